@@ -1,0 +1,29 @@
+# Every target sets up .venv by itself; Python >= 3.11, pip, make and a C++ compiler are all it needs.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test acceptance bench format
+
+demo: .venv/ready
+	$(BIN)/genwright generate "What is the capital of France?" --chat
+
+test: .venv/ready
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/pytest
+
+acceptance: .venv/ready
+	GENWRIGHT_FULL_SIZE=1 $(BIN)/pytest
+
+bench: .venv/ready
+	for script in benchmarks/*.py; do $(BIN)/python $$script; done
+
+format: .venv/ready
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+.venv/ready: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	touch $@

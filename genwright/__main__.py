@@ -1,0 +1,5 @@
+"""`python -m genwright VERB`."""
+
+from genwright.cli import main
+
+main()

@@ -1,0 +1,49 @@
+"""The command line: one table of verbs, one file per verb, imported only when it is asked for."""
+
+import signal
+import sys
+from difflib import get_close_matches
+from importlib import import_module
+from importlib.metadata import version
+
+from genwright.errors import UserError
+
+VERBS = {
+    "generate": "Complete or answer prompts with a text model.",
+    "convert": "Write a checkpoint in another format.",
+    "pull": "List and fetch models.",
+}
+
+
+def main() -> None:
+    """Exit 0 on success, 1 on a user's error (one sentence on stderr), 2 on wrong usage, 130 on Ctrl-C."""
+    verb, *arguments = sys.argv[1:] or ["--help"]
+    if verb in ("-h", "--help"):
+        print(_usage())
+    elif verb == "--version":
+        print(f"genwright {version('genwright')}")
+    elif verb in VERBS:
+        _run(verb, arguments)
+    else:
+        close = get_close_matches(verb, VERBS)
+        hint = f"did you mean {close[0]!r}?" if close else "`genwright --help` lists the commands."
+        print(f"genwright: there is no command {verb!r}; {hint}", file=sys.stderr)
+        sys.exit(2)
+
+
+def _run(verb: str, arguments: list[str]) -> None:
+    # SIGTERM ends a command as Ctrl-C does, so that it leaves its files whole.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        import_module(f"genwright.cli.{verb}").app(arguments, prog_name=f"genwright {verb}")
+    except UserError as error:
+        print(f"genwright: {error}", file=sys.stderr)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _usage() -> str:
+    lines = ["Usage: genwright COMMAND [OPTIONS]", "", "Run, measure and inspect generative models, text and images.", ""]
+    lines += [f"  {verb:<10} {sentence}" for verb, sentence in VERBS.items()]
+    return "\n".join([*lines, "", "`genwright COMMAND --help` tells more about each."])

@@ -1,0 +1,1 @@
+"""What plain PyTorch does not do fast enough, or not safely enough."""

@@ -1,0 +1,1 @@
+"""Weight formats: how weights are stored, widened and multiplied."""

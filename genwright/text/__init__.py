@@ -1,0 +1,1 @@
+"""Text models: from a checkpoint to an answer."""
