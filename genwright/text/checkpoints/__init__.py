@@ -1,0 +1,60 @@
+"""Checkpoints: one file per format, found by content; all speak of tensors by their Hugging Face names."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from genwright.errors import UserError
+from genwright.text.config import ModelConfig
+from genwright.text.tokenizer import Tokenizer
+
+
+class Checkpoint(Protocol):
+    """A model's configuration, tokenizer and tensors, read when asked for."""
+
+    path: str
+    config: ModelConfig
+    hf_config: dict[str, Any]
+
+    def names(self) -> Sequence[str]: ...
+
+    def shape(self, name: str) -> tuple[int, ...]: ...
+
+    def tensor(self, name: str, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """One tensor, as stored or in `dtype`; it may be a view of the file."""
+        ...
+
+    def tokenizer(self) -> Tokenizer | None: ...
+
+    def generation_eos(self) -> tuple[int, ...]:
+        """The ids that end an answer, as far as the checkpoint itself says."""
+        ...
+
+
+def open_checkpoint(model: str, arch: str | None = None) -> Checkpoint:
+    """Open a folder, a file or a `random:` name; `arch` names the shape of a checkpoint that has no configuration."""
+    from genwright.text.checkpoints.gguf import GGUF
+    from genwright.text.checkpoints.gptfast import GptFast
+    from genwright.text.checkpoints.huggingface import HuggingFace
+    from genwright.text.checkpoints.random import RandomWeights
+
+    if model.startswith("random:"):
+        return RandomWeights(model)
+    path = Path(model).expanduser()
+    if not path.exists():
+        raise UserError(f"there is no checkpoint at {path}; `genwright pull` lists the models that can be fetched.")
+    if path.is_dir() and HuggingFace.recognises(path):
+        return HuggingFace(path)
+    for file in sorted(path.iterdir()) if path.is_dir() else [path]:
+        if file.is_file() and GGUF.recognises(file):
+            return GGUF(file)
+        if file.is_file() and GptFast.recognises(file):
+            return GptFast(file, arch)
+    if path.is_file() and HuggingFace.recognises(path.parent):  # one of the folder's own files
+        return HuggingFace(path.parent)
+    raise UserError(
+        f"{path} holds no checkpoint that Genwright knows: a Hugging Face folder (config.json with safetensors or .bin), "
+        "a GGUF file, or gpt-fast's model.pth."
+    )

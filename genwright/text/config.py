@@ -1,0 +1,230 @@
+"""ModelConfig: what a text model is, checked once, built from any checkpoint's own configuration."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from genwright.errors import UserError
+
+# Hugging Face class -> our file in models/. The differences inside the Llama family are the fields of ModelConfig.
+ARCHITECTURES = {
+    "LlamaForCausalLM": "llama",
+    "MistralForCausalLM": "llama",
+    "Qwen2ForCausalLM": "llama",
+    "Qwen3ForCausalLM": "llama",
+}
+MODEL_TYPES = {
+    "llama": "LlamaForCausalLM",
+    "mistral": "MistralForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+}
+
+
+@dataclass(frozen=True)
+class Rope:
+    """Rotary position embedding: the base, and how its frequencies are stretched for long contexts."""
+
+    theta: float = 10000.0
+    kind: str = "default"  # default, linear, llama3, yarn, factors
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """A decoder-only transformer of the Llama family."""
+
+    architecture: str
+    vocab_size: int
+    dim: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    ffn_dim: int
+    max_context: int
+    norm_eps: float
+    rope: Rope
+    tied: bool  # the head is the embedding
+    qkv_bias: bool
+    out_bias: bool
+    mlp_bias: bool
+    qk_norm: bool
+    windows: tuple[int | None, ...]  # per layer: how many tokens back attention reaches, None for all
+    eos_ids: tuple[int, ...]
+    dtype: str  # of the stored weights: float32, float16 or bfloat16
+
+    def __post_init__(self) -> None:
+        if self.heads % self.kv_heads:
+            raise UserError(f"{self.heads} attention heads cannot share {self.kv_heads} key-value heads evenly.")
+        if self.head_dim % 2:
+            raise UserError(f"rotary embeddings need an even head_dim, and this one is {self.head_dim}.")
+
+    @classmethod
+    def from_hf(cls, config: Mapping[str, Any], where: str) -> "ModelConfig":
+        """Read a Hugging Face `config.json`; `where` names it in errors."""
+        read = FieldReader(config, where)
+        family = _family(read)
+        heads = read.integer("num_attention_heads", 1, 4096)
+        dim = read.integer("hidden_size", 1, 1 << 20)
+        layers = read.integer("num_hidden_layers", 1, 4096)
+        if "head_dim" not in config and dim % heads:
+            raise UserError(f"{where} has a hidden_size of {dim}, which {heads} heads cannot divide.")
+        if read.text("hidden_act", "silu") not in ("silu", "swish"):
+            raise UserError(f"{where} asks for the activation {config['hidden_act']!r}; this architecture has silu.")
+        attention_bias = read.flag("attention_bias", False)
+        return cls(
+            architecture=ARCHITECTURES[family],
+            vocab_size=read.integer("vocab_size", 1, 1 << 24),
+            dim=dim,
+            layers=layers,
+            heads=heads,
+            kv_heads=read.integer("num_key_value_heads", 1, 4096, default=heads),
+            head_dim=read.integer("head_dim", 1, 4096, default=dim // heads),
+            ffn_dim=read.integer("intermediate_size", 1, 1 << 22),
+            max_context=read.integer("max_position_embeddings", 1, 1 << 30, default=2048),
+            norm_eps=read.number("rms_norm_eps", 1e-6),
+            rope=_rope(read),
+            tied=read.flag("tie_word_embeddings", False),
+            qkv_bias=attention_bias or family == "Qwen2ForCausalLM",
+            out_bias=attention_bias and family != "Qwen2ForCausalLM",
+            mlp_bias=read.flag("mlp_bias", False),
+            qk_norm=family == "Qwen3ForCausalLM",
+            windows=_windows(read, family, layers),
+            eos_ids=read.ids("eos_token_id"),
+            dtype=_dtype(read),
+        )
+
+    @property
+    def q_dim(self) -> int:
+        return self.heads * self.head_dim
+
+    @property
+    def kv_dim(self) -> int:
+        return self.kv_heads * self.head_dim
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from a file, or one sentence."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}.") from None
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is not valid JSON: {error}.") from None
+    if not isinstance(value, dict):
+        raise UserError(f"{path} should hold a JSON object, and holds a {type(value).__name__}.")
+    return value
+
+
+@dataclass
+class FieldReader:
+    """Reads fields of a configuration that anyone may have written."""
+
+    config: Mapping[str, Any]
+    where: str
+
+    def integer(self, key: str, low: int, high: int, default: int | None = None) -> int:
+        value = self.config.get(key)
+        value = default if value is None else value
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            raise self.wrong(key, f"a whole number from {low} to {high}")
+        return value
+
+    def number(self, key: str, default: float | None = None) -> float:
+        value = self.config.get(key, default)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e30:
+            raise self.wrong(key, "a positive number")
+        return float(value)
+
+    def flag(self, key: str, default: bool) -> bool:
+        value = self.config.get(key)
+        if not isinstance(value, bool | None):
+            raise self.wrong(key, "true or false")
+        return default if value is None else value
+
+    def text(self, key: str, default: str) -> str:
+        value = self.config.get(key)
+        if not isinstance(value, str | None):
+            raise self.wrong(key, "a string")
+        return default if value is None else value
+
+    def ids(self, key: str) -> tuple[int, ...]:
+        value = self.config.get(key)
+        values = value if isinstance(value, list) else [] if value is None else [value]
+        if not all(isinstance(item, int) and 0 <= item < 1 << 31 for item in values):
+            raise self.wrong(key, "a token id or a list of them")
+        return tuple(values)
+
+    def table(self, key: str) -> "FieldReader":
+        value = self.config.get(key)
+        if not isinstance(value, dict | None):
+            raise self.wrong(key, "an object")
+        return FieldReader(value or {}, f"{self.where} ({key})")
+
+    def wrong(self, key: str, expected: str) -> UserError:
+        value = repr(self.config.get(key))
+        return UserError(f"{self.where} should give {key!r} as {expected}, and has {value[:60]}.")
+
+
+def _family(read: FieldReader) -> str:
+    """The Hugging Face class that a configuration names, by `architectures` or by `model_type`."""
+    named = read.config.get("architectures") or [MODEL_TYPES.get(read.text("model_type", ""), "")]
+    name = named[0] if isinstance(named, list) and named else named
+    if not isinstance(name, str) or name not in ARCHITECTURES:
+        what = repr(name or read.config.get("model_type"))[:60]
+        raise UserError(f"{read.where} names the architecture {what}; known are {', '.join(ARCHITECTURES)}.")
+    return name
+
+
+def _rope(read: FieldReader) -> Rope:
+    # transformers 5 writes `rope_parameters`, earlier ones `rope_theta` beside `rope_scaling`.
+    new, old = read.table("rope_parameters"), read.table("rope_scaling")
+    settings = new if new.config else old
+    theta = (new if "rope_theta" in new.config else read).number("rope_theta", 10000.0)
+    kind = settings.text("rope_type", settings.text("type", "default"))
+    required = {
+        "default": (),
+        "linear": ("factor",),
+        "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
+        "yarn": ("factor",),
+        "factors": (),
+    }
+    if kind not in required:
+        raise UserError(f"{read.where} asks for RoPE scaling {kind!r}; known are {', '.join(required)}.")
+    for key in required[kind]:
+        settings.number(key)
+    for key in ("original_max_position_embeddings", "beta_fast", "beta_slow", "attention_factor"):
+        if settings.config.get(key) is not None:
+            settings.number(key)
+    if kind == "factors":
+        factors = settings.config.get("factors")
+        if not isinstance(factors, list) or not all(isinstance(f, float) and f > 0 for f in factors):
+            raise settings.wrong("factors", "a list of positive numbers")
+    original = read.config.get("original_max_position_embeddings") or read.config.get("max_position_embeddings", 2048)
+    return Rope(theta, kind, {"original_max_position_embeddings": original, **settings.config})
+
+
+def _windows(read: FieldReader, family: str, layers: int) -> tuple[int | None, ...]:
+    """Mistral slides in every layer; Qwen only when `use_sliding_window`, and only in the layers that say so."""
+    full: tuple[int | None, ...] = (None,) * layers
+    sliding = family == "MistralForCausalLM" or read.flag("use_sliding_window", False)
+    if family == "LlamaForCausalLM" or not sliding or read.config.get("sliding_window") is None:
+        return full
+    window = read.integer("sliding_window", 1, 1 << 30)
+    kinds = read.config.get("layer_types")
+    if kinds is None:
+        first = 0 if family == "MistralForCausalLM" else read.integer("max_window_layers", 0, 4096, default=0)
+        return tuple(window if layer >= first else None for layer in range(layers))
+    if not isinstance(kinds, list) or len(kinds) != layers or not set(kinds) <= {"full_attention", "sliding_attention"}:
+        raise read.wrong("layer_types", "full_attention or sliding_attention for each layer")
+    return tuple(window if kind == "sliding_attention" else None for kind in kinds)
+
+
+def _dtype(read: FieldReader) -> str:
+    name = read.text("dtype", read.text("torch_dtype", "float32"))
+    if name not in ("float32", "float16", "bfloat16"):
+        raise read.wrong("dtype" if "dtype" in read.config else "torch_dtype", "float32, float16 or bfloat16")
+    return name

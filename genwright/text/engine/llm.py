@@ -1,0 +1,173 @@
+"""LLM: a text model, ready to answer."""
+
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from genwright.errors import UserError
+from genwright.kernels.cpu.amx import has_bf16
+from genwright.text.checkpoints import Checkpoint, open_checkpoint
+from genwright.text.engine.engine import Engine
+from genwright.text.engine.kv import PAGE
+from genwright.text.engine.memory import cache_pages, free_memory
+from genwright.text.engine.request import Piece, Request, Result, SamplingParams
+from genwright.text.engine.runner import ResidentRunner
+from genwright.text.engine.step import Chunk
+from genwright.text.layers.deterministic import Deterministic
+from genwright.text.layers.reference import Reference
+from genwright.text.models import architecture, load_model
+from genwright.text.pull import resolve
+
+Prompt = str | Sequence[int]
+MAX_BATCH = 64  # sequences in a step
+MAX_TOKENS = 512  # tokens in a step: prompts are read in chunks of what is left
+
+
+class LLM:
+    """Opens a checkpoint (a path, a name that `genwright pull` lists, or `random:NAME`) and runs requests on it."""
+
+    def __init__(
+        self,
+        model: str | Path,
+        device: str = "auto",
+        dtype: str = "auto",
+        deterministic: bool = False,
+        max_context: int | None = None,
+        arch: str | None = None,
+        gpu_mem: float | None = None,
+        cpu_mem: float | None = None,
+        progress: Callable[[int, int], None] = lambda done, total: None,
+    ):
+        checkpoint = open_checkpoint(resolve(str(model)), arch)
+        cfg = checkpoint.config
+        where = _pick_device(device)
+        kind = _pick_dtype(dtype, where, checkpoint)
+        self.tokenizer = checkpoint.tokenizer()
+        self.eos_ids = frozenset(cfg.eos_ids + checkpoint.generation_eos() + (self.tokenizer.eos_ids if self.tokenizer else ()))
+        spec = architecture(cfg).cache_spec(cfg, kind)
+        weights = sum(_size(checkpoint.shape(name)) for name in checkpoint.names()) * kind.itemsize
+        budget = cpu_mem if where.type == "cpu" else gpu_mem
+        pages, self.max_context = cache_pages(
+            spec, cfg.max_context, max_context, weights, free_memory(where) if budget is None else int(budget * 1e9), MAX_BATCH
+        )
+        self.model = load_model(checkpoint, kind, where, -(-self.max_context // PAGE) * PAGE, progress)
+        ops = Deterministic() if deterministic else Reference()
+        runner = ResidentRunner(self.model, ops, pages, MAX_BATCH, MAX_TOKENS)
+        self.engine = Engine(runner, MAX_BATCH, MAX_TOKENS, self.max_context)
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        callback: Callable[[Piece], bool | None] | None = None,
+    ) -> list[Result]:
+        """One result per prompt, in order; `callback` sees every piece and cancels its request by returning False."""
+        ids = [self._encode(prompt) for prompt in _as_list(prompts)]
+        each = [params or SamplingParams()] * len(ids) if isinstance(params, SamplingParams | None) else list(params)
+        if len(each) != len(ids):
+            raise UserError(f"there are {len(ids)} prompts and {len(each)} SamplingParams; give one for all, or one each.")
+        requests = [r for index, pair in enumerate(zip(ids, each, strict=True)) for r in self._requests(index, *pair)]
+        for request, piece in self._run(requests):
+            if callback is not None and callback(piece) is False:
+                request.finish("cancelled")
+        return _gather(requests, len(ids))
+
+    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[Piece]:
+        """The answer to one prompt, piece by piece; closing the iterator cancels the request."""
+        requests = self._requests(0, self._encode(prompt), params or SamplingParams())
+        for _, piece in self._run(requests):
+            yield piece
+
+    def chat(self, messages: list[dict[str, Any]], params: SamplingParams | None = None) -> Result:
+        """The assistant's next message, by the model's own chat template."""
+        return self.generate([self.encode_chat(messages)], params)[0]
+
+    def encode_chat(self, messages: list[dict[str, Any]]) -> list[int]:
+        """The token ids of a conversation, ready for the assistant's turn."""
+        return self._needs_tokenizer().chat(messages)
+
+    def logits(self, ids: Sequence[int]) -> torch.Tensor:
+        """The logits after every token, [tokens, vocab] in float32."""
+        self.engine.check(ids)
+        pool = self.engine.pool
+        pages = pool.start(ids[:1])
+        if pages is None or not pool.extend(pages, len(ids)):
+            raise UserError(f"the cache has no room for {len(ids)} tokens beside the requests that are running.")
+        rows = []
+        for start in range(0, len(ids), MAX_TOKENS):
+            rows.append(self.engine.runner.run([Chunk(list(ids[start : start + MAX_TOKENS]), start, pages.ids(), True)]))
+        pool.release(pages)
+        return torch.cat(rows)
+
+    def _run(self, requests: list[Request]) -> Iterator[tuple[Request, Piece]]:
+        try:
+            for request in requests:
+                self.engine.submit(request)
+            told = dict.fromkeys(requests, 0)
+            while self.engine.busy():
+                for request in self.engine.step():
+                    new = request.output[told[request] :]
+                    told[request] += len(new)
+                    yield request, Piece(request.index, request.sample, new, request.take_text())
+        finally:
+            self.engine.cancel_all()
+
+    def _requests(self, index: int, ids: list[int], params: SamplingParams) -> list[Request]:
+        seed = secrets.randbits(63) if params.seed is None else params.seed
+        return [
+            Request(ids, params, seed, self.eos_ids, self.tokenizer.stream() if self.tokenizer else None, index, sample)
+            for sample in range(params.n)
+        ]
+
+    def _encode(self, prompt: Prompt) -> list[int]:
+        return self._needs_tokenizer().encode(prompt) if isinstance(prompt, str) else list(prompt)
+
+    def _needs_tokenizer(self) -> Any:
+        if self.tokenizer is None:
+            raise UserError("this checkpoint has no tokenizer, so prompts must be token ids.")
+        return self.tokenizer
+
+
+def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    """A bare string or list of ids is one prompt."""
+    if isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], int)):
+        return [prompts]  # type: ignore[list-item]
+    return list(prompts)  # type: ignore[arg-type]
+
+
+def _gather(requests: list[Request], prompts: int) -> list[Result]:
+    """The first sample of each prompt, with the others inside it."""
+    from dataclasses import replace
+
+    samples: list[list[Result]] = [[] for _ in range(prompts)]
+    for request in requests:
+        samples[request.index].append(request.result())
+    return [replace(first, samples=rest) for first, *rest in samples]
+
+
+def _size(shape: tuple[int, ...]) -> int:
+    return torch.Size(shape).numel()
+
+
+def _pick_device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError):
+        raise UserError(f"there is no device {name!r} here; 'auto', 'cpu' and 'cuda' are the usual ones.") from None
+    return device
+
+
+def _pick_dtype(name: str, device: torch.device, checkpoint: Checkpoint) -> torch.dtype:
+    """`auto` is the stored type, but on a processor without bf16 products float32, which is faster there."""
+    if name == "auto":
+        stored = getattr(torch, checkpoint.config.dtype)
+        return torch.float32 if device.type == "cpu" and not has_bf16() else stored
+    if name not in ("float32", "float16", "bfloat16"):
+        raise UserError(f"dtype should be auto, float32, float16 or bfloat16, and is {name!r}.")
+    return getattr(torch, name)

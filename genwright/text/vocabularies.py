@@ -1,0 +1,149 @@
+"""Builds vocabularies from tiktoken rank files, vocab.json + merges.txt and GGUF metadata.
+
+A byte-level BPE becomes a `tokenizers.Tokenizer`, a SentencePiece vocabulary the bytes of a SentencePiece model; beside it comes what a
+tokenizer_config.json would say.
+"""
+
+import base64
+import json
+import struct
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors
+
+from genwright.errors import UserError
+
+Config = dict[str, Any]  # a tokenizer_config.json
+GGUF_NAMES = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
+
+# GPT-2 spells each byte as one printable character: printable Latin-1 as itself, the other bytes from U+0100 upwards.
+_PRINTABLE = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+_OTHER = {byte: chr(0x100 + i) for i, byte in enumerate(sorted(set(range(0x100)) - _PRINTABLE))}
+BYTE_SPELLING = {byte: _OTHER.get(byte, chr(byte)) for byte in range(0x100)}
+
+# How a byte-level vocabulary's own tokenizer cuts text before merging, by the name that llama.cpp gives it in
+# `tokenizer.ggml.pre`: regular expressions, applied one after the other.
+_CONTRACTION = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_SPACES = r"\s*[\r\n]+|\s+(?!\S)|\s+"
+_GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+_QWEN2 = _CONTRACTION + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|" + _SPACES
+_LLAMA3 = _QWEN2.replace(r"|\p{N}|", r"|\p{N}{1,3}|")
+_TEKKEN = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
+    r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|" + _SPACES
+)
+_CJK = r"[\x{0800}-\x{9FA5}\x{AC00}-\x{D7FF}]+"
+_SPLITS = {
+    ("default", "gpt-2", "phi-2", "mpt", "olmo"): [_GPT2],
+    ("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone"): [r"\p{N}", _GPT2],
+    ("llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "dbrx", "smaug-bpe"): [_LLAMA3],
+    ("qwen2", "deepseek-r1-qwen", "stablelm2", "megrez"): [_QWEN2],
+    ("tekken",): [_TEKKEN],
+    ("deepseek-llm",): [
+        r"[\r\n]",
+        # The cased letters that its authors listed: all but those of a few rare blocks.
+        r"\s?[[\p{Lu}\p{Ll}\p{Lt}]&&[^\x{560}-\x{588}\x{10C7}-\x{10FF}\x{1C80}-\x{1C88}\x{2D00}-\x{2D2D}"
+        r"\x{A790}-\x{AB68}\x{10570}-\x{105BC}\x{16E40}-\x{16E7F}\x{1D400}-\x{1DF1E}]]+",
+        r"\s?[!-/:-~\x{FF01}-\x{FF0F}\x{FF1A}-\x{FF5E}\x{2018}-\x{201F}\x{3000}-\x{3002}]+",
+        r"\s+$",
+        _CJK,
+        r"\p{N}+",
+    ],
+    ("deepseek-coder",): [r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _CJK, r"\p{N}"],
+    ("deepseek-v3", "hunyuan-dense"): [
+        r"\p{N}{1,3}",
+        r"[\x{4E00}-\x{9FA5}\x{3040}-\x{30FF}]+",
+        r"[!-/:-@\[-`{-~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|" + _SPACES,
+    ],
+}
+PRE_TOKENIZERS = {name: splits for names, splits in _SPLITS.items() for name in names}
+# These look a whole word up before merging its bytes, and begin a text with BOS unless the file says otherwise.
+_WHOLE_WORDS = {"llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "tekken"}
+
+_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _BYTE = 1, 2, 3, 4, 6  # token types: one numbering in SentencePiece and GGUF
+
+
+def byte_level(
+    vocabulary: dict[str, int], merges: list[tuple[str, str]], added: Iterable[AddedToken], config: Config, pre: str
+) -> Tokenizer:
+    """A byte-level BPE that cuts text as `pre` names it and adds BOS and EOS as `config` says."""
+    try:
+        model = models.BPE(vocab=vocabulary, merges=merges, ignore_merges=pre in _WHOLE_WORDS)
+    except Exception as error:  # the library knows no narrower one
+        raise UserError(f"The tokenizer's merges do not fit its vocabulary: {error}.") from error
+    tokenizer = Tokenizer(model)
+    splits = [pre_tokenizers.Split(Regex(split), behavior="isolated") for split in PRE_TOKENIZERS[pre]]
+    bytes_only = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*splits, bytes_only])
+    tokenizer.decoder = decoders.ByteLevel()
+    added = list(added)
+    tokenizer.add_special_tokens([token for token in added if token.special])
+    tokenizer.add_tokens([token for token in added if not token.special])
+    before = [config["bos_token"]] if config.get("add_bos_token") and config.get("bos_token") else []
+    after = [config["eos_token"]] if config.get("add_eos_token") and config.get("eos_token") else []
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=[*before, "$A", *after], special_tokens=[(name, vocabulary[name]) for name in {*before, *after}]
+    )
+    return tokenizer
+
+
+def llama3_special_tokens(first: int) -> dict[int, str]:
+    """The 256 special tokens of Llama 3.1, which follow its ranks; Llama 3 has the same ids under fewer names."""
+    named = {0: "begin_of_text", 1: "end_of_text", 4: "finetune_right_pad_id", 6: "start_header_id"}
+    named |= {7: "end_header_id", 8: "eom_id", 9: "eot_id", 10: "python_tag"}
+    reserved = (f"reserved_special_token_{i}" for i in range(256))
+    return {first + i: f"<|{named.get(i) or next(reserved)}|>" for i in range(256)}
+
+
+def from_tiktoken(ranks: bytes, config: Config) -> tuple[Tokenizer, Config]:
+    """A rank file of lines "base64 rank", with Llama 3's split and, unless `config` lists others, its special tokens."""
+    spelling = {byte: ord(char) for byte, char in BYTE_SPELLING.items()}
+    vocabulary: dict[str, int] = {}
+    for number, line in enumerate(ranks.splitlines(), 1):
+        try:
+            token, rank = line.split()
+            vocabulary[base64.b64decode(token, validate=True).decode("latin-1").translate(spelling)] = int(rank)
+        except ValueError:
+            raise UserError(f"Line {number} of the tiktoken file is not a base64 token and its rank.") from None
+    if sorted(vocabulary.values()) != list(range(len(vocabulary))):
+        raise UserError("The tiktoken file does not give its tokens the ranks 0, 1, 2, ..., each once.")
+    # tiktoken merges the neighbours that make the token of lowest rank. Before it makes a token it has made every token of lower rank inside
+    # it, so only one of the pairs below ever meets, and their order within one rank is free.
+    merges = [
+        (token[:cut], token[cut:])
+        for token in sorted(vocabulary, key=vocabulary.__getitem__)
+        for cut in range(1, len(token))
+        if token[:cut] in vocabulary and token[cut:] in vocabulary
+    ]
+    listed = {int(i): token["content"] for i, token in config.get("added_tokens_decoder", {}).items()}
+    special = listed or llama3_special_tokens(len(vocabulary))
+    vocabulary |= {token: i for i, token in special.items()}
+    defaults = {"bos_token": "<|begin_of_text|>", "eos_token": "<|end_of_text|>", "add_bos_token": True}
+    config = ({} if listed else defaults) | config
+    added = [AddedToken(token, normalized=False, special=True) for token in special.values()]
+    return byte_level(vocabulary, merges, added, config, "llama-bpe"), config
+
+
+def from_vocab_and_merges(vocab: str, merges: str, config: Config) -> tuple[Tokenizer, Config]:
+    """GPT-2's and OPT's vocab.json and merges.txt."""
+    pairs = [tuple(line.split()) for line in merges.splitlines() if line and not line.startswith("#version")]
+    try:
+        vocabulary = {str(token): int(i) for token, i in json.loads(vocab).items()}
+        ...
+    except ValueError:
+        raise
+
+
+def from_gguf(metadata: Mapping[str, Any]) -> tuple[Tokenizer | bytes, Config]:
+    """The vocabulary of a GGUF file's `tokenizer.*` metadata."""
+    def get(key: str, default: Any = None) -> Any:
+        return metadata.get(f"tokenizer.ggml.{key}", default)
+
+    kind = get("model")
+    builders = {"gpt2": _gguf_byte_level, "llama": _gguf_sentencepiece}
+    if kind not in builders:
+        raise UserError(f"The GGUF file's tokenizer model is {kind!r}; known are {', '.join(builders)}.")
+    tokens = [token or f"[EMPTY_{i}]" for i, token in enumerate(get("tokens", []))]
+    ...
