@@ -1,7 +1,7 @@
 """GGML's block types: how llama.cpp stores weights, and how they become floats again.
 
-A quantized row is a run of blocks. A block holds its elements as small integers beside float16 scales; the "K" types hold 256
-elements in sub-blocks, whose scales are small integers themselves. All integers and floats are little-endian.
+A quantized row is a run of blocks. A block holds its elements as small integers beside float16 scales; in a block of
+the "K" types there are 256 elements in sub-blocks, whose scales are small integers themselves. All is little-endian.
 """
 
 from collections.abc import Callable
@@ -104,7 +104,7 @@ def _half(blocks: Tensor, at: int) -> Tensor:
 
 
 def _nibbles(packed: Tensor, width: int) -> Tensor:
-    """Of each run of `width` bytes the low nibbles, then the high ones; uint8 [blocks, bytes] -> [blocks, 2 * bytes]."""
+    """Of each `width` bytes the low nibbles, then the high ones; uint8 [blocks, bytes] -> [blocks, 2 * bytes]."""
     # Eight bytes at a time: torch is slow on rows of 16 single bytes.
     words = packed.clone(memory_format=torch.contiguous_format).view(torch.int64).view(len(packed), -1, width // 8)
     return torch.stack((words, words >> 4), dim=2).bitwise_and_(NIBBLES).view(torch.uint8).view(len(packed), -1)
@@ -165,4 +165,5 @@ OTHER_TYPES = {
     35: "TQ2_0",
     39: "MXFP4",
     40: "NVFP4",
+    41: "Q1_0",
 }

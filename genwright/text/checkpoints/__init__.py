@@ -58,3 +58,11 @@ def open_checkpoint(model: str, arch: str | None = None) -> Checkpoint:
         f"{path} holds no checkpoint that Genwright knows: a Hugging Face folder (config.json with safetensors or .bin), "
         "a GGUF file, or gpt-fast's model.pth."
     )
+
+
+def parse_dtype(name: str) -> torch.dtype:
+    """float32, float16 or bfloat16."""
+    if name not in ("float32", "float16", "bfloat16"):
+        raise UserError(f"dtype should be auto, float32, float16 or bfloat16, and is {name!r}.")
+    dtype: torch.dtype = getattr(torch, name)
+    return dtype

@@ -114,7 +114,7 @@ class GGUF:
         return halves_from_neighbours(wide, self.config.head_dim) if reorder and len(shape) == 1 else wide
 
     def tokenizer(self) -> Tokenizer | None:
-        return Tokenizer.from_gguf(self.metadata) if "tokenizer.ggml.tokens" in self.metadata else None
+        return Tokenizer.from_gguf(self.metadata)
 
     def generation_eos(self) -> tuple[int, ...]:
         return self.config.eos_ids

@@ -23,6 +23,7 @@ class Engine:
         self.max_context = max_context
         self.pool = PagePool(runner.cache)
         self.scheduler = Scheduler(self.pool, max_batch, max_tokens)
+        self.steps = 0
 
     def check(self, tokens: Sequence[int]) -> None:
         """Refuse what cannot be a prompt."""
@@ -57,6 +58,7 @@ class Engine:
         logits = self._run(work)
         if logits is None:
             return told
+        self.steps += 1
         return told + self._take(work, logits)
 
     def cancel_all(self) -> None:

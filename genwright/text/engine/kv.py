@@ -175,6 +175,10 @@ class PagePool:
                 pages.append(node.page)
         self.cache.clear(pages)
 
+    def available(self) -> int:
+        """Pages that no running sequence holds."""
+        return len(self.free) + sum(not node.users for node in self.prefixes())
+
     def prefixes(self) -> Iterator[Prefix]:
         """Every node of the tree."""
         stack = list(self.root.children.values())

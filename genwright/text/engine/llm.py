@@ -2,6 +2,7 @@
 
 import secrets
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import torch
 
 from genwright.errors import UserError
 from genwright.kernels.cpu.amx import has_bf16
-from genwright.text.checkpoints import Checkpoint, open_checkpoint
+from genwright.text.checkpoints import Checkpoint, open_checkpoint, parse_dtype
 from genwright.text.engine.engine import Engine
 from genwright.text.engine.kv import PAGE
 from genwright.text.engine.memory import cache_pages, free_memory
@@ -65,21 +66,28 @@ class LLM:
         callback: Callable[[Piece], bool | None] | None = None,
     ) -> list[Result]:
         """One result per prompt, in order; `callback` sees every piece and cancels its request by returning False."""
-        ids = [self._encode(prompt) for prompt in _as_list(prompts)]
-        each = [params or SamplingParams()] * len(ids) if isinstance(params, SamplingParams | None) else list(params)
-        if len(each) != len(ids):
-            raise UserError(f"there are {len(ids)} prompts and {len(each)} SamplingParams; give one for all, or one each.")
-        requests = [r for index, pair in enumerate(zip(ids, each, strict=True)) for r in self._requests(index, *pair)]
-        for request, piece in self._run(requests):
-            if callback is not None and callback(piece) is False:
-                request.finish("cancelled")
-        return _gather(requests, len(ids))
+        each = _as_list(prompts)
+        given = [params or SamplingParams()] * len(each) if isinstance(params, SamplingParams | None) else list(params)
+        if len(given) != len(each):
+            raise UserError(f"there are {len(each)} prompts and {len(given)} SamplingParams; give one for all, or one each.")
+        try:
+            requests = [self.submit(prompt, p, index) for index, (prompt, p) in enumerate(zip(each, given, strict=True))]
+            while self.engine.busy():
+                for request, piece in self.step():
+                    if callback is not None and callback(piece) is False:
+                        request.finish("cancelled")
+        finally:
+            self.engine.cancel_all()
+        return [gather(samples) for samples in requests]
 
     def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[Piece]:
         """The answer to one prompt, piece by piece; closing the iterator cancels the request."""
-        requests = self._requests(0, self._encode(prompt), params or SamplingParams())
-        for _, piece in self._run(requests):
-            yield piece
+        try:
+            self.submit(prompt, params or SamplingParams())
+            while self.engine.busy():
+                yield from (piece for _, piece in self.step())
+        finally:
+            self.engine.cancel_all()
 
     def chat(self, messages: list[dict[str, Any]], params: SamplingParams | None = None) -> Result:
         """The assistant's next message, by the model's own chat template."""
@@ -102,25 +110,21 @@ class LLM:
         pool.release(pages)
         return torch.cat(rows)
 
-    def _run(self, requests: list[Request]) -> Iterator[tuple[Request, Piece]]:
-        try:
-            for request in requests:
-                self.engine.submit(request)
-            told = dict.fromkeys(requests, 0)
-            while self.engine.busy():
-                for request in self.engine.step():
-                    new = request.output[told[request] :]
-                    told[request] += len(new)
-                    yield request, Piece(request.index, request.sample, new, request.take_text())
-        finally:
-            self.engine.cancel_all()
-
-    def _requests(self, index: int, ids: list[int], params: SamplingParams) -> list[Request]:
+    def submit(self, prompt: Prompt, params: SamplingParams, index: int = 0) -> list[Request]:
+        """Queue a prompt's n requests; `step` then advances them together with all others."""
+        ids = self._encode(prompt)
         seed = secrets.randbits(63) if params.seed is None else params.seed
-        return [
+        requests = [
             Request(ids, params, seed, self.eos_ids, self.tokenizer.stream() if self.tokenizer else None, index, sample)
             for sample in range(params.n)
         ]
+        for request in requests:
+            self.engine.submit(request)
+        return requests
+
+    def step(self) -> list[tuple[Request, Piece]]:
+        """One step of everything that was submitted: the requests that moved, and what each got."""
+        return [(request, request.take()) for request in self.engine.step()]
 
     def _encode(self, prompt: Prompt) -> list[int]:
         return self._needs_tokenizer().encode(prompt) if isinstance(prompt, str) else list(prompt)
@@ -138,14 +142,10 @@ def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     return list(prompts)  # type: ignore[arg-type]
 
 
-def _gather(requests: list[Request], prompts: int) -> list[Result]:
-    """The first sample of each prompt, with the others inside it."""
-    from dataclasses import replace
-
-    samples: list[list[Result]] = [[] for _ in range(prompts)]
-    for request in requests:
-        samples[request.index].append(request.result())
-    return [replace(first, samples=rest) for first, *rest in samples]
+def gather(samples: list[Request]) -> Result:
+    """A prompt's first sample, with the others inside it."""
+    first, *rest = (request.result() for request in samples)
+    return replace(first, samples=rest)
 
 
 def _size(shape: tuple[int, ...]) -> int:
@@ -168,6 +168,4 @@ def _pick_dtype(name: str, device: torch.device, checkpoint: Checkpoint) -> torc
     if name == "auto":
         stored = getattr(torch, checkpoint.config.dtype)
         return torch.float32 if device.type == "cpu" and not has_bf16() else stored
-    if name not in ("float32", "float16", "bfloat16"):
-        raise UserError(f"dtype should be auto, float32, float16 or bfloat16, and is {name!r}.")
-    return getattr(torch, name)
+    return parse_dtype(name)

@@ -4,10 +4,13 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from genwright.errors import UserError
-from genwright.text.engine.kv import SequencePages
-from genwright.text.tokenizer import Detokenizer
+
+if TYPE_CHECKING:  # so that the command line reads SamplingParams without importing torch
+    from genwright.text.engine.kv import SequencePages
+    from genwright.text.tokenizer import Detokenizer
 
 # parameter: lowest, highest
 _RANGES = {
@@ -121,7 +124,7 @@ class Request:
         params: SamplingParams,
         seed: int,
         eos_ids: frozenset[int] = frozenset(),
-        detokenizer: Detokenizer | None = None,
+        detokenizer: "Detokenizer | None" = None,
         index: int = 0,
         sample: int = 0,
     ):
@@ -131,8 +134,9 @@ class Request:
         self.limit = len(prompt) + params.max_new_tokens  # tokens that it can come to
         self.ends = frozenset(params.stop_ids) | (frozenset() if params.ignore_eos else eos_ids)
         self.detokenizer = detokenizer
-        self.text, self._told = "", 0  # all text so far, and how much of it was handed out
-        self.pages: SequencePages | None = None
+        self.text = ""
+        self._told_ids = self._told_text = 0  # how much was handed out in pieces
+        self.pages: "SequencePages | None" = None
         self.cached_tokens = 0
         self.finish_reason: str | None = None
         self.logprobs: list[Logprob] = []
@@ -161,12 +165,13 @@ class Request:
             if self.detokenizer is not None:
                 self._add_text(self.detokenizer.end())
 
-    def take_text(self) -> str:
-        """The text that is new and can no longer become part of a stop string."""
+    def take(self) -> Piece:
+        """What is new since the last call; text that may yet become a stop string is held back."""
         held = 0 if self.finish_reason else self._possible_stop()
-        piece = self.text[self._told : len(self.text) - held]
-        self._told += len(piece)
-        return piece
+        ids, text = self.tokens[self.prompt_tokens + self._told_ids :], self.text[self._told_text : len(self.text) - held]
+        self._told_ids += len(ids)
+        self._told_text += len(text)
+        return Piece(self.index, self.sample, ids, text)
 
     def result(self) -> Result:
         assert self.finish_reason is not None

@@ -187,6 +187,7 @@ def test_weights_stay_in_the_file(tmp_path: Path) -> None:
 def test_smollm2_equals_the_gguf_package(smollm2: Path) -> None:
     checkpoint, reader = GGUF(smollm2), gguf.GGUFReader(smollm2)
     assert len(checkpoint.metadata["tokenizer.ggml.tokens"]) == checkpoint.config.vocab_size == 49152
+    assert checkpoint.tokenizer() is not None and checkpoint.generation_eos()[0] == 2
     stored = {tensor.name: tensor for tensor in reader.tensors}
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, 30)
     assert len(checkpoint.names()) == len(stored)

@@ -1,0 +1,298 @@
+"""One tokenizer class over tokenizer.json, SentencePiece, tiktoken and GGUF vocabularies."""
+
+import codecs
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import sentencepiece
+import tokenizers
+
+from genwright.errors import UserError
+from genwright.text import vocabularies
+from genwright.text.chat import LLAMA2_TEMPLATE, ChatTemplate
+from genwright.text.vocabularies import BYTE_SPELLING, Config
+
+_NAMES = [f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask", "eot", "eom")]
+_FILES = ["tokenizer.json", "tokenizer.model", "vocab.json", "merges.txt", "added_tokens.json"]
+_FILES += ["tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"]
+_RANK_LINE = re.compile(rb"[A-Za-z0-9+/]+=* \d+\s")
+_SPELLED_BYTE = {char: byte for byte, char in BYTE_SPELLING.items()}
+_REPLACEMENT = "\ufffd"  # what bytes that are no UTF-8 (yet) decode to
+
+
+class Tokenizer:
+    """Text to token ids and back, as the model's own tokenizer does it."""
+
+    def __init__(self, backend: tokenizers.Tokenizer | bytes, config: Config) -> None:
+        """Over a `tokenizers` pipeline or a SentencePiece model's bytes; `config` is as in tokenizer_config.json."""
+        names = {key: config[key] for key in _NAMES if config.get(key)}
+        if isinstance(backend, bytes):
+            self._vocabulary: _Pipeline | _SentencePiece = _SentencePiece(backend, config)
+            names = self._vocabulary.names | names
+        else:
+            self._vocabulary = _Pipeline(backend, names.values())
+        self._names = names
+        self.vocab_size = self._vocabulary.size
+        ids = {key: self._vocabulary.find(token) for key, token in names.items()}
+        self.bos_id = ids.get("bos_token")
+        ends = [ids.get(key) for key in ("eos_token", "eot_token", "eom_token")]
+        self.eos_ids = tuple(dict.fromkeys(token_id for token_id in ends if token_id is not None))
+        self.chat_template: str | None = config.get("chat_template")
+
+    def encode(self, text: str, special: bool = True) -> list[int]:
+        """Token ids of a text, special tokens in it read as such; `special` adds BOS and EOS where the model does."""
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise UserError(f"The text has half a character (a lone surrogate) at position {error.start}.") from None
+        return self._vocabulary.encode(text, special)
+
+    def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
+        ids = self._checked(ids)
+        if skip_special:
+            ids = [token_id for token_id in ids if token_id not in self._vocabulary.special]
+        return self._vocabulary.decode(ids)
+
+    def stream(self) -> "Detokenizer":
+        """Text of one id after the other: `push` each, then `end`."""
+        return Detokenizer(self)
+
+    def chat(self, messages: list[dict[str, Any]]) -> list[int]:
+        """Token ids of a conversation, rendered by the chat template up to where the assistant answers."""
+        return self.encode(self._template.render(messages, self._names), special=False)
+
+    @cached_property
+    def _template(self) -> ChatTemplate:
+        return ChatTemplate(self.chat_template or LLAMA2_TEMPLATE)
+
+    def _checked(self, ids: Sequence[int]) -> list[int]:
+        ids = [int(token_id) for token_id in ids]
+        if ids and not (min(ids) >= 0 and max(ids) < self.vocab_size):
+            bad = next(token_id for token_id in ids if not 0 <= token_id < self.vocab_size)
+            raise UserError(f"Token id {bad} is outside the vocabulary of {self.vocab_size} tokens.")
+        return ids
+
+    def save(self, folder: Path) -> None:
+        """Write the files that `from_folder` and transformers read."""
+        folder.mkdir(parents=True, exist_ok=True)
+        config = self._vocabulary.save(folder) | self._names
+        if self.chat_template:
+            config["chat_template"] = self.chat_template
+        (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+
+    @classmethod
+    def from_folder(cls, folder: Path) -> "Tokenizer | None":
+        """The tokenizer of a checkpoint's folder, or None when it has none."""
+        files = {path.name: path for path in map(folder.joinpath, _FILES) if path.is_file()}
+        config = _read_config(files)
+        try:
+            if path := files.get("tokenizer.json"):
+                return cls(vocabularies.from_json(path.read_bytes()), config)
+            if path := files.get("tokenizer.model"):
+                data = path.read_bytes()
+                # A rank file is lines of text, a SentencePiece model is binary.
+                return cls(*vocabularies.from_tiktoken(data, config)) if _RANK_LINE.match(data) else cls(data, config)
+            if (path := files.get("vocab.json")) and "merges.txt" in files:
+                merges = files["merges.txt"].read_bytes()
+                return cls(*vocabularies.from_vocab_and_merges(path.read_bytes(), merges, config))
+        except (UserError, OSError) as error:
+            raise UserError(f"{path}: {error}") from error
+        return None
+
+    @classmethod
+    def from_gguf(cls, metadata: Mapping[str, Any]) -> "Tokenizer | None":
+        """The tokenizer of a GGUF file's metadata, or None when it has none."""
+        return cls(*vocabularies.from_gguf(metadata)) if metadata.get("tokenizer.ggml.model") else None
+
+
+class Detokenizer:
+    """Token ids to text, one by one: what `push` and `end` return, joined, is `decode` of all ids.
+
+    Text comes as soon as no later token can change it. Only the last few tokens are decoded again: what the last piece
+    of text came from goes in front, for decoders that treat the beginning of a text in their own way.
+    """
+
+    _LONGEST_HOLD = 8  # tokens; a replacement character that stays this long is part of the text
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._checked = tokenizer._checked
+        self._vocabulary = tokenizer._vocabulary
+        self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+        self._context: list[int] = []
+        self._held: list[int] = []
+
+    def push(self, token_id: int) -> str:
+        (token_id,) = self._checked([token_id])
+        if token_id in self._vocabulary.special:
+            return ""
+        if (utf8 := self._vocabulary.utf8(token_id)) is not None:
+            return self._utf8.decode(utf8)
+        self._held.append(token_id)
+        return "" if self._vocabulary.unfinished(token_id) else self._text(final=False)
+
+    def end(self) -> str:
+        """The text held back until now."""
+        return self._utf8.decode(b"", final=True) + self._text(final=True)
+
+    def _text(self, final: bool) -> str:
+        before = self._vocabulary.decode(self._context)
+        text = self._vocabulary.decode(self._context + self._held)[len(before) :]
+        if not final and text.endswith(_REPLACEMENT) and len(self._held) < self._LONGEST_HOLD:
+            return ""
+        if text:
+            self._context, self._held = self._held, []
+        return text
+
+
+class _Pipeline:
+    """A vocabulary in the `tokenizers` library: what a tokenizer.json holds."""
+
+    def __init__(self, backend: tokenizers.Tokenizer, special: Iterable[str]) -> None:
+        backend.no_truncation()
+        backend.no_padding()
+        backend.add_special_tokens([token for token in special if backend.token_to_id(token) is not None])
+        added = backend.get_added_tokens_decoder()
+        self.size = 1 + max(backend.get_vocab().values(), default=-1)
+        self.special = frozenset(token_id for token_id, token in added.items() if token.special)
+        decoder = json.loads(backend.decoder.__getstate__()) if backend.decoder else {"type": ""}
+        kinds = {step["type"] for step in decoder.get("decoders", [decoder])}
+        self._byte_level = "ByteLevel" in kinds and kinds <= {"ByteLevel", "Fuse"}
+        self._backend = backend
+
+    def encode(self, text: str, special: bool) -> list[int]:
+        return self._backend.encode(text, add_special_tokens=special).ids
+
+    def decode(self, ids: list[int]) -> str:
+        return self._backend.decode(ids, skip_special_tokens=False)
+
+    def find(self, token: str) -> int | None:
+        return self._backend.token_to_id(token)
+
+    def utf8(self, token_id: int) -> bytes | None:
+        """The token's bytes, where text is all tokens' bytes as UTF-8 and nothing else; None elsewhere."""
+        if not self._byte_level:
+            return None
+        token = self._backend.id_to_token(token_id) or ""
+        try:
+            return bytes(map(_SPELLED_BYTE.__getitem__, token))
+        except KeyError:  # an added token, spelled as it reads
+            return token.encode()
+
+    def unfinished(self, token_id: int) -> bool:
+        """Whether later tokens may change this one's text: a run of <0xNN> is UTF-8 as a whole or not at all."""
+        return (self._backend.id_to_token(token_id) or "").startswith("<0x")
+
+    def save(self, folder: Path) -> Config:
+        """Write tokenizer.json; returns what tokenizer_config.json must say about it."""
+        self._backend.save(str(folder / "tokenizer.json"))
+        return {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
+
+
+class _SentencePiece:
+    """A SentencePiece model, and the special tokens that the library itself never reads from text."""
+
+    def __init__(self, model: bytes, config: Config) -> None:
+        try:
+            self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+            self._pieces = self._processor.vocab_size()
+        except RuntimeError as error:
+            raise UserError("This is neither a SentencePiece model nor a tiktoken rank file.") from error
+        bos, eos, unk = self._processor.bos_id(), self._processor.eos_id(), self._processor.unk_id()
+        control = [i for i, yes in enumerate(self._processor.is_control(list(range(self._pieces)))) if yes]
+        self._texts = {token_id: self._processor.id_to_piece(token_id) for token_id in [unk, *control]}
+        ids = {"bos_token": bos, "eos_token": eos, "unk_token": unk}
+        self.names = {key: self._texts[token_id] for key, token_id in ids.items() if token_id >= 0}
+        # Tokens that were added after SentencePiece's training stand in tokenizer_config.json only.
+        added = {int(i): token for i, token in config.get("added_tokens_decoder", {}).items()}
+        self._added = {i: token for i, token in added.items() if i >= self._pieces}
+        self.special = frozenset([*self._texts, *(i for i, token in self._added.items() if token.get("special"))])
+        self._texts |= {i: token["content"] for i, token in self._added.items()}
+        self._ids = {text: token_id for token_id, text in self._texts.items()}
+        self._special_text = re.compile(f"({'|'.join(map(re.escape, sorted(self._ids, key=len, reverse=True)))})")
+        self.size = 1 + max([self._pieces - 1, *self._texts])
+        # SentencePiece puts a space before any text. HF's `legacy` says that this includes text after a special token,
+        # as Meta's Llama and llama.cpp have it.
+        self._legacy = bool(config.get("legacy", True))
+        self._before = [bos] if config.get("add_bos_token", True) and bos >= 0 else []
+        self._after = [eos] if config.get("add_eos_token", False) and eos >= 0 else []
+
+    @cached_property
+    def _without_space(self) -> sentencepiece.SentencePieceProcessor:
+        processor = sentencepiece.SentencePieceProcessor(model_proto=self._processor.serialized_model_proto())
+        processor.override_normalizer_spec(add_dummy_prefix=False)
+        return processor
+
+    def encode(self, text: str, special: bool) -> list[int]:
+        ids: list[int] = []
+        for i, part in enumerate(self._special_text.split(text)):
+            if i % 2:
+                ids.append(self._ids[part])
+            elif part:
+                ids += (self._processor if self._legacy or i == 0 else self._without_space).encode(part)
+        return [*self._before, *ids, *self._after] if special else ids
+
+    def decode(self, ids: list[int]) -> str:
+        text = ""
+        for special, run in groupby(ids, self._texts.__contains__):
+            if special:
+                text += "".join(self._texts[token_id] for token_id in run)
+                continue
+            pieces = self._processor.id_to_piece([token_id for token_id in run if token_id < self._pieces])
+            # The library drops the space at the beginning of all text; within it, a letter before the run keeps it.
+            text += self._processor.decode_pieces(["x", *pieces])[1:] if text else self._processor.decode_pieces(pieces)
+        return text
+
+    def find(self, token: str) -> int | None:
+        token_id = self._ids.get(token, self._processor.piece_to_id(token))
+        return None if token_id == self._processor.unk_id() and token not in self._ids else token_id
+
+    def utf8(self, token_id: int) -> bytes | None:
+        return None
+
+    def unfinished(self, token_id: int) -> bool:
+        """Whether later tokens may change this one's text: a byte from 0x80 is but part of a character."""
+        if token_id >= self._pieces or not self._processor.is_byte(token_id):
+            return False
+        return int(self._processor.id_to_piece(token_id)[1:-1], 16) >= 0x80
+
+    def save(self, folder: Path) -> Config:
+        """Write tokenizer.model; returns what tokenizer_config.json must say about it."""
+        (folder / "tokenizer.model").write_bytes(self._processor.serialized_model_proto())
+        flags = {"add_bos_token": bool(self._before), "add_eos_token": bool(self._after), "legacy": self._legacy}
+        return {"tokenizer_class": "LlamaTokenizer", **flags, "added_tokens_decoder": self._added}
+
+
+def _read_config(files: Mapping[str, Path]) -> Config:
+    """What the files beside a vocabulary say about it, as one tokenizer_config.json."""
+    config: Config = {}
+    for name in ("special_tokens_map.json", "tokenizer_config.json"):
+        if name in files:
+            config |= {key: value for key, value in _read_object(files[name]).items() if value is not None}
+    for key in _NAMES:
+        config[key] = config[key].get("content") if isinstance(config.get(key), dict) else config.get(key)
+    if "added_tokens.json" in files:
+        older = {
+            i: {"content": token, "special": False} for token, i in _read_object(files["added_tokens.json"]).items()
+        }
+        config.setdefault("added_tokens_decoder", older)
+    template = config.get("chat_template")
+    if isinstance(template, list):
+        template = {entry.get("name"): entry.get("template") for entry in template}.get("default")
+    if "chat_template.jinja" in files:
+        template = files["chat_template.jinja"].read_text(encoding="utf-8")
+    return config | {"chat_template": template}
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_bytes())
+    except (ValueError, OSError) as error:
+        raise UserError(f"{path} is not readable JSON: {error}.") from error
+    if not isinstance(value, dict):
+        raise UserError(f"{path} is not a JSON object.")
+    return value
