@@ -42,15 +42,17 @@ LLAMA2_TEMPLATE = r"""
 """
 
 _SECONDS = 2.0
-_SOURCE = 100_000  # characters of a template; the largest published ones have about 20,000
+_SOURCE = 64_000  # characters of a template; the largest published ones have about 20,000
 _CHARACTERS = 4 << 20  # of one value, and of the rendered text
 _ALLOCATED = 128 << 20  # characters of all values that a template makes
 _CELL = 32  # characters that an element of a list or dict counts for
 _BITS = 10_000  # of an integer
+# Fields of a format string with a width or precision of four digits or from a value, and what could hide one.
+_WIDE_FIELD = {"%": r"%\(|%[^a-zA-Z%]*(\d{4}|\*)", "{": r"\{[^{}:]*(\[|:[^{}]*(\d{4}|\{))"}
 
 _FILTERS = (  # Jinja's, less those that blow a value up and no chat template uses
     "abs capitalize count d default dictsort e escape first float groupby int items last length list lower map max min"
-    " reject rejectattr reverse safe select selectattr sort string title trim truncate unique upper wordcount"
+    " reject rejectattr reverse safe select selectattr sort string trim truncate unique upper wordcount"
 )
 _LAZY_FILTERS = {"map", "reject", "rejectattr", "select", "selectattr"}
 _STRING_METHODS = (
@@ -164,8 +166,8 @@ def _replace(text: str, old: str, new: str, count: int | None = None) -> str:
 
 
 def _check_format(text: str, values: Any, mark: str) -> None:
-    """Check a format string, whose fields begin with `mark`: none may be wide, or take its width from a value."""
-    if re.search(r"%[^a-zA-Z%]*(\d{4}|\*)" if mark == "%" else r"\{[^{}]*:[^{}]*(\d{4}|\{)", text):
+    """A format string may not have wide fields, fields as wide as a value says, or a large value in many fields."""
+    if re.search(_WIDE_FIELD[mark], text):
         raise SecurityError("it formats a value to more than 999 characters")
     _limit(len(text) + text.count(mark) * (_size(values) + 1000))
 
@@ -175,9 +177,14 @@ def _join_filter(environment: Environment, value: Iterable[Any], d: str = "", at
     return _join(value if attribute is None else map(make_attrgetter(environment, attribute), value), str(d))
 
 
-def _format_filter(text: str, *values: Any, **named: Any) -> str:
-    _check_format(str(text), named or values, "%")
-    return str(text) % (named or values)
+def _format_filter(text: str, *values: Any) -> str:
+    _check_format(text, values, "%")
+    return text % values
+
+
+def _title_filter(text: str) -> str:
+    _limit(_CELL * len(text))  # it cuts the text into words
+    return FILTERS["title"](text)
 
 
 def _indent_filter(text: str, width: int | str = 4, first: bool = False, blank: bool = False) -> str:
@@ -230,7 +237,7 @@ class _Sandbox(ImmutableSandboxedEnvironment):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         own: dict[str, Callable[..., Any]] = {"join": _join_filter, "replace": _replace, "format": _format_filter}
-        own |= {"indent": _indent_filter, "tojson": _tojson_filter}
+        own |= {"indent": _indent_filter, "title": _title_filter, "tojson": _tojson_filter}
         own |= {"#charged": _charged, "#each": _each, "#join": _join}
         self.filters = {name: FILTERS[name] for name in _FILTERS.split()} | own
         self.globals["namespace"] = _BoundedNamespace
@@ -250,13 +257,11 @@ class _Sandbox(ImmutableSandboxedEnvironment):
             for factor, value in ((left, right), (right, left)):
                 if isinstance(factor, int) and isinstance(value, str | list | tuple):
                     _limit(factor * _size(value))
-        elif (
-            operator == "**" and isinstance(left, int) and isinstance(right, int) and left.bit_length() * right > _BITS
-        ):
-            raise SecurityError(f"it makes an integer of more than {_BITS:,} bits")
+        elif operator == "**" and isinstance(left, int) and isinstance(right, int):
+            _size(1 << min(left.bit_length() * max(right, 0), _BITS))  # as long as the power will be
         return _charged(context, super().call_binop(context, operator, left, right))
 
-    def call(self, context: Context, obj: Any, *args: Any, **kwargs: Any) -> Any:
+    def call(self, context: Context, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
         context["#budget"].tick()
         method = getattr(obj, "__wrapped__", obj)  # the sandbox wraps str.format
         owner, name = getattr(method, "__self__", None), getattr(method, "__name__", "")
@@ -276,19 +281,21 @@ class _Guards(NodeTransformer):
         return node
 
     def visit_Filter(self, node: nodes.Filter) -> nodes.Node:
+        self.generic_visit(node)
         if node.name in _LAZY_FILTERS and node.node is not None:
             node.node = _filter(node.node, "#each")
-        return self.visit_value(node)
+        return _filter(node, "#charged")
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
         self.generic_visit(node)
         return _filter(_filter(nodes.List(node.nodes), "#join"), "#charged")
 
-    def visit_value(self, node: nodes.Expr) -> nodes.Node:
+    def visit_List(self, node: nodes.List | nodes.Dict | nodes.Tuple) -> nodes.Node:
         self.generic_visit(node)
-        return node if getattr(node, "ctx", "load") == "store" else _filter(node, "#charged")
+        is_target = isinstance(node, nodes.Tuple) and node.ctx == "store"
+        return node if is_target else _filter(node, "#charged")
 
-    visit_List = visit_Dict = visit_Tuple = visit_value
+    visit_Dict = visit_Tuple = visit_List
 
 
 def _filter(node: nodes.Node, name: str) -> nodes.Filter:

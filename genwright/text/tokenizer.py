@@ -3,7 +3,7 @@
 import codecs
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
@@ -15,12 +15,8 @@ import tokenizers
 from genwright.errors import UserError
 from genwright.text import vocabularies
 from genwright.text.chat import LLAMA2_TEMPLATE, ChatTemplate
-from genwright.text.vocabularies import BYTE_SPELLING, Config
+from genwright.text.vocabularies import BYTE_SPELLING, NAMES, Config
 
-_NAMES = [f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask", "eot", "eom")]
-_FILES = ["tokenizer.json", "tokenizer.model", "vocab.json", "merges.txt", "added_tokens.json"]
-_FILES += ["tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"]
-_RANK_LINE = re.compile(rb"[A-Za-z0-9+/]+=* \d+\s")
 _SPELLED_BYTE = {char: byte for byte, char in BYTE_SPELLING.items()}
 _REPLACEMENT = "\ufffd"  # what bytes that are no UTF-8 (yet) decode to
 
@@ -30,15 +26,11 @@ class Tokenizer:
 
     def __init__(self, backend: tokenizers.Tokenizer | bytes, config: Config) -> None:
         """Over a `tokenizers` pipeline or a SentencePiece model's bytes; `config` is as in tokenizer_config.json."""
-        names = {key: config[key] for key in _NAMES if config.get(key)}
-        if isinstance(backend, bytes):
-            self._vocabulary: _Pipeline | _SentencePiece = _SentencePiece(backend, config)
-            names = self._vocabulary.names | names
-        else:
-            self._vocabulary = _Pipeline(backend, names.values())
-        self._names = names
+        self._vocabulary: _Pipeline | _SentencePiece = (
+            _SentencePiece(backend, config) if isinstance(backend, bytes) else _Pipeline(backend, config)
+        )
         self.vocab_size = self._vocabulary.size
-        ids = {key: self._vocabulary.find(token) for key, token in names.items()}
+        ids = {key: self._vocabulary.find(token) for key, token in self._vocabulary.names.items()}
         self.bos_id = ids.get("bos_token")
         ends = [ids.get(key) for key in ("eos_token", "eot_token", "eom_token")]
         self.eos_ids = tuple(dict.fromkeys(token_id for token_id in ends if token_id is not None))
@@ -64,7 +56,7 @@ class Tokenizer:
 
     def chat(self, messages: list[dict[str, Any]]) -> list[int]:
         """Token ids of a conversation, rendered by the chat template up to where the assistant answers."""
-        return self.encode(self._template.render(messages, self._names), special=False)
+        return self.encode(self._template.render(messages, self._vocabulary.names), special=False)
 
     @cached_property
     def _template(self) -> ChatTemplate:
@@ -80,7 +72,7 @@ class Tokenizer:
     def save(self, folder: Path) -> None:
         """Write the files that `from_folder` and transformers read."""
         folder.mkdir(parents=True, exist_ok=True)
-        config = self._vocabulary.save(folder) | self._names
+        config = self._vocabulary.save(folder) | self._vocabulary.names
         if self.chat_template:
             config["chat_template"] = self.chat_template
         (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
@@ -88,21 +80,11 @@ class Tokenizer:
     @classmethod
     def from_folder(cls, folder: Path) -> "Tokenizer | None":
         """The tokenizer of a checkpoint's folder, or None when it has none."""
-        files = {path.name: path for path in map(folder.joinpath, _FILES) if path.is_file()}
-        config = _read_config(files)
         try:
-            if path := files.get("tokenizer.json"):
-                return cls(vocabularies.from_json(path.read_bytes()), config)
-            if path := files.get("tokenizer.model"):
-                data = path.read_bytes()
-                # A rank file is lines of text, a SentencePiece model is binary.
-                return cls(*vocabularies.from_tiktoken(data, config)) if _RANK_LINE.match(data) else cls(data, config)
-            if (path := files.get("vocab.json")) and "merges.txt" in files:
-                merges = files["merges.txt"].read_bytes()
-                return cls(*vocabularies.from_vocab_and_merges(path.read_bytes(), merges, config))
-        except (UserError, OSError) as error:
-            raise UserError(f"{path}: {error}") from error
-        return None
+            found = vocabularies.from_folder(folder)
+            return cls(*found) if found else None
+        except (UserError, OSError, UnicodeError) as error:
+            raise UserError(f"The tokenizer in {folder} cannot be read: {error}") from error
 
     @classmethod
     def from_gguf(cls, metadata: Mapping[str, Any]) -> "Tokenizer | None":
@@ -152,10 +134,11 @@ class Detokenizer:
 class _Pipeline:
     """A vocabulary in the `tokenizers` library: what a tokenizer.json holds."""
 
-    def __init__(self, backend: tokenizers.Tokenizer, special: Iterable[str]) -> None:
+    def __init__(self, backend: tokenizers.Tokenizer, config: Config) -> None:
         backend.no_truncation()
         backend.no_padding()
-        backend.add_special_tokens([token for token in special if backend.token_to_id(token) is not None])
+        self.names = {key: config[key] for key in NAMES if key in config}
+        backend.add_special_tokens([token for token in self.names.values() if backend.token_to_id(token) is not None])
         added = backend.get_added_tokens_decoder()
         self.size = 1 + max(backend.get_vocab().values(), default=-1)
         self.special = frozenset(token_id for token_id, token in added.items() if token.special)
@@ -199,27 +182,32 @@ class _SentencePiece:
     def __init__(self, model: bytes, config: Config) -> None:
         try:
             self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-            self._pieces = self._processor.vocab_size()
         except RuntimeError as error:
-            raise UserError("This is neither a SentencePiece model nor a tiktoken rank file.") from error
-        bos, eos, unk = self._processor.bos_id(), self._processor.eos_id(), self._processor.unk_id()
+            raise UserError("it is no SentencePiece model.") from error
+        self._pieces = self._processor.vocab_size() if model else 0
+        if not self._pieces:
+            raise UserError("its SentencePiece model is empty.")
         control = [i for i, yes in enumerate(self._processor.is_control(list(range(self._pieces)))) if yes]
-        self._texts = {token_id: self._processor.id_to_piece(token_id) for token_id in [unk, *control]}
-        ids = {"bos_token": bos, "eos_token": eos, "unk_token": unk}
-        self.names = {key: self._texts[token_id] for key, token_id in ids.items() if token_id >= 0}
+        own = {"bos_token": self._processor.bos_id(), "eos_token": self._processor.eos_id()}
+        own["unk_token"] = self._processor.unk_id()
+        self.names = {key: self._processor.id_to_piece(token_id) for key, token_id in own.items() if token_id >= 0}
+        self.names |= {key: config[key] for key in NAMES if key in config}
+        named = [self._processor.piece_to_id(token) for token in self.names.values()]
+        self._texts = {token_id: self._processor.id_to_piece(token_id) for token_id in [*control, *named]}
         # Tokens that were added after SentencePiece's training stand in tokenizer_config.json only.
-        added = {int(i): token for i, token in config.get("added_tokens_decoder", {}).items()}
-        self._added = {i: token for i, token in added.items() if i >= self._pieces}
-        self.special = frozenset([*self._texts, *(i for i, token in self._added.items() if token.get("special"))])
+        added = config.get("added_tokens_decoder", {})
+        self._added = {i: token for i, token in added.items() if i >= self._pieces and token["content"]}
+        self.special = frozenset([*self._texts, *(i for i, token in self._added.items() if token["special"])])
         self._texts |= {i: token["content"] for i, token in self._added.items()}
         self._ids = {text: token_id for token_id, text in self._texts.items()}
         self._special_text = re.compile(f"({'|'.join(map(re.escape, sorted(self._ids, key=len, reverse=True)))})")
-        self.size = 1 + max([self._pieces - 1, *self._texts])
+        self.size = 1 + max(self._pieces - 1, *self._texts)
         # SentencePiece puts a space before any text. HF's `legacy` says that this includes text after a special token,
         # as Meta's Llama and llama.cpp have it.
         self._legacy = bool(config.get("legacy", True))
-        self._before = [bos] if config.get("add_bos_token", True) and bos >= 0 else []
-        self._after = [eos] if config.get("add_eos_token", False) and eos >= 0 else []
+        bos, eos = (self._ids.get(self.names.get(key, "")) for key in ("bos_token", "eos_token"))
+        self._before = [bos] if config.get("add_bos_token", True) and bos is not None else []
+        self._after = [eos] if config.get("add_eos_token", False) and eos is not None else []
 
     @cached_property
     def _without_space(self) -> sentencepiece.SentencePieceProcessor:
@@ -265,34 +253,3 @@ class _SentencePiece:
         (folder / "tokenizer.model").write_bytes(self._processor.serialized_model_proto())
         flags = {"add_bos_token": bool(self._before), "add_eos_token": bool(self._after), "legacy": self._legacy}
         return {"tokenizer_class": "LlamaTokenizer", **flags, "added_tokens_decoder": self._added}
-
-
-def _read_config(files: Mapping[str, Path]) -> Config:
-    """What the files beside a vocabulary say about it, as one tokenizer_config.json."""
-    config: Config = {}
-    for name in ("special_tokens_map.json", "tokenizer_config.json"):
-        if name in files:
-            config |= {key: value for key, value in _read_object(files[name]).items() if value is not None}
-    for key in _NAMES:
-        config[key] = config[key].get("content") if isinstance(config.get(key), dict) else config.get(key)
-    if "added_tokens.json" in files:
-        older = {
-            i: {"content": token, "special": False} for token, i in _read_object(files["added_tokens.json"]).items()
-        }
-        config.setdefault("added_tokens_decoder", older)
-    template = config.get("chat_template")
-    if isinstance(template, list):
-        template = {entry.get("name"): entry.get("template") for entry in template}.get("default")
-    if "chat_template.jinja" in files:
-        template = files["chat_template.jinja"].read_text(encoding="utf-8")
-    return config | {"chat_template": template}
-
-
-def _read_object(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_bytes())
-    except (ValueError, OSError) as error:
-        raise UserError(f"{path} is not readable JSON: {error}.") from error
-    if not isinstance(value, dict):
-        raise UserError(f"{path} is not a JSON object.")
-    return value

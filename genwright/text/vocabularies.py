@@ -1,4 +1,4 @@
-"""Builds vocabularies from tiktoken rank files, vocab.json + merges.txt and GGUF metadata.
+"""Builds vocabularies from a checkpoint's folder or from GGUF metadata.
 
 A byte-level BPE becomes a `tokenizers.Tokenizer`, a SentencePiece vocabulary the bytes of a SentencePiece model; with
 it comes what a tokenizer_config.json would say about it.
@@ -6,15 +6,23 @@ it comes what a tokenizer_config.json would say about it.
 
 import base64
 import json
+import re
 import struct
+from array import array
+from collections import Counter
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors
 
 from genwright.errors import UserError
 
-Config = dict[str, Any]  # a tokenizer_config.json
+Config = dict[str, Any]  # as in tokenizer_config.json, with tokens by their text
+NAMES = [f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask", "eot", "eom")]
+# tokenizers 0.23 aborts the process where such a prefix cuts a merge within a character.
+_SUBWORD_PREFIX = re.compile(rb'"continuing_subword_prefix"\s*:\s*"[^"]')
+_RANK_LINE = re.compile(rb"[A-Za-z0-9+/]+=* \d+\s")
 
 # GPT-2 spells each byte as one printable character: printable Latin-1 as itself, the other bytes from U+0100 upwards.
 _PRINTABLE = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
@@ -61,16 +69,65 @@ PRE_TOKENIZERS = {name: splits for names, splits in _SPLITS.items() for name in 
 # These look a whole word up before merging its bytes, and begin a text with BOS unless the file says otherwise.
 _WHOLE_WORDS = {"llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "tekken"}
 
-_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _BYTE = (
-    1,
-    2,
-    3,
-    4,
-    6,
-)  # token types: one numbering in SentencePiece and GGUF
+_GGUF_NAMES = {"bos": "bos_token", "eos": "eos_token", "unknown": "unk_token", "eot": "eot_token", "eom": "eom_token"}
+# Token types, numbered alike in SentencePiece and GGUF.
+_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = range(1, 7)
 
 
-def byte_level(
+def from_folder(folder: Path) -> tuple[Tokenizer | bytes, Config] | None:
+    """The vocabulary of a checkpoint's folder, or None when it has none."""
+    config = _read_config(folder)
+    if (path := folder / "tokenizer.json").is_file():
+        data = path.read_bytes()
+        if _SUBWORD_PREFIX.search(data):
+            raise UserError("tokenizer.json has a continuing_subword_prefix, which is not supported.")
+        try:
+            return Tokenizer.from_buffer(data), config
+        except Exception as error:  # the library knows no narrower one
+            raise UserError(f"tokenizer.json is not what the tokenizers library writes: {error}.") from error
+    if (path := folder / "tokenizer.model").is_file():
+        data = path.read_bytes()
+        # A rank file is lines of text, a SentencePiece model is binary.
+        return _from_tiktoken(data, config) if _RANK_LINE.match(data) else (data, config)
+    if (path := folder / "vocab.json").is_file() and (merges := folder / "merges.txt").is_file():
+        return _from_vocab_and_merges(path.read_bytes(), merges.read_bytes(), config)
+    return None
+
+
+def _read_config(folder: Path) -> Config:
+    """What the files beside a vocabulary say about it."""
+    read: Config = {"special_tokens_map.json": {}, "tokenizer_config.json": {}, "added_tokens.json": {}}
+    for name in read:
+        if (folder / name).is_file():
+            try:
+                read[name] = json.loads((folder / name).read_bytes())
+            except ValueError as error:
+                raise UserError(f"{name} is not JSON: {error}.") from error
+    try:
+        said = {key: value for key, value in read["tokenizer_config.json"].items() if value is not None}
+        config = read["special_tokens_map.json"] | said
+        for key in NAMES:
+            token = config.pop(key, None)
+            if token := token["content"] if isinstance(token, dict) else token:
+                config[key] = str(token)
+        older = {i: {"content": token} for token, i in read["added_tokens.json"].items()}
+        config["added_tokens_decoder"] = {
+            int(i): {"content": str(token["content"]), "special": bool(token.get("special"))}
+            for i, token in config.get("added_tokens_decoder", older).items()
+        }
+        template = config.get("chat_template")
+        if isinstance(template, list):
+            template = {entry["name"]: entry["template"] for entry in template}.get("default")
+        if not isinstance(template, str | None):
+            raise TypeError("chat_template is no text")
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise UserError(f"tokenizer_config.json or a file beside it has an unknown form ({error!r}).") from error
+    if (path := folder / "chat_template.jinja").is_file():
+        template = path.read_text(encoding="utf-8")
+    return config | {"chat_template": template}
+
+
+def _byte_level(
     vocabulary: dict[str, int], merges: list[tuple[str, str]], added: Iterable[AddedToken], config: Config, pre: str
 ) -> Tokenizer:
     """A byte-level BPE that cuts text as `pre` names it and adds BOS and EOS as `config` says."""
@@ -86,15 +143,14 @@ def byte_level(
     added = list(added)
     tokenizer.add_special_tokens([token for token in added if token.special])
     tokenizer.add_tokens([token for token in added if not token.special])
-    before = [config["bos_token"]] if config.get("add_bos_token") and config.get("bos_token") else []
-    after = [config["eos_token"]] if config.get("add_eos_token") and config.get("eos_token") else []
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single=[*before, "$A", *after], special_tokens=[(name, vocabulary[name]) for name in {*before, *after}]
-    )
+    ends = {name: config.get(f"{name}_token") for name in ("bos", "eos") if config.get(f"add_{name}_token")}
+    known = [{"id": name, "ids": [vocabulary[t]], "tokens": [t]} for name, t in ends.items() if t in vocabulary]
+    template = [name for name in ("bos", "$A", "eos") if name == "$A" or ends.get(name) in vocabulary]
+    tokenizer.post_processor = processors.TemplateProcessing(single=template, special_tokens=known)
     return tokenizer
 
 
-def llama3_special_tokens(first: int) -> dict[int, str]:
+def _llama3_special_tokens(first: int) -> dict[int, str]:
     """The 256 special tokens of Llama 3.1, which follow its ranks; Llama 3 has the same ids under fewer names."""
     named = {0: "begin_of_text", 1: "end_of_text", 4: "finetune_right_pad_id", 6: "start_header_id"}
     named |= {7: "end_header_id", 8: "eom_id", 9: "eot_id", 10: "python_tag"}
@@ -102,15 +158,7 @@ def llama3_special_tokens(first: int) -> dict[int, str]:
     return {first + i: f"<|{named.get(i) or next(reserved)}|>" for i in range(256)}
 
 
-def from_json(data: bytes) -> Tokenizer:
-    """A tokenizer.json."""
-    try:
-        return Tokenizer.from_buffer(data)
-    except Exception as error:  # the library knows no narrower one
-        raise UserError(f"This is no tokenizer that the tokenizers library can read: {error}.") from error
-
-
-def from_tiktoken(ranks: bytes, config: Config) -> tuple[Tokenizer, Config]:
+def _from_tiktoken(ranks: bytes, config: Config) -> tuple[Tokenizer, Config]:
     """Lines of "base64 rank", with Llama 3's split and, unless `config` lists others, its special tokens."""
     spelling = {byte: ord(char) for byte, char in BYTE_SPELLING.items()}
     vocabulary: dict[str, int] = {}
@@ -125,29 +173,30 @@ def from_tiktoken(ranks: bytes, config: Config) -> tuple[Tokenizer, Config]:
     # tiktoken joins the neighbours that make the token of lowest rank, so before it makes a token it has made all of
     # lower rank within: of a token's cuts only one ever meets, and their order among each other is free.
     merges = [
-        (token[:cut], token[cut:])
+        (left, right)
         for token in sorted(vocabulary, key=vocabulary.__getitem__)
         for cut in range(1, len(token))
-        if token[:cut] in vocabulary and token[cut:] in vocabulary
+        if (left := token[:cut]) in vocabulary and (right := token[cut:]) in vocabulary
     ]
-    listed = {int(i): token["content"] for i, token in config.get("added_tokens_decoder", {}).items()}
-    special = listed or llama3_special_tokens(len(vocabulary))
-    vocabulary |= {token: i for i, token in special.items()}
-    if not listed:
+    config.setdefault("add_bos_token", True)
+    special = {i: token["content"] for i, token in config["added_tokens_decoder"].items()}
+    if not special:
+        special = _llama3_special_tokens(len(vocabulary))
         names = {"bos": "begin_of_text", "eos": "end_of_text", "eot": "eot_id", "eom": "eom_id"}
-        config = {f"{key}_token": f"<|{name}|>" for key, name in names.items()} | {"add_bos_token": True} | config
+        config = {f"{key}_token": f"<|{name}|>" for key, name in names.items()} | config
+    vocabulary |= {token: i for i, token in special.items()}
     added = [AddedToken(token, normalized=False, special=True) for token in special.values()]
-    return byte_level(vocabulary, merges, added, config, "llama-bpe"), config
+    return _byte_level(vocabulary, merges, added, config, "llama-bpe"), config
 
 
-def from_vocab_and_merges(vocab: bytes, merges: bytes, config: Config) -> tuple[Tokenizer, Config]:
+def _from_vocab_and_merges(vocab: bytes, merges: bytes, config: Config) -> tuple[Tokenizer, Config]:
     """GPT-2's and OPT's vocab.json and merges.txt."""
     try:
         vocabulary = {token: int(i) for token, i in json.loads(vocab).items()}
         pairs = [(a, b) for a, b in map(str.split, merges.decode().splitlines()) if a != "#version:"]
     except (ValueError, AttributeError, TypeError) as error:
         raise UserError(f"vocab.json and merges.txt are not a byte-level vocabulary: {error}.") from error
-    return byte_level(vocabulary, pairs, [], config, "gpt-2"), config
+    return _byte_level(vocabulary, pairs, [], config, "gpt-2"), config
 
 
 def from_gguf(metadata: Mapping[str, Any]) -> tuple[Tokenizer | bytes, Config]:
@@ -158,19 +207,17 @@ def from_gguf(metadata: Mapping[str, Any]) -> tuple[Tokenizer | bytes, Config]:
     tokens = [token or f"[EMPTY_{i}]" for i, token in enumerate(_list(metadata, "tokens", str))]
     if not tokens:
         raise UserError("The GGUF file's tokenizer has no tokens.")
-    if len(set(tokens)) < len(tokens):
-        twice = next(token for i, token in enumerate(tokens) if token in tokens[:i])
-        raise UserError(f"The GGUF file's tokenizer lists the token {twice!r} twice.")
+    token, times = Counter(tokens).most_common(1)[0]
+    if times > 1:
+        raise UserError(f"The GGUF file's tokenizer lists the token {token!r} {times} times.")
     types = _list(metadata, "token_type", int, len(tokens)) or [_NORMAL] * len(tokens)
-    defaults = {"bos": 1, "eos": 2, "unknown": 0} if kind == "llama" else {}
+    ids = {"bos": 1, "eos": 2, "unknown": 0} if kind == "llama" else {}
     config: Config = {"chat_template": metadata.get("tokenizer.chat_template")}
-    for name, key in (("bos", "bos"), ("eos", "eos"), ("unk", "unknown"), ("eot", "eot"), ("eom", "eom")):
-        token_id = metadata.get(f"tokenizer.ggml.{key}_token_id", defaults.get(key))
-        if token_id is None:
-            continue
-        if not 0 <= token_id < len(tokens):
-            raise UserError(f"tokenizer.ggml.{key}_token_id is {token_id}, outside the {len(tokens)} tokens.")
-        config[f"{name}_token"] = tokens[token_id]
+    for key, name in _GGUF_NAMES.items():
+        token_id = metadata.get(f"tokenizer.ggml.{key}_token_id", ids.get(key))
+        # As in llama.cpp, an id outside the vocabulary stands for none; nor can a word be the unknown token.
+        if isinstance(token_id, int) and 0 <= token_id < len(tokens) and (key, types[token_id]) != ("unknown", _NORMAL):
+            config[name] = tokens[token_id]
     # Older files do not name the token that ends a turn; llama.cpp knows it by its text, too.
     turn_ends = {"<|eot_id|>", "<|im_end|>", "<end_of_turn>"} & set(tokens)
     config |= {"eot_token": min(turn_ends)} if turn_ends and "eot_token" not in config else {}
@@ -189,7 +236,7 @@ def from_gguf(metadata: Mapping[str, Any]) -> tuple[Tokenizer | bytes, Config]:
         for token, kind in zip(tokens, types, strict=True)
         if kind in (_CONTROL, _USER_DEFINED)
     ]
-    return byte_level({token: i for i, token in enumerate(tokens)}, merges, added, config, pre), config
+    return _byte_level({token: i for i, token in enumerate(tokens)}, merges, added, config, pre), config
 
 
 def _list(metadata: Mapping[str, Any], key: str, kind: type, length: int | None = None) -> list[Any]:
@@ -208,17 +255,15 @@ def _sentencepiece_model(tokens: list[str], types: list[int], metadata: Mapping[
     scores = _list(metadata, "scores", float, len(tokens))
     if not scores:
         raise UserError("The GGUF file's tokenizer has no scores, which a 'llama' model needs.")
-    if _UNKNOWN not in types:
-        types = [_UNKNOWN if token == config["unk_token"] else kind for token, kind in zip(tokens, types, strict=True)]
     pieces = (
-        _field(1, _field(1, token.encode()) + _field(2, score) + _field(3, kind))
-        for token, score, kind in zip(tokens, scores, types, strict=True)
+        _field(1, _field(1, token.encode()) + _field(2, score) + _field(3, kind if kind <= _BYTE else _NORMAL))
+        for token, score, kind in zip(tokens, array("f", scores), types, strict=True)
     )
     names = ((45, "unk_token"), (46, "bos_token"), (47, "eos_token"))
     trainer = _field(3, 2) + _field(4, len(tokens)) + _field(35, types.count(_BYTE) == 256)  # 2: byte-pair encoding
-    trainer += b"".join(_field(number, config[name].encode()) for number, name in names)
+    trainer += b"".join(_field(number, config[name].encode()) for number, name in names if name in config)
     prefix = metadata.get("tokenizer.ggml.add_space_prefix", True)
-    normalizer = _field(1, b"identity") + _field(3, prefix) + _field(4, False) + _field(5, True)
+    normalizer = _field(1, b"identity") + _field(3, bool(prefix)) + _field(4, False) + _field(5, True)
     return b"".join([*pieces, _field(2, trainer), _field(3, normalizer)])
 
 

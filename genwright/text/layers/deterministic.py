@@ -44,7 +44,11 @@ class Deterministic(Reference):
             reached = step.positions >= page * PAGE
             if window is not None:
                 reached &= step.positions - window < (page + 1) * PAGE - 1
+            if not reached.any():
+                continue  # all queries' windows have moved past this page
             for tokens in reached.nonzero()[:, 0].split(ROWS):
+                # A short tile computes its first token again and again, each time to the same bits.
+                tokens = torch.cat((tokens, tokens[:1].expand(ROWS - len(tokens))))
                 ids = step.page_table[sequence[tokens], page]
                 k, v = (rows[ids].float().transpose(1, 2) for rows in (keys, values))  # [t, kv_heads, PAGE, head_dim]
                 scores = torch.matmul(queries[tokens], k.transpose(2, 3))
