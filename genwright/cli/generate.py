@@ -28,11 +28,16 @@ def generate(
     params: SamplingParams,
     prompts: Annotated[list[str] | None, typer.Argument(help="Prompts, each answered for itself.")] = None,
     model: Model = DEFAULT_MODEL,
-    chat: Annotated[bool, typer.Option("--chat", help="Put prompts as a user's message, by the chat template.")] = False,
+    chat: Annotated[
+        bool, typer.Option("--chat", help="Put prompts as a user's message, by the chat template.")
+    ] = False,
     prompts_file: Annotated[
-        Path | None, typer.Option("--prompts", help="A file of prompts, one per line, or JSONL with parameters per line.")
+        Path | None,
+        typer.Option("--prompts", help="A file of prompts, one per line, or JSONL with parameters per line."),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="With --prompts: the JSONL to write; continued if it exists.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="With --prompts: the JSONL to write; continued if it exists.")
+    ] = None,
     prompt_length: Annotated[int | None, typer.Option(help="A synthetic prompt of so many tokens.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per prompt.")] = False,
 ) -> None:

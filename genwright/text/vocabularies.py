@@ -143,10 +143,13 @@ def _byte_level(
     added = list(added)
     tokenizer.add_special_tokens([token for token in added if token.special])
     tokenizer.add_tokens([token for token in added if not token.special])
-    ends = {name: config.get(f"{name}_token") for name in ("bos", "eos") if config.get(f"add_{name}_token")}
-    known = [{"id": name, "ids": [vocabulary[t]], "tokens": [t]} for name, t in ends.items() if t in vocabulary]
-    template = [name for name in ("bos", "$A", "eos") if name == "$A" or ends.get(name) in vocabulary]
-    tokenizer.post_processor = processors.TemplateProcessing(single=template, special_tokens=known)
+    ends = [
+        {"id": name, "ids": [vocabulary[token]], "tokens": [token]}
+        for name in ("bos", "eos")
+        if config.get(f"add_{name}_token") and (token := config.get(f"{name}_token")) in vocabulary
+    ]
+    template = [name for name in ("bos", "$A", "eos") if name == "$A" or name in [end["id"] for end in ends]]
+    tokenizer.post_processor = processors.TemplateProcessing(single=template, special_tokens=ends)
     return tokenizer
 
 
@@ -212,7 +215,8 @@ def from_gguf(metadata: Mapping[str, Any]) -> tuple[Tokenizer | bytes, Config]:
         raise UserError(f"The GGUF file's tokenizer lists the token {token!r} {times} times.")
     types = _list(metadata, "token_type", int, len(tokens)) or [_NORMAL] * len(tokens)
     ids = {"bos": 1, "eos": 2, "unknown": 0} if kind == "llama" else {}
-    config: Config = {"chat_template": metadata.get("tokenizer.chat_template")}
+    template = metadata.get("tokenizer.chat_template")
+    config: Config = {"chat_template": template if isinstance(template, str) else None}
     for key, name in _GGUF_NAMES.items():
         token_id = metadata.get(f"tokenizer.ggml.{key}_token_id", ids.get(key))
         # As in llama.cpp, an id outside the vocabulary stands for none; nor can a word be the unknown token.
@@ -256,7 +260,9 @@ def _sentencepiece_model(tokens: list[str], types: list[int], metadata: Mapping[
     if not scores:
         raise UserError("The GGUF file's tokenizer has no scores, which a 'llama' model needs.")
     pieces = (
-        _field(1, _field(1, token.encode()) + _field(2, score) + _field(3, kind if kind <= _BYTE else _NORMAL))
+        _field(
+            1, _field(1, token.encode()) + _field(2, score) + _field(3, kind if _NORMAL <= kind <= _BYTE else _NORMAL)
+        )
         for token, score, kind in zip(tokens, array("f", scores), types, strict=True)
     )
     names = ((45, "unk_token"), (46, "bos_token"), (47, "eos_token"))

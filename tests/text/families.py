@@ -64,7 +64,11 @@ def make(family: str, folder: Path, **save: object) -> transformers.PreTrainedMo
 def greedy(model: transformers.PreTrainedModel, prompt: list[int], count: int) -> list[int]:
     """transformers' own greedy continuation, never ending early."""
     out = model.generate(
-        torch.tensor([prompt]), max_new_tokens=count, min_new_tokens=count, do_sample=False, pad_token_id=0,
+        torch.tensor([prompt]),
+        max_new_tokens=count,
+        min_new_tokens=count,
+        do_sample=False,
+        pad_token_id=0,
         eos_token_id=None,
     )
     return out[0, len(prompt) :].tolist()

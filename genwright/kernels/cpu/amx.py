@@ -60,9 +60,9 @@ def safe_products() -> Iterator[None]:
         return
     from torch.backends import mkldnn
 
-    before = mkldnn.enabled
-    mkldnn.enabled = False
+    before = bool(mkldnn.enabled)
+    setattr(mkldnn, "enabled", False)  # noqa: B010 - a property of the module, which mypy takes for its getter
     try:
         yield
     finally:
-        mkldnn.enabled = before
+        setattr(mkldnn, "enabled", before)  # noqa: B010

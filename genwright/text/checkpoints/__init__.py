@@ -55,8 +55,8 @@ def open_checkpoint(model: str, arch: str | None = None) -> Checkpoint:
     if path.is_file() and HuggingFace.recognises(path.parent):  # one of the folder's own files
         return HuggingFace(path.parent)
     raise UserError(
-        f"{path} holds no checkpoint that Genwright knows: a Hugging Face folder (config.json with safetensors or .bin), "
-        "a GGUF file, or gpt-fast's model.pth."
+        f"{path} holds no checkpoint that Genwright knows: a Hugging Face folder (config.json with safetensors or "
+        ".bin files), a GGUF file, or gpt-fast's model.pth."
     )
 
 

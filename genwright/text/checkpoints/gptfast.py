@@ -95,7 +95,9 @@ class GptFast:
             return named_shape(arch)
         fitting = [name for name in NAMES if self._fits(named_shape(name))]
         if not fitting:
-            raise UserError(f"{path} fits none of the known shapes; put its config.json beside it, or name one with arch.")
+            raise UserError(
+                f"{path} fits none of the known shapes; put its config.json beside it, or name one with arch."
+            )
         if len(fitting) > 1:
             # The most specific name that a folder of the path carries.
             spellings = {**ALIASES, **dict(zip(fitting, fitting, strict=True))}
@@ -115,7 +117,10 @@ class GptFast:
             "layers.0.feed_forward.w1.weight": (shape["intermediate_size"], shape["hidden_size"]),
         }
         if "layers.0.attention.wqkv.weight" in self._tensors:
-            expected["layers.0.attention.wqkv.weight"] = (shape["num_attention_heads"] * head_dim + 2 * kv, shape["hidden_size"])
+            expected["layers.0.attention.wqkv.weight"] = (
+                shape["num_attention_heads"] * head_dim + 2 * kv,
+                shape["hidden_size"],
+            )
         else:
             expected["layers.0.attention.wk.weight"] = (kv, shape["hidden_size"])
         here = all(n in self._tensors and tuple(self._tensors[n].shape) == s for n, s in expected.items())

@@ -9,7 +9,7 @@ from safetensors import SafetensorError, safe_open
 
 from genwright.errors import UserError
 from genwright.text.checkpoints.pickled import load_pickled
-from genwright.text.config import ModelConfig, FieldReader, read_json
+from genwright.text.config import FieldReader, ModelConfig, read_json
 from genwright.text.tokenizer import Tokenizer
 
 _INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")

@@ -30,7 +30,9 @@ class Engine:
         if not tokens:
             raise UserError("a prompt should have at least one token, and this one is empty.")
         if len(tokens) >= self.max_context:
-            raise UserError(f"the prompt has {len(tokens)} tokens, and the context holds {self.max_context} with the answer.")
+            raise UserError(
+                f"the prompt has {len(tokens)} tokens, and the context holds {self.max_context} with the answer."
+            )
         self._check_ids(tokens)
 
     def _check_ids(self, ids: Iterable[int]) -> None:

@@ -47,12 +47,19 @@ class LLM:
         where = _pick_device(device)
         kind = _pick_dtype(dtype, where, checkpoint)
         self.tokenizer = checkpoint.tokenizer()
-        self.eos_ids = frozenset(cfg.eos_ids + checkpoint.generation_eos() + (self.tokenizer.eos_ids if self.tokenizer else ()))
+        self.eos_ids = frozenset(
+            cfg.eos_ids + checkpoint.generation_eos() + (self.tokenizer.eos_ids if self.tokenizer else ())
+        )
         spec = architecture(cfg).cache_spec(cfg, kind)
         weights = sum(_size(checkpoint.shape(name)) for name in checkpoint.names()) * kind.itemsize
         budget = cpu_mem if where.type == "cpu" else gpu_mem
         pages, self.max_context = cache_pages(
-            spec, cfg.max_context, max_context, weights, free_memory(where) if budget is None else int(budget * 1e9), MAX_BATCH
+            spec,
+            cfg.max_context,
+            max_context,
+            weights,
+            free_memory(where) if budget is None else int(budget * 1e9),
+            MAX_BATCH,
         )
         self.model = load_model(checkpoint, kind, where, -(-self.max_context // PAGE) * PAGE, progress)
         ops = Deterministic() if deterministic else Reference()
@@ -69,9 +76,13 @@ class LLM:
         each = _as_list(prompts)
         given = [params or SamplingParams()] * len(each) if isinstance(params, SamplingParams | None) else list(params)
         if len(given) != len(each):
-            raise UserError(f"there are {len(each)} prompts and {len(given)} SamplingParams; give one for all, or one each.")
+            raise UserError(
+                f"there are {len(each)} prompts and {len(given)} SamplingParams; give one for all, or one each."
+            )
         try:
-            requests = [self.submit(prompt, p, index) for index, (prompt, p) in enumerate(zip(each, given, strict=True))]
+            requests = [
+                self.submit(prompt, p, index) for index, (prompt, p) in enumerate(zip(each, given, strict=True))
+            ]
             while self.engine.busy():
                 for request, piece in self.step():
                     if callback is not None and callback(piece) is False:
@@ -106,7 +117,9 @@ class LLM:
             raise UserError(f"the cache has no room for {len(ids)} tokens beside the requests that are running.")
         rows = []
         for start in range(0, len(ids), MAX_TOKENS):
-            rows.append(self.engine.runner.run([Chunk(list(ids[start : start + MAX_TOKENS]), start, pages.ids(), True)]))
+            rows.append(
+                self.engine.runner.run([Chunk(list(ids[start : start + MAX_TOKENS]), start, pages.ids(), True)])
+            )
         pool.release(pages)
         return torch.cat(rows)
 

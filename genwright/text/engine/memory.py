@@ -7,6 +7,8 @@ import torch
 from genwright.errors import UserError
 from genwright.text.engine.kv import PAGE, CacheSpec
 
+LONGEST = 1 << 17  # tokens of context, unless more is asked for: tables of positions grow with it
+
 
 def free_memory(device: torch.device) -> int:
     """Bytes that can be taken on a device."""
@@ -27,7 +29,7 @@ def cache_pages(
     """Pages of the cache, and the longest sequence that they hold: within the budget, beside the weights."""
     if max_context is not None and not 1 <= max_context <= model_context:
         raise UserError(f"max_context should be from 1 to the model's {model_context}, and is {max_context}.")
-    wanted = max_context or model_context
+    wanted = max_context or min(model_context, LONGEST)
     fitting = (budget - weights) // spec.page_bytes
     if fitting < 1:
         raise UserError(
@@ -36,7 +38,7 @@ def cache_pages(
         )
     if max_context is not None and fitting * PAGE < max_context:
         raise UserError(
-            f"one sequence of {max_context} tokens needs {-(-max_context // PAGE) * spec.page_bytes / 1e9:.2f} GB of cache "
+            f"{max_context} tokens of context need {-(-max_context // PAGE) * spec.page_bytes / 1e9:.2f} GB of cache "
             f"beside {weights / 1e9:.2f} GB of weights, and {budget / 1e9:.2f} GB may be used: "
             f"max_context={fitting * PAGE} would fit."
         )

@@ -136,7 +136,7 @@ class Request:
         self.detokenizer = detokenizer
         self.text = ""
         self._told_ids = self._told_text = 0  # how much was handed out in pieces
-        self.pages: "SequencePages | None" = None
+        self.pages: SequencePages | None = None
         self.cached_tokens = 0
         self.finish_reason: str | None = None
         self.logprobs: list[Logprob] = []
@@ -168,7 +168,10 @@ class Request:
     def take(self) -> Piece:
         """What is new since the last call; text that may yet become a stop string is held back."""
         held = 0 if self.finish_reason else self._possible_stop()
-        ids, text = self.tokens[self.prompt_tokens + self._told_ids :], self.text[self._told_text : len(self.text) - held]
+        ids, text = (
+            self.tokens[self.prompt_tokens + self._told_ids :],
+            self.text[self._told_text : len(self.text) - held],
+        )
         self._told_ids += len(ids)
         self._told_text += len(text)
         return Piece(self.index, self.sample, ids, text)

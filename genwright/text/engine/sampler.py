@@ -113,9 +113,7 @@ def distribution(logits: torch.Tensor, filters: Filters) -> tuple[torch.Tensor, 
     return probabilities / probabilities.sum(dim=-1, keepdim=True), ids
 
 
-def draw(
-    probabilities: torch.Tensor, ids: torch.Tensor, requests: Sequence[Request], purpose: Purpose
-) -> torch.Tensor:
+def draw(probabilities: torch.Tensor, ids: torch.Tensor, requests: Sequence[Request], purpose: Purpose) -> torch.Tensor:
     """One id per row by an exponential race: the smallest of -log(u) / p wins with probability p."""
     keys = [key(request.seed, request.sample, len(request.tokens), purpose) for request in requests]
     column = torch.tensor(keys, dtype=torch.int64, device=ids.device).to(torch.int32)[:, None]

@@ -1,8 +1,8 @@
 """Deterministic mode: bitwise the same logits alone, in any batch and under any chunking.
 
-A library's product sums in an order that depends on the number of rows, so every product here has the same number. A vector
-loop computes the elements that fill no whole vector by other code, and the splits between threads decide which ones those
-are, so every function of elements here runs on pieces that are too small to split and a multiple of any vector's width.
+A library's product sums in an order that depends on the number of rows, so every product here has the same number. A
+vector loop computes the elements that fill no whole vector by other code, and the splits between threads decide which
+ones those are, so functions of elements run here on pieces too small to split and a multiple of any vector's width.
 """
 
 from collections.abc import Callable
@@ -30,9 +30,7 @@ class Deterministic(Reference):
         padded = pad(x, (0, -x.shape[1] % PAGE)).contiguous()
         return _by_pieces(silu, padded)[:, : x.shape[1]]
 
-    def attend(
-        self, q: torch.Tensor, cache: LayerCache, step: Step, scale: float, window: int | None
-    ) -> torch.Tensor:
+    def attend(self, q: torch.Tensor, cache: LayerCache, step: Step, scale: float, window: int | None) -> torch.Tensor:
         """Online softmax (Milakov & Gimelshein, 2018), each token for itself and page after page."""
         keys, values = cache.rows["k"], cache.rows["v"]  # [pages, PAGE, kv_heads, head_dim]
         kv_heads = keys.shape[2]

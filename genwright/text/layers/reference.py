@@ -38,9 +38,7 @@ class Reference:
             cache.rows[name].flatten(0, 1).index_copy_(0, step.slots, rows)
         return rotate(q, *step.rope)
 
-    def attend(
-        self, q: torch.Tensor, cache: LayerCache, step: Step, scale: float, window: int | None
-    ) -> torch.Tensor:
+    def attend(self, q: torch.Tensor, cache: LayerCache, step: Step, scale: float, window: int | None) -> torch.Tensor:
         """Causal attention within each sequence: [tokens, heads, head_dim] to [tokens, heads * head_dim]."""
         return attend(q, cache, step, scale, window).flatten(1)
 

@@ -89,7 +89,9 @@ def _check(checkpoint: Checkpoint, parts: list) -> None:
                 raise UserError(f"{checkpoint.path} has no tensor {name!r}, which its configuration calls for.")
             if checkpoint.shape(name) != shape:
                 found, wanted = (list(s) for s in (checkpoint.shape(name), shape))
-                raise UserError(f"{checkpoint.path} has {name!r} of shape {found}; its configuration calls for {wanted}.")
+                raise UserError(
+                    f"{checkpoint.path} has {name!r} of shape {found}; its configuration calls for {wanted}."
+                )
 
 
 def _rope_tables(cfg: ModelConfig, max_context: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:

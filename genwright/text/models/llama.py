@@ -7,7 +7,7 @@ from genwright.text.config import ModelConfig
 from genwright.text.engine.kv import CacheSpec, LayerCache
 from genwright.text.engine.step import Step
 from genwright.text.layers.reference import Reference, Weights
-from genwright.text.models.weight_map import WeightMap
+from genwright.text.models.weight_map import Sources, WeightMap
 
 
 def embed(ops: Reference, cfg: ModelConfig, weights: Weights, step: Step) -> torch.Tensor:
@@ -40,7 +40,7 @@ def weight_map(cfg: ModelConfig) -> WeightMap:
     """Our weights as Hugging Face's tensors with their shapes; several fuse along their first dimension."""
     d, q, kv, ffn = cfg.dim, cfg.q_dim, cfg.kv_dim, cfg.ffn_dim
     qkv = (("q", q), ("k", kv), ("v", kv))
-    layer = {
+    layer: dict[str, Sources] = {
         "attention_norm": [("input_layernorm.weight", (d,))],
         "qkv": [(f"self_attn.{name}_proj.weight", (rows, d)) for name, rows in qkv],
         "out": [("self_attn.o_proj.weight", (d, q))],
@@ -57,7 +57,7 @@ def weight_map(cfg: ModelConfig) -> WeightMap:
         layer["down.bias"] = [("mlp.down_proj.bias", (d,))]
     if cfg.qk_norm:
         layer |= {f"{name}_norm": [(f"self_attn.{name}_norm.weight", (cfg.head_dim,))] for name in ("q", "k")}
-    outer = {
+    outer: dict[str, Sources] = {
         "embed": [("model.embed_tokens.weight", (cfg.vocab_size, d))],
         "norm": [("model.norm.weight", (d,))],
     }
