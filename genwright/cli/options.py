@@ -96,7 +96,7 @@ def _flag(field: Any, kind: Any) -> inspect.Parameter:
     if kind is bool:
         names = [f"--{field.name.replace('_', '-')}"]  # without typer's --no- twin
     option = typer.Option(*names, help=_HELP[field.name])
-    annotation: Any = Annotated[_TYPES.get(field.name, kind), option]  # type: ignore[valid-type]
+    annotation: Any = Annotated[_TYPES.get(field.name, kind), option]
     default = [] if field.name in _TYPES else field.default
     assert default is not MISSING
     return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)

@@ -1,6 +1,7 @@
 """ModelConfig: what a text model is, checked once, built from any checkpoint's own configuration."""
 
 import json
+import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -73,7 +74,7 @@ class ModelConfig:
         if "head_dim" not in config and dim % heads:
             raise UserError(f"{where} has a hidden_size of {dim}, which {heads} heads cannot divide.")
         if read.text("hidden_act", "silu") not in ("silu", "swish"):
-            raise UserError(f"{where} asks for the activation {config['hidden_act']!r}; this architecture has silu.")
+            raise UserError(f"{where} asks for the activation {config['hidden_act']!r:.60}; this architecture has silu.")
         attention_bias = read.flag("attention_bias", False)
         return cls(
             architecture=ARCHITECTURES[family],
@@ -135,7 +136,7 @@ class FieldReader:
 
     def number(self, key: str, default: float | None = None) -> float:
         value = self.config.get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e30:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 1e-30 < value < 1e30:
             raise self.wrong(key, "a positive number")
         return float(value)
 
@@ -154,7 +155,7 @@ class FieldReader:
     def ids(self, key: str) -> tuple[int, ...]:
         value = self.config.get(key)
         values = value if isinstance(value, list) else [] if value is None else [value]
-        if not all(isinstance(item, int) and 0 <= item < 1 << 31 for item in values):
+        if not all(type(item) is int and 0 <= item < 1 << 31 for item in values):
             raise self.wrong(key, "a token id or a list of them")
         return tuple(values)
 
@@ -165,8 +166,14 @@ class FieldReader:
         return FieldReader(value or {}, f"{self.where} ({key})")
 
     def wrong(self, key: str, expected: str) -> UserError:
-        value = repr(self.config.get(key))
-        return UserError(f"{self.where} should give {key!r} as {expected}, and has {value[:60]}.")
+        return UserError(f"{self.where} should give {key!r} as {expected}, and has {_short(self.config.get(key))}.")
+
+
+def _short(value: object) -> str:
+    """A value of any size and depth, to be shown in a sentence."""
+    short = reprlib.Repr()
+    short.maxstring = short.maxother = 60
+    return short.repr(value)
 
 
 def _family(read: FieldReader) -> str:
@@ -174,17 +181,19 @@ def _family(read: FieldReader) -> str:
     named = read.config.get("architectures") or [MODEL_TYPES.get(read.text("model_type", ""), "")]
     name = named[0] if isinstance(named, list) and named else named
     if not isinstance(name, str) or name not in ARCHITECTURES:
-        what = repr(name or read.config.get("model_type"))[:60]
+        what = _short(name or read.config.get("model_type"))
         raise UserError(f"{read.where} names the architecture {what}; known are {', '.join(ARCHITECTURES)}.")
     return name
 
 
-def _rope(read: FieldReader) -> Rope:
+def _rope(read: FieldReader, head_dim: int) -> Rope:
     # transformers 5 writes `rope_parameters`, earlier ones `rope_theta` beside `rope_scaling`.
     new, old = read.table("rope_parameters"), read.table("rope_scaling")
-    settings = new if new.config else old
-    theta = (new if "rope_theta" in new.config else read).number("rope_theta", 10000.0)
-    kind = settings.text("rope_type", settings.text("type", "default"))
+    scaling = new if new.config else old
+    base = new if "rope_theta" in new.config else read
+    if (theta := base.number("rope_theta", 10000.0)) <= 1:
+        raise base.wrong("rope_theta", "a number above 1")
+    kind = scaling.text("rope_type", scaling.text("type", "default"))
     required = {
         "default": (),
         "linear": ("factor",),
@@ -193,18 +202,27 @@ def _rope(read: FieldReader) -> Rope:
         "factors": (),
     }
     if kind not in required:
-        raise UserError(f"{read.where} asks for RoPE scaling {kind!r}; known are {', '.join(required)}.")
-    for key in required[kind]:
-        settings.number(key)
-    for key in ("original_max_position_embeddings", "beta_fast", "beta_slow", "attention_factor"):
-        if settings.config.get(key) is not None:
-            settings.number(key)
+        raise UserError(f"{read.where} asks for RoPE scaling {kind!r:.60}; known are {', '.join(required)}.")
+    optional = ("original_max_position_embeddings", "beta_fast", "beta_slow", "attention_factor")
+    given = [key for key in optional if scaling.config.get(key) is not None]
+    settings: dict[str, Any] = {key: scaling.number(key) for key in (*required[kind], *given)}
+    if kind == "llama3" and settings["low_freq_factor"] >= settings["high_freq_factor"]:
+        raise scaling.wrong("low_freq_factor", "a number below its high_freq_factor")
+    if kind == "yarn" and "original_max_position_embeddings" not in settings:
+        settings["original_max_position_embeddings"] = _original_context(read)
     if kind == "factors":
-        factors = settings.config.get("factors")
-        if not isinstance(factors, list) or not all(isinstance(f, float) and f > 0 for f in factors):
-            raise settings.wrong("factors", "a list of positive numbers")
-    original = read.config.get("original_max_position_embeddings") or read.config.get("max_position_embeddings", 2048)
-    return Rope(theta, kind, {"original_max_position_embeddings": original, **settings.config})
+        factors = scaling.config.get("factors")
+        good = isinstance(factors, list) and all(isinstance(f, float) and 1e-30 < f < 1e30 for f in factors)
+        if not good or len(factors) != head_dim // 2:
+            raise scaling.wrong("factors", f"{head_dim // 2} positive numbers, one for every two channels of a head")
+        settings["factors"] = factors
+    return Rope(theta, kind, settings)
+
+
+def _original_context(read: FieldReader) -> float:
+    """The context before it was stretched, where the scaling itself does not say."""
+    key = "original_max_position_embeddings"
+    return read.number(key if read.config.get(key) is not None else "max_position_embeddings", 2048)
 
 
 def _windows(read: FieldReader, family: str, layers: int) -> tuple[int | None, ...]:
@@ -218,7 +236,8 @@ def _windows(read: FieldReader, family: str, layers: int) -> tuple[int | None, .
     if kinds is None:
         first = 0 if family == "MistralForCausalLM" else read.integer("max_window_layers", 0, 4096, default=0)
         return tuple(window if layer >= first else None for layer in range(layers))
-    if not isinstance(kinds, list) or len(kinds) != layers or not set(kinds) <= {"full_attention", "sliding_attention"}:
+    known = ("full_attention", "sliding_attention")
+    if not isinstance(kinds, list) or len(kinds) != layers or not all(kind in known for kind in kinds):
         raise read.wrong("layer_types", "full_attention or sliding_attention for each layer")
     return tuple(window if kind == "sliding_attention" else None for kind in kinds)
 

@@ -276,14 +276,9 @@ def test_vocab_and_merges_equal_transformers(folders: dict[str, Path], tmp_path:
 
 def byte_level_gguf(**metadata: Any) -> dict[str, Any]:
     """A GGUF vocabulary of single bytes, a merge and special tokens."""
-    tokens = [*BYTE_SPELLING.values(), "ab", "<|end|>", "<\uff5cUser\uff5c>", "<think>"]
-    given = {
-        "model": "gpt2",
-        "pre": "llama-bpe",
-        "tokens": tokens,
-        "merges": ["a b"],
-        "token_type": [1] * 257 + [3, 3, 4],
-    }
+    tokens = [*BYTE_SPELLING.values(), "ab", "<|end|>", "<\uff5cUser\uff5c>", "<think>", "xyz"]
+    types = [1] * 257 + [3, 3, 4, 1]
+    given = {"model": "gpt2", "pre": "llama-bpe", "tokens": tokens, "merges": ["a b"], "token_type": types}
     return {f"tokenizer.ggml.{key}": value for key, value in (given | metadata).items()}
 
 
@@ -294,6 +289,9 @@ def test_gguf_special_tokens() -> None:
     assert ids == [257, 256, 259, 0xC3, 0xA9, 258, 257]
     assert tokenizer.decode(ids) == "ab<think>\u00e9"  # user-defined tokens are text, control tokens are not
     assert tokenizer.decode(ids, skip_special=False) == "<|end|>ab<think>\u00e9<\uff5cUser\uff5c><|end|>"
+    assert tokenizer.encode("xyz xyz", special=False) == [260, *b" xyz"]  # Llama 3 looks a whole word up first ...
+    other = Tokenizer.from_gguf(byte_level_gguf(pre="gpt-2", bos_token_id=257))
+    assert other is not None and other.encode("xyz") == [*b"xyz"]  # ... GPT-2 only merges, and adds no BOS
     assert Tokenizer.from_gguf({"general.architecture": "llama"}) is None
     outside = Tokenizer.from_gguf(byte_level_gguf(bos_token_id=0xFFFFFFFF, eos_token_id=-1))
     assert outside is not None and (outside.bos_id, outside.eos_ids) == (None, ()) and outside.encode("ab") == [256]
@@ -378,6 +376,11 @@ def test_stream_is_prompt_and_looks_back_only_a_little(
         stream.push(token)
     assert sum(decoded) < 10 * 2000
 
+    bytes_of_euro = [3 + 0xE2, 3 + 0x82, 3 + 0xAC]
+    for broken in range(12):  # a whole character after any number of bytes that are none
+        ids, stream = [3 + 0x80] * broken + bytes_of_euro, tokenizer.stream()
+        assert "".join([*map(stream.push, ids), stream.end()]) == "\ufffd" * broken + "\u20ac"
+
     byte_level = open_folder(folders["byte-level"])
     half = byte_level.encode("\u20ac", special=False)[0]
     stream = byte_level.stream()
@@ -457,13 +460,13 @@ def test_bad_files_are_one_sentence(tmp_path: Path, files: dict[str, bytes], sen
         ({"tokens": []}, "no tokens"),
         ({"tokens": [1, 2]}, "tokens is not a list of str"),
         ({"tokens": ["a", "b", "a"], "token_type": [1, 1, 1]}, "'a' 2 times"),
-        ({"token_type": [1, 1]}, "token_type has 2 entries for 260"),
+        ({"token_type": [1, 1]}, "token_type has 2 entries for 261"),
         ({"merges": ["a zzz"]}, "merges do not fit"),
         ({"merges": ["ab"]}, "not a pair"),
         ({"merges": 5}, "merges is not a list"),
         ({"model": "llama"}, "no scores"),
-        ({"model": "llama", "scores": [0.0] * 260}, "SentencePiece model is damaged"),  # no unknown token
-        ({"model": "llama", "scores": [1e300] * 260, "token_type": [2] * 259 + [-7]}, "SentencePiece model is damaged"),
+        ({"model": "llama", "scores": [0.0] * 261}, "SentencePiece model is damaged"),  # no unknown token
+        ({"model": "llama", "scores": [1e300] * 261, "token_type": [2] * 260 + [-7]}, "SentencePiece model is damaged"),
         ({"model": "llama", "scores": [0.5]}, "scores has 1 entries"),
     ],
 )

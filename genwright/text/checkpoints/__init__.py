@@ -66,3 +66,17 @@ def parse_dtype(name: str) -> torch.dtype:
         raise UserError(f"dtype should be auto, float32, float16 or bfloat16, and is {name!r}.")
     dtype: torch.dtype = getattr(torch, name)
     return dtype
+
+
+def cast(tensor: torch.Tensor, dtype: torch.dtype | None, what: str) -> torch.Tensor:
+    """A stored tensor in `dtype`; `what` begins the sentence that refuses one that is not of plain floats."""
+    if tensor.dtype not in (torch.float32, torch.float16, torch.bfloat16, torch.float64):
+        kind = str(tensor.dtype).removeprefix("torch.")
+        raise UserError(f"{what} as {kind}; weights are read from floats of 16, 32 or 64 bits.")
+    return tensor if dtype is None else tensor.to(dtype)
+
+
+def reason(error: Exception) -> str:
+    """What a library complains of, cut down to the end of a sentence."""
+    text = " ".join(str(error).split()).partition(". ")[0].rstrip(".") or type(error).__name__
+    return "".join(letter if letter.isprintable() else "?" for letter in text[:160])

@@ -16,6 +16,7 @@ from genwright.text.checkpoints.gptfast import LAYER, OUTER
 from genwright.text.checkpoints.rope_order import neighbours_from_halves
 from genwright.text.config import Rope
 from genwright.text.layers.rope import frequencies
+from genwright.text.models import check_tensors
 
 FORMATS = ("safetensors", "gptfast")
 SHARD_BYTES = 5 << 30
@@ -30,6 +31,7 @@ def convert(checkpoint: Checkpoint, target: Path, form: str, dtype: torch.dtype,
         raise UserError(f"the format should be {' or '.join(FORMATS)}, and is {form!r}.")
     if target.exists():
         raise UserError(f"{target} exists already; name a folder that does not.")
+    check_tensors(checkpoint)
     part = target.with_name(target.name + ".part")
     shutil.rmtree(part, ignore_errors=True)
     try:
@@ -121,12 +123,14 @@ def _write_gptfast(checkpoint: Checkpoint, folder: Path, dtype: torch.dtype, pro
         raise UserError(f"{checkpoint.path} has biases or q and k norms, which gpt-fast's model.pth cannot hold.")
     sources = _gptfast_sources(cfg.layers, cfg.tied)
     path = folder / "model.pth"
+    shapes: Shapes = {}
+    for name, parts in sources.items():
+        first, *others = (checkpoint.shape(part) for part in parts)
+        shapes[name] = (sum(shape[0] for shape in (first, *others)), *first[1:])
     with torch.serialization.skip_data():
-        empty = {}
-        for name, parts in sources.items():
-            rows = sum(checkpoint.shape(part)[0] for part in parts)
-            empty[name] = torch.empty((rows, *checkpoint.shape(parts[0])[1:]), dtype=dtype)
-        torch.save(empty, path)
+        torch.save({name: torch.empty(shape, dtype=dtype) for name, shape in shapes.items()}, path)
+    with path.open("rb+") as file:  # take the space now: a full disk could only kill us once the file is mapped
+        os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
     with torch.serialization.set_default_mmap_options(mmap.MAP_SHARED):
         mapped = torch.load(path, mmap=True, weights_only=True)
     for done, (name, parts) in enumerate(sources.items(), 1):

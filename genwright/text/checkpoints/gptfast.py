@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from genwright.errors import UserError
+from genwright.text.checkpoints import cast
 from genwright.text.checkpoints.pickled import is_pickled, load_pickled
 from genwright.text.checkpoints.rope_order import halves_from_neighbours
 from genwright.text.config import ModelConfig, read_json
@@ -56,10 +57,10 @@ class GptFast:
 
     def tensor(self, name: str, dtype: torch.dtype | None = None) -> torch.Tensor:
         tensor, first, rows = self._span(name)
-        tensor = tensor if rows is None else tensor[first : first + rows]
+        tensor = cast(tensor if rows is None else tensor[first : first + rows], dtype, f"{self.path} stores {name!r}")
         if name.endswith(("q_proj.weight", "k_proj.weight")):
             tensor = halves_from_neighbours(tensor, self.config.head_dim)
-        return tensor if dtype is None else tensor.to(dtype)
+        return tensor
 
     def tokenizer(self) -> Tokenizer | None:
         return Tokenizer.from_folder(Path(self.path).parent)

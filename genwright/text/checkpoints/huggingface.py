@@ -8,6 +8,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from genwright.errors import UserError
+from genwright.text.checkpoints import cast, reason
 from genwright.text.checkpoints.pickled import load_pickled
 from genwright.text.config import FieldReader, ModelConfig, read_json
 from genwright.text.tokenizer import Tokenizer
@@ -53,7 +54,7 @@ class HuggingFace:
                 tensor = file.get_tensor(name)
             except SafetensorError as error:
                 raise self._lacks(name, error) from None
-        return tensor if dtype is None else tensor.to(dtype)
+        return cast(tensor, dtype, f"{self.folder / self._where[name]} stores {name!r}")
 
     def tokenizer(self) -> Tokenizer | None:
         return Tokenizer.from_folder(self.folder)
@@ -74,9 +75,9 @@ class HuggingFace:
         where = read_json(path).get("weight_map")
         if not isinstance(where, dict) or not all(isinstance(file, str) for file in where.values()):
             raise UserError(f"{path} should give 'weight_map' as an object of tensor names and file names.")
-        for file in sorted(set(where.values())):
-            if Path(file).name != file or not (self.folder / file).is_file():
-                raise UserError(f"{path} names the file {file[:80]!r}, which is not in its folder.")
+        here = {file.name for file in self.folder.iterdir() if file.is_file()}
+        for file in sorted(set(where.values()) - here):
+            raise UserError(f"{path} names the file {file!r:.80}, which is not in its folder.")
         return where
 
     def _open(self, name: str) -> Any:
@@ -88,7 +89,7 @@ class HuggingFace:
                 try:
                     self._files[name] = safe_open(path, framework="pt")
                 except (SafetensorError, OSError, ValueError) as error:
-                    raise UserError(f"{path} is not a whole safetensors file: {error}.") from None
+                    raise UserError(f"{path} is not a whole safetensors file: {reason(error)}.") from None
         return self._files[name]
 
     def _stored(self, name: str, file: dict[str, Any]) -> torch.Tensor:
@@ -98,5 +99,5 @@ class HuggingFace:
         return tensor
 
     def _lacks(self, name: str, error: Exception | None = None) -> UserError:
-        detail = f": {error}" if error else ""
-        return UserError(f"{self.folder / self._where[name]} should hold the tensor {name!r}, and does not{detail}.")
+        detail = f": {reason(error)}" if error else ""
+        return UserError(f"{self.folder / self._where[name]} should hold the tensor {name!r:.80}, and does not{detail}.")

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from genwright.errors import UserError
+from genwright.text.checkpoints import reason
 
 
 def is_pickled(path: Path) -> bool:
@@ -21,8 +22,7 @@ def load_pickled(path: Path) -> dict[str, Any]:
             mapped = file.read(4) == b"PK\x03\x04"  # the older format cannot be mapped
         value = torch.load(path, map_location="cpu", mmap=mapped, weights_only=True)
     except Exception as error:  # the unpickler raises whatever a broken file leads it to
-        first = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(f"{path} is not a whole PyTorch file of plain tensors: {first[:160]}") from None
+        raise UserError(f"{path} is not a whole PyTorch file of plain tensors: {reason(error)}.") from None
     if not isinstance(value, dict):
         raise UserError(f"{path} should hold a dictionary of tensors, and holds a {type(value).__name__}.")
     return value

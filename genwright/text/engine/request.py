@@ -1,6 +1,5 @@
 """What a caller asks for and gets back: SamplingParams, Request, Result."""
 
-import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -59,17 +58,21 @@ class SamplingParams:
             if isinstance(value, bool) or not isinstance(value, kinds) or not low <= value <= high:
                 what = "a whole number" if whole else "a number"
                 raise UserError(f"{name} should be {what} from {low} to {high}, and is {value!r}.")
-        if isinstance(self.stop, str):
-            object.__setattr__(self, "stop", (self.stop,))
-        if not all(isinstance(text, str) and text for text in self.stop):
-            raise UserError("stop should be strings that are not empty.")
-        for name in ("stop", "stop_ids"):
-            object.__setattr__(self, name, tuple(getattr(self, name)))
-        ids = (*self.stop_ids, *self.logit_bias, *(() if self.seed is None else (self.seed,)))
-        if not all(isinstance(number, int) for number in ids):
-            raise UserError("stop_ids, the keys of logit_bias and seed should be whole numbers.")
-        if not all(isinstance(bias, int | float) and not math.isnan(bias) for bias in self.logit_bias.values()):
-            raise UserError("the values of logit_bias should be numbers.")
+        for name in ("ignore_eos", "prompt_logprobs"):
+            if not isinstance(getattr(self, name), bool):
+                raise UserError(f"{name} should be true or false, and is {getattr(self, name)!r}.")
+        if not isinstance(self.seed, int | None):
+            raise UserError(f"seed should be a whole number, and is {self.seed!r}.")
+        stops = [self.stop] if isinstance(self.stop, str) else self.stop
+        if not isinstance(stops, list | tuple) or not all(isinstance(text, str) and text for text in stops):
+            raise UserError(f"stop should be strings that are not empty, and is {stops!r}.")
+        if not isinstance(self.stop_ids, list | tuple) or not all(isinstance(token, int) for token in self.stop_ids):
+            raise UserError(f"stop_ids should be token ids, and is {self.stop_ids!r}.")
+        bias = self.logit_bias.items() if isinstance(self.logit_bias, Mapping) else [(None, None)]
+        if not all(isinstance(token, int) and isinstance(x, int | float) and x == x for token, x in bias):
+            raise UserError(f"logit_bias should map token ids to numbers, and is {self.logit_bias!r}.")
+        object.__setattr__(self, "stop", tuple(stops))
+        object.__setattr__(self, "stop_ids", tuple(self.stop_ids))
 
 
 @dataclass(frozen=True)

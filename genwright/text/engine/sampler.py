@@ -37,7 +37,7 @@ class Filters:
             return torch.tensor(values, dtype=dtype, device=device)[:, None]
 
         top_k = [min(p.top_k or vocab, vocab) for p in params]
-        sorting = max(top_k) < vocab or any(p.top_p < 1 for p in params)
+        sorting = min(top_k) < vocab or any(p.top_p < 1 for p in params)
         return cls(
             column([p.temperature or 1.0 for p in params], torch.float32),
             column(list(map(float, top_k)), torch.int64),
@@ -106,8 +106,8 @@ def distribution(logits: torch.Tensor, filters: Filters) -> tuple[torch.Tensor, 
         logits = logits.masked_fill(rank >= filters.top_k, float("-inf"))
     probabilities = logits.softmax(dim=-1)
     if filters.candidates is not None:
-        before = probabilities.cumsum(dim=-1) - probabilities  # the mass of likelier tokens: the first always stays
-        probabilities = probabilities.masked_fill(before >= filters.top_p, 0)
+        before = probabilities.cumsum(dim=-1) - probabilities  # the mass of likelier tokens
+        probabilities = probabilities.masked_fill((before >= filters.top_p) & (rank > 0), 0)
     floor = filters.min_p * probabilities.amax(dim=-1, keepdim=True)
     probabilities = probabilities.masked_fill(probabilities < floor, 0)
     return probabilities / probabilities.sum(dim=-1, keepdim=True), ids

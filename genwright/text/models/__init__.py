@@ -59,7 +59,7 @@ def load_model(
     home = architecture(cfg)
     weights = home.weight_map(cfg)
     parts = [weights.outer, *(weights.block(layer) for layer in range(cfg.layers))]
-    _check(checkpoint, parts)
+    check_tensors(checkpoint)
     total, done = sum(len(sources) for part in parts for sources in part.values()), 0
 
     def fuse(sources: Sources) -> torch.Tensor:
@@ -80,18 +80,16 @@ def load_model(
     return Model(cfg, home, outer, blocks, dtype, device)
 
 
-def _check(checkpoint: Checkpoint, parts: list) -> None:
-    """Every tensor is there and has its shape, before anything is allocated."""
-    names = set(checkpoint.names())
-    for part in parts:
-        for name, shape in (source for sources in part.values() for source in sources):
-            if name not in names:
-                raise UserError(f"{checkpoint.path} has no tensor {name!r}, which its configuration calls for.")
-            if checkpoint.shape(name) != shape:
-                found, wanted = (list(s) for s in (checkpoint.shape(name), shape))
-                raise UserError(
-                    f"{checkpoint.path} has {name!r} of shape {found}; its configuration calls for {wanted}."
-                )
+def check_tensors(checkpoint: Checkpoint) -> None:
+    """Every tensor that the configuration calls for is there and has its shape; nothing is allocated to find out."""
+    cfg, names = checkpoint.config, set(checkpoint.names())
+    for name, wanted in architecture(cfg).weight_map(cfg).tensors(cfg.layers):
+        if name not in names:
+            raise UserError(f"{checkpoint.path} has no tensor {name!r}, which its configuration calls for.")
+        if (found := checkpoint.shape(name)) != wanted:
+            raise UserError(
+                f"{checkpoint.path} has {name!r} of shape {list(found)}; its configuration calls for {list(wanted)}."
+            )
 
 
 def _rope_tables(cfg: ModelConfig, max_context: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:

@@ -60,6 +60,7 @@ def write_gguf(path: Path, model: PreTrainedModel, kind: str = "F32", **metadata
         writer.add_rope_dimension_count(config.head_dim)
     writer.add_tokenizer_model("llama")
     writer.add_token_list(TOKENS)
+    writer.add_token_scores([-float(index) for index in range(VOCAB)])
     writer.add_token_types(TOKEN_TYPES)
     writer.add_eos_token_id(2)
     for key, value in metadata.items():
