@@ -19,7 +19,8 @@ def load_unet(model: str, config: UNetConfig | None = None) -> UNet:
         return random_unet(model)
     if config is None:
         raise UserError(
-            f"{model} does not say its UNet's shape; name it with a preset ({', '.join(PRESETS)}) or the original's flags."
+            f"{model} does not say its UNet's shape; name it by a preset ({', '.join(PRESETS)}) "
+            "or by the original's flags."
         )
     with torch.device("meta"):
         unet = UNet(config)
@@ -70,7 +71,9 @@ def check_state(
             )
     for name in found:
         if name not in expected:
-            raise UserError(f"{source} holds {name}, which this {kind} shape lacks: it is a checkpoint of another shape.")
+            raise UserError(
+                f"{source} holds {name}, which this {kind} shape lacks: it is a checkpoint of another shape."
+            )
 
 
 def random_unet(model: str) -> UNet:

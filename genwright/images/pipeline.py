@@ -1,7 +1,7 @@
 """ImageModel: from a checkpoint and a seed to uint8 images."""
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -14,7 +14,8 @@ from genwright.errors import UserError
 from genwright.images import schedules, seeds
 from genwright.images.checkpoint import load_unet
 from genwright.images.denoiser import Denoiser
-from genwright.images.presets import PRESETS
+from genwright.images.editing import edited, task_projection
+from genwright.images.presets import unet_config
 from genwright.images.runner import Runner
 from genwright.images.samplers import SAMPLERS, Callback, Churn, Denoise
 from genwright.images.seeds import Noise
@@ -53,7 +54,9 @@ class SamplerSettings:
         if self.steps < 1:
             raise UserError(f"Sampling takes one step or more, not {self.steps}.")
         if not 0 < self.sigma_min < self.sigma_max:
-            raise UserError(f"sigma_min and sigma_max must rise from above 0, not {self.sigma_min} to {self.sigma_max}.")
+            raise UserError(
+                f"sigma_min and sigma_max must rise from above 0, not {self.sigma_min} to {self.sigma_max}."
+            )
         if self.rho <= 0:
             raise UserError(f"rho must be positive, not {self.rho}.")
         if (self.sampler == "multistep") != (self.ts is not None):
@@ -100,9 +103,7 @@ class ImageModel:
         dtype: str = "auto",
         micro_batch: int | None = None,
     ):
-        if preset is not None and preset not in PRESETS:
-            raise UserError(f"There is no preset {preset!r}; choose one of {', '.join(PRESETS)}.")
-        self.device = _device(device)
+        self.device = pick_device(device)
         on_gpu = self.device.type == "cuda"
         if dtype == "auto":
             dtype = "float16" if on_gpu else "float32"
@@ -110,7 +111,7 @@ class ImageModel:
             raise UserError(f"There is no dtype {dtype!r} for images; choose one of {', '.join(DTYPES)}.")
         if micro_batch is not None and micro_batch < 1:
             raise UserError(f"A micro-batch holds one image or more, not {micro_batch}.")
-        unet = load_unet(model, config or (PRESETS[preset] if preset else None))
+        unet = load_unet(model, config or unet_config(preset))
         self.config = unet.config
         self.runner = Runner(unet.use_dtype(DTYPES[dtype]).to(self.device), micro_batch or (64 if on_gpu else 4))
 
@@ -125,15 +126,31 @@ class ImageModel:
         callback: Callback | None = None,
         **settings: Any,
     ) -> ImageBatch:
-        """Images 0 to num_samples - 1 of `seed`; `settings` are SamplerSettings' fields.
+        """Images 0 to num_samples - 1 of `seed`; `settings` are SamplerSettings' fields, None for a default.
 
         An image depends on the seed and its number alone, not on num_samples or batch_size (generator "hash").
         """
-        run = SampleRun(self, SamplerSettings(**settings), num_samples, seed, classes, generator)
-        size = check_batch_size(batch_size) or self.runner.micro_batch
-        batches = [run(first, min(size, num_samples - first), callback) for first in range(0, num_samples, size)]
-        labels = None if batches[0].labels is None else np.concatenate([b.labels for b in batches if b.labels is not None])
-        return ImageBatch(np.concatenate([batch.array for batch in batches]), labels, run.seed)
+        given = {name: value for name, value in settings.items() if value is not None}
+        run = SampleRun(self, SamplerSettings(**given), num_samples, seed, classes, generator)
+        return run.all(num_samples, check_batch_size(batch_size), callback)
+
+    def edit(
+        self,
+        image: Tensor,
+        task: str,
+        mask: Tensor | None = None,
+        num_samples: int = 1,
+        *,
+        seed: int | None = None,
+        classes: Sequence[int] | None = None,
+        **settings: Any,
+    ) -> ImageBatch:
+        """Ways to paint in, colour or enlarge `image` [1, 3, H, W] in [-1, 1] (see editing.py); multistep settings."""
+        image, mask = image.to(self.device), None if mask is None else mask.to(self.device)
+        image, known = task_projection(task, image, self.config.image_size, mask)
+        run = SampleRun(self, SamplerSettings(sampler="multistep", **settings), num_samples, seed, classes)
+        run.wrap = partial(edited, image=image, known=known)
+        return run.all(num_samples)
 
     def denoise(self, settings: SamplerSettings, labels: Tensor | None, first: int) -> Denoise:
         """D(x, sigma) for images first, first + 1, ... with their labels [N]."""
@@ -167,7 +184,8 @@ class SampleRun:
         self.model, self.settings, self.classes = model, settings, check_classes(classes, model.config.num_classes)
         self.seed = secrets.randbits(32) if seed is None else seed
         self.shape = (3, model.config.image_size, model.config.image_size)
-        self.stream = None
+        self.wrap: Callable[[Denoise], Denoise] = lambda denoise: denoise
+        self.stream: Any = None
         if generator != "hash":
             self.stream = seeds.GENERATORS[generator](num_samples, self.seed, model.device, rank, world)
 
@@ -176,11 +194,19 @@ class SampleRun:
         indices = torch.arange(first, first + count, device=self.model.device)
         labels = self.labels(indices)
         noise = self.noise(indices)
-        denoise = self.model.denoise(self.settings, labels, first)
+        denoise = self.wrap(self.model.denoise(self.settings, labels, first))
         sampler = SAMPLERS[self.settings.sampler]
         x = noise() * self.settings.sigmas[0]
         x = sampler(denoise, x, self.settings.sigmas, noise, self.settings.churn, callback)
         return ImageBatch(to_uint8(x), None if labels is None else labels.cpu().numpy(), self.seed)
+
+    def all(self, num_samples: int, batch_size: int | None = None, callback: Callback | None = None) -> ImageBatch:
+        """Images 0 to num_samples - 1, batch by batch."""
+        size = batch_size or self.model.runner.micro_batch
+        batches = [self(first, min(size, num_samples - first), callback) for first in range(0, num_samples, size)]
+        labels = [batch.labels for batch in batches if batch.labels is not None]
+        array = np.concatenate([batch.array for batch in batches])
+        return ImageBatch(array, np.concatenate(labels) if labels else None, self.seed)
 
     def labels(self, indices: Tensor) -> Tensor | None:
         """Each image's class label: `classes` in turn, or drawn from hash(seed, i)."""
@@ -203,6 +229,7 @@ def to_uint8(x: Tensor) -> np.ndarray:
 
 
 def check_classes(classes: Sequence[int] | None, num_classes: int | None) -> list[int] | None:
+    """The class labels to take in turn; None if they are to be drawn."""
     if not classes:
         return None
     if num_classes is None:
@@ -214,12 +241,14 @@ def check_classes(classes: Sequence[int] | None, num_classes: int | None) -> lis
 
 
 def check_batch_size(batch_size: int | None) -> int | None:
+    """`batch_size` itself, if it is one."""
     if batch_size is not None and batch_size < 1:
         raise UserError(f"A batch holds one image or more, not {batch_size}.")
     return batch_size
 
 
-def _device(name: str) -> torch.device:
+def pick_device(name: str) -> torch.device:
+    """The device of that name; "auto" is a GPU where there is one."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:

@@ -7,7 +7,8 @@ every step. Sigmas are host floats, so no step waits for the device.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from itertools import pairwise
+from typing import Protocol
 
 from torch import Tensor
 
@@ -16,7 +17,8 @@ from genwright.images.seeds import Noise
 Denoise = Callable[[Tensor, float], Tensor]
 
 
-class Step(NamedTuple):
+@dataclass(frozen=True)
+class Step:
     """What a callback sees: the step's number, its noise level, the state before it and the image it aims at."""
 
     index: int
@@ -65,7 +67,7 @@ def heun(
     callback: Callback | None = None,
 ) -> Tensor:
     """Algorithm 2 of Karras et al. (2022)."""
-    for i, (sigma, sigma_next) in enumerate(zip(sigmas, sigmas[1:], strict=False)):
+    for i, (sigma, sigma_next) in enumerate(pairwise(sigmas)):
         x_hat, sigma_hat = _add_churn(x, sigma, len(sigmas) - 1, noise, churn)
         denoised = denoise(x_hat, sigma_hat)
         _report(callback, i, sigma, x_hat, denoised)
@@ -86,7 +88,7 @@ def euler(
     callback: Callback | None = None,
 ) -> Tensor:
     """Euler steps along dx/dsigma = (x - D(x, sigma)) / sigma."""
-    for i, (sigma, sigma_next) in enumerate(zip(sigmas, sigmas[1:], strict=False)):
+    for i, (sigma, sigma_next) in enumerate(pairwise(sigmas)):
         denoised = denoise(x, sigma)
         _report(callback, i, sigma, x, denoised)
         x = x + (x - denoised) * ((sigma_next - sigma) / sigma)
@@ -102,7 +104,7 @@ def dpm(
     callback: Callback | None = None,
 ) -> Tensor:
     """Midpoint steps, the midpoint taken on a rho = 3 Karras schedule; after DPM-Solver-2 (Lu et al. 2022)."""
-    for i, (sigma, sigma_next) in enumerate(zip(sigmas, sigmas[1:], strict=False)):
+    for i, (sigma, sigma_next) in enumerate(pairwise(sigmas)):
         x_hat, sigma_hat = _add_churn(x, sigma, len(sigmas) - 1, noise, churn)
         denoised = denoise(x_hat, sigma_hat)
         _report(callback, i, sigma, x_hat, denoised)
@@ -121,7 +123,7 @@ def ancestral(
     callback: Callback | None = None,
 ) -> Tensor:
     """Euler steps to below the next level, then noise up to it."""
-    for i, (sigma, sigma_next) in enumerate(zip(sigmas, sigmas[1:], strict=False)):
+    for i, (sigma, sigma_next) in enumerate(pairwise(sigmas)):
         denoised = denoise(x, sigma)
         _report(callback, i, sigma, x, denoised)
         sigma_up = sigma_next * math.sqrt((sigma**2 - sigma_next**2) / sigma**2)
@@ -140,7 +142,7 @@ def dpmpp_2m(
 ) -> Tensor:
     """DPM-Solver++(2M) (Lu et al. 2022, algorithm 2): one evaluation a step, second order from the last two."""
     last: tuple[Tensor, float] | None = None
-    for i, (sigma, sigma_next) in enumerate(zip(sigmas, sigmas[1:], strict=False)):
+    for i, (sigma, sigma_next) in enumerate(pairwise(sigmas)):
         denoised = denoise(x, sigma)
         _report(callback, i, sigma, x, denoised)
         target = denoised
@@ -178,7 +180,7 @@ def multistep(
 ) -> Tensor:
     """Algorithm 1 of Song et al. (2023): denoise, add noise up to the next level, again; sigmas end at sigma_min."""
     sigma_min = sigmas[-1]
-    for i, (sigma, sigma_next) in enumerate(zip(sigmas, sigmas[1:], strict=False)):
+    for i, (sigma, sigma_next) in enumerate(pairwise(sigmas)):
         denoised = denoise(x, sigma)
         _report(callback, i, sigma, x, denoised)
         x = denoised + noise() * math.sqrt(max(0.0, sigma_next**2 - sigma_min**2))

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 from genwright.errors import UserError
 
@@ -24,7 +25,7 @@ def vp(n: int, beta_d: float = 19.9, beta_min: float = 0.1, eps: float = 1e-3) -
 
 def multistep(ts: Sequence[int], steps: int, sigma_min: float, sigma_max: float, rho: float = 7.0) -> list[float]:
     """The levels at points `ts` of a Karras schedule of `steps` levels."""
-    rises = all(a < b for a, b in zip(ts, ts[1:], strict=False))
+    rises = all(a < b for a, b in pairwise(ts))
     if len(ts) < 2 or not rises or ts[0] != 0 or ts[-1] != steps - 1:
         raise UserError(
             f"ts must rise from 0 to steps - 1, which is {steps - 1}, but is {','.join(map(str, ts)) or 'empty'}."

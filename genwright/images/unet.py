@@ -6,6 +6,7 @@ Activations are channels-last throughout.
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -95,18 +96,18 @@ class ResBlock(nn.Module):
         self.resample = resample
         self.scale_shift = config.use_scale_shift_norm
         emb_channels = 4 * config.num_channels
-        self.in_layers = nn.Sequential(
+        self.in_layers: Any = nn.Sequential(
             nn.GroupNorm(GROUPS, channels), nn.SiLU(), nn.Conv2d(channels, out_channels, 3, padding=1)
         )
-        self.emb_layers = nn.Sequential(nn.SiLU(), nn.Linear(emb_channels, out_channels * (1 + self.scale_shift)))
-        self.out_layers = nn.Sequential(
+        self.emb_layers: Any = nn.Sequential(nn.SiLU(), nn.Linear(emb_channels, out_channels * (1 + self.scale_shift)))
+        self.out_layers: Any = nn.Sequential(
             nn.GroupNorm(GROUPS, out_channels),
             nn.SiLU(),
             nn.Dropout(config.dropout),
             nn.Conv2d(out_channels, out_channels, 3, padding=1),
         )
         same = channels == out_channels
-        self.skip_connection = nn.Identity() if same else nn.Conv2d(channels, out_channels, 1)
+        self.skip_connection: Any = nn.Identity() if same else nn.Conv2d(channels, out_channels, 1)
 
     def forward(self, x: Tensor, emb: Tensor) -> Tensor:
         # x [N, channels, H, W], emb [N, 4 * num_channels], already through SiLU -> [N, out_channels, H', W']
@@ -139,8 +140,8 @@ class AttentionBlock(nn.Module):
         super().__init__()
         self.heads = heads
         self.norm = nn.GroupNorm(GROUPS, channels)
-        self.qkv = nn.Conv2d(channels, 3 * channels, 1)
-        self.proj_out = nn.Conv2d(channels, channels, 1)
+        self.qkv: Any = nn.Conv2d(channels, 3 * channels, 1)
+        self.proj_out: Any = nn.Conv2d(channels, channels, 1)
 
     def forward(self, x: Tensor, emb: Tensor) -> Tensor:
         n, c, height, width = x.shape
@@ -168,7 +169,7 @@ class UNet(nn.Module):
         super().__init__()
         self.config = config
         emb_channels = 4 * config.num_channels
-        self.time_embed = nn.Sequential(
+        self.time_embed: Any = nn.Sequential(
             nn.Linear(config.num_channels, emb_channels), nn.SiLU(), nn.Linear(emb_channels, emb_channels)
         )
         if config.num_classes is not None:
@@ -210,14 +211,14 @@ class UNet(nn.Module):
                     )
                 self.output_blocks.append(Stage(*layers))
 
-        self.out = nn.Sequential(nn.GroupNorm(GROUPS, channels), nn.SiLU(), nn.Conv2d(channels, 3, 3, padding=1))
+        self.out: Any = nn.Sequential(nn.GroupNorm(GROUPS, channels), nn.SiLU(), nn.Conv2d(channels, 3, 3, padding=1))
 
     def use_dtype(self, dtype: torch.dtype) -> "UNet":
         """Convolutions compute in `dtype`; embeddings and norms stay in float32, as the published fp16 models ran."""
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 module.to(dtype)
-        return self.to(memory_format=torch.channels_last)
+        return self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def forward(self, x: Tensor, t: Tensor, labels: Tensor | None = None) -> Tensor:
         emb = self.time_embed(timestep_embedding(t, self.config.num_channels).to(self.time_embed[0].weight.dtype))
