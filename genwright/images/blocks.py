@@ -25,15 +25,16 @@ def norm_act(
     scale: Tensor | None = None,
     shift: Tensor | None = None,
     silu: bool = True,
+    resampled: str | None = None,
 ) -> Tensor:
-    """silu(GroupNorm(x + add) * (1 + scale) + shift), computed in float32.
+    """silu(GroupNorm(x + add) * (1 + scale) + shift), computed in float32, then resampled.
 
     x [N, C, H, W]; add [C] or [N, C]; scale and shift [N, C], both or neither.
     """
     if _fused(x):
         from genwright.images import kernels
 
-        return kernels.norm_act(x, norm, add, scale, shift, silu)
+        return kernels.norm_act(x, norm, add, scale, shift, silu, resampled)
     dtype = torch.promote_types(x.dtype, torch.float32)
     h = x.to(dtype)
     if add is not None:
@@ -41,7 +42,18 @@ def norm_act(
     h = F.group_norm(h, norm.num_groups, norm.weight, norm.bias, norm.eps)
     if scale is not None and shift is not None:
         h = h * (1 + scale[:, :, None, None]) + shift[:, :, None, None]
-    return (F.silu(h) if silu else h).to(x.dtype)
+    return resample((F.silu(h) if silu else h).to(x.dtype), resampled)
+
+
+def resample(x: Tensor, how: str | None) -> Tensor:
+    """Twice ("up") or half ("down") the size, by repeated or averaged pixels, or x itself."""
+    if how is None:
+        return x
+    if _fused(x):
+        from genwright.images import kernels
+
+        return kernels.resample(x, how)
+    return F.interpolate(x, scale_factor=2.0, mode="nearest") if how == "up" else F.avg_pool2d(x, 2)
 
 
 def add_residual(h: Tensor, x: Tensor, bias: Tensor) -> Tensor:

@@ -1,4 +1,5 @@
-"""Triton kernels for channels-last activations: GroupNorm + FiLM + SiLU in three passes, and the residual sum.
+"""Triton kernels for channels-last activations: GroupNorm + FiLM + SiLU (+ resampling) in three
+passes, and the residual sum.
 
 The norm's statistics are kept as (mean, M2) per channel and chunk of pixels and joined by Chan's formula, always in
 the same order, so they neither cancel nor depend on the batch.
@@ -86,17 +87,48 @@ def _coefficients(
 
 
 @triton.jit
-def _apply(x, y, factor, offset, S, C, SILU: tl.constexpr, BLOCK_S: tl.constexpr, BLOCK_C: tl.constexpr):
+def _apply(
+    x,
+    y,
+    factor,
+    offset,
+    pixels,
+    width,
+    C,
+    NORM: tl.constexpr,
+    SILU: tl.constexpr,
+    RESAMPLE: tl.constexpr,
+    BLOCK_S: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+):
+    # y = act(x * factor + offset), each pixel of the result taken from one of x ("up": twice as wide) or averaged over
+    # four ("down": half as wide); pixels and width are the result's.
     n = tl.program_id(2).to(tl.int64)
     s = tl.program_id(0) * BLOCK_S + tl.arange(0, BLOCK_S)
     c = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
-    mask = (s < S)[:, None] & (c < C)[None, :]
-    at = (n * S + s[:, None]) * C + c[None, :]
-    a, b = tl.load(factor + n * C + c, c < C), tl.load(offset + n * C + c, c < C)
-    h = tl.load(x + at, mask, 0.0).to(tl.float32) * a[None, :] + b[None, :]
-    if SILU:
-        h = h * tl.sigmoid(h)
-    tl.store(y + at, h.to(y.dtype.element_ty), mask)
+    mask = (s < pixels)[:, None] & (c < C)[None, :]
+    row, column = s // width, s % width
+    if RESAMPLE == "up":
+        source = row // 2 * (width // 2) + column // 2
+        start = n * (pixels // 4)
+    elif RESAMPLE == "down":
+        source = row * 2 * (width * 2) + column * 2
+        start = n * pixels * 4
+    else:
+        source = s
+        start = n * pixels
+    parts: tl.constexpr = 4 if RESAMPLE == "down" else 1
+    total = tl.zeros([BLOCK_S, BLOCK_C], tl.float32)
+    for part in tl.static_range(parts):
+        at = source + part // 2 * (width * 2) + part % 2
+        h = tl.load(x + (start + at[:, None]) * C + c[None, :], mask, 0.0).to(tl.float32)
+        if NORM:
+            a, b = tl.load(factor + n * C + c, c < C, 0.0), tl.load(offset + n * C + c, c < C, 0.0)
+            h = h * a[None, :] + b[None, :]
+        if SILU:
+            h = h * tl.sigmoid(h)
+        total += h / parts
+    tl.store(y + (n * pixels + s[:, None]) * C + c[None, :], total.to(y.dtype.element_ty), mask)
 
 
 @triton.jit
@@ -111,7 +143,13 @@ def _add_residual(h, x, bias, y, rows, C, BLOCK_S: tl.constexpr, BLOCK_C: tl.con
 
 
 def norm_act(
-    x: Tensor, norm: nn.GroupNorm, add: Tensor | None, scale: Tensor | None, shift: Tensor | None, silu: bool
+    x: Tensor,
+    norm: nn.GroupNorm,
+    add: Tensor | None,
+    scale: Tensor | None,
+    shift: Tensor | None,
+    silu: bool,
+    resample: str | None,
 ) -> Tensor:
     """blocks.norm_act for channels-last x [N, C, H, W]."""
     x = x.contiguous(memory_format=torch.channels_last)
@@ -121,7 +159,6 @@ def norm_act(
     chunks, columns = triton.cdiv(pixels, block_s), triton.cdiv(c, BLOCK_C)
     mean, m2 = torch.empty(2, n, chunks, c, dtype=torch.float32, device=x.device)
     factor, offset = torch.empty(2, n, c, dtype=torch.float32, device=x.device)
-    y = torch.empty_like(x)
     _chunk_stats[(chunks, columns, n)](x, mean, m2, pixels, c, chunks, BLOCK_S=block_s, BLOCK_C=BLOCK_C)
     block_k, block_j = triton.next_power_of_2(chunks), triton.next_power_of_2(group_width)
     block_g = max(1, min(norm.num_groups, 4096 // (block_k * block_j)))
@@ -150,9 +187,37 @@ def norm_act(
         BLOCK_G=block_g,
         BLOCK_J=block_j,
     )
-    rows = min(64, block_s)
-    grid = (triton.cdiv(pixels, rows), columns, n)
-    _apply[grid](x, y, factor, offset, pixels, c, SILU=silu, BLOCK_S=rows, BLOCK_C=BLOCK_C)
+    return _launch_apply(x, factor, offset, True, silu, resample)
+
+
+def resample(x: Tensor, how: str) -> Tensor:
+    """blocks.resample for channels-last x [N, C, H, W]."""
+    x = x.contiguous(memory_format=torch.channels_last)
+    return _launch_apply(x, x, x, False, False, how)
+
+
+def _launch_apply(x: Tensor, factor: Tensor, offset: Tensor, norm: bool, silu: bool, resample: str | None) -> Tensor:
+    n, c, height, width = x.shape
+    if resample is not None:
+        height, width = (height * 2, width * 2) if resample == "up" else (height // 2, width // 2)
+    y = x.new_empty(n, height, width, c).permute(0, 3, 1, 2)
+    pixels = height * width
+    rows = min(64, triton.next_power_of_2(pixels))
+    grid = (triton.cdiv(pixels, rows), triton.cdiv(c, BLOCK_C), n)
+    _apply[grid](
+        x,
+        y,
+        factor,
+        offset,
+        pixels,
+        width,
+        c,
+        NORM=norm,
+        SILU=silu,
+        RESAMPLE=resample or "",
+        BLOCK_S=rows,
+        BLOCK_C=BLOCK_C,
+    )
     return y
 
 

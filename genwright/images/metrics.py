@@ -131,7 +131,7 @@ def _read_npz(path: Path) -> dict[str, np.ndarray]:
     try:
         with np.load(path, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
-    except (OSError, ValueError, BadZipFile, EOFError, AttributeError, KeyError) as error:
+    except (OSError, ValueError, TypeError, BadZipFile, EOFError, KeyError) as error:
         raise UserError(f"{path} is not a readable .npz file of numbers.") from error
 
 

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from genwright.errors import UserError
-from genwright.images.blocks import add_residual, conv, norm_act
+from genwright.images.blocks import add_residual, conv, norm_act, resample
 
 GROUPS = 32
 
@@ -80,7 +80,7 @@ class Upsample(nn.Module):
         self.conv = nn.Conv2d(channels, channels, 3, padding=1)
 
     def forward(self, x: Tensor, emb: Tensor) -> Tensor:
-        return self.conv(F.interpolate(x, scale_factor=2.0, mode="nearest"))
+        return self.conv(resample(x, "up"))
 
 
 class InputConv(nn.Conv2d):
@@ -89,11 +89,11 @@ class InputConv(nn.Conv2d):
 
 
 class ResBlock(nn.Module):
-    """Two convolutions around the embedding; `resample` is "up", "down" or None."""
+    """Two convolutions around the embedding; between them the size may change (`resampled`: "up" or "down")."""
 
-    def __init__(self, config: UNetConfig, channels: int, out_channels: int, resample: str | None = None):
+    def __init__(self, config: UNetConfig, channels: int, out_channels: int, resampled: str | None = None):
         super().__init__()
-        self.resample = resample
+        self.resampled = resampled
         self.scale_shift = config.use_scale_shift_norm
         emb_channels = 4 * config.num_channels
         self.in_layers: Any = nn.Sequential(
@@ -114,11 +114,8 @@ class ResBlock(nn.Module):
         in_norm, _, in_conv = self.in_layers
         out_norm, _, dropout, out_conv = self.out_layers
         emb = self.emb_layers[1](emb)
-        h = norm_act(x, in_norm)
-        if self.resample == "up":
-            h, x = (F.interpolate(t, scale_factor=2.0, mode="nearest") for t in (h, x))
-        elif self.resample == "down":
-            h, x = (F.avg_pool2d(t, 2) for t in (h, x))
+        h = norm_act(x, in_norm, resampled=self.resampled)
+        x = resample(x, self.resampled)
         h = conv(h, in_conv)
         if self.scale_shift:
             scale, shift = emb.chunk(2, dim=1)
