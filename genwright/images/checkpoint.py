@@ -15,6 +15,8 @@ from genwright.images.unet import UNet, UNetConfig
 def load_unet(model: str, config: UNetConfig | None = None) -> UNet:
     """The UNet of checkpoint file `model`, whose shape is `config`, or of `random:PRESET[,seed=0]`; in float32."""
     if model.startswith("random:"):
+        if config is not None:
+            raise UserError(f"{model} takes its shape from its name, not from a preset or flags.")
         return random_unet(model)
     if config is None:
         raise UserError(

@@ -2,8 +2,8 @@
 
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -44,7 +44,6 @@ class SamplerSettings:
     clip_denoised: bool = True
     # Whether the model was trained with the consistency boundary condition; None: as the sampler suggests.
     consistency: bool | None = None
-    sigmas: list[float] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.sampler not in SAMPLERS:
@@ -61,11 +60,11 @@ class SamplerSettings:
             raise UserError(f"rho must be positive, not {self.rho}.")
         if (self.sampler == "multistep") != (self.ts is not None):
             raise UserError("The multistep sampler, and no other, takes ts, such as 0,22,39 for steps 40.")
-        if self.consistency is None:
-            object.__setattr__(self, "consistency", self.sampler in CONSISTENCY_SAMPLERS)
-        object.__setattr__(self, "sigmas", self._sigmas())
+        _ = self.sigmas  # which checks ts
 
-    def _sigmas(self) -> list[float]:
+    @cached_property
+    def sigmas(self) -> list[float]:
+        """The noise levels that the sampler goes down."""
         if self.ts is not None:
             return schedules.multistep(self.ts, self.steps, self.sigma_min, self.sigma_max, self.rho)
         # Progressive distillation's steps lead to sigma_min; the others' last step leads from there to 0.
@@ -75,6 +74,11 @@ class SamplerSettings:
         if self.schedule == "exponential":
             return schedules.exponential(levels, self.sigma_min, self.sigma_max) + end
         return schedules.karras(levels, self.sigma_min, self.sigma_max, self.rho) + end
+
+    @property
+    def boundary_condition(self) -> bool:
+        """Whether D(x, sigma_min) = x."""
+        return self.sampler in CONSISTENCY_SAMPLERS if self.consistency is None else self.consistency
 
     @property
     def churn(self) -> Churn:
@@ -113,7 +117,9 @@ class ImageModel:
             raise UserError(f"A micro-batch holds one image or more, not {micro_batch}.")
         unet = load_unet(model, config or unet_config(preset))
         self.config = unet.config
-        self.runner = Runner(unet.use_dtype(DTYPES[dtype]).to(self.device), micro_batch or (64 if on_gpu else 4))
+        # As large as a GPU needs to be busy; a power of two, at most as many pixels as 256 images of 64 x 64 have.
+        usual = max(1, min(64, 2**20 // self.config.image_size**2)) if on_gpu else 4
+        self.runner = Runner(unet.use_dtype(DTYPES[dtype]).to(self.device), micro_batch or usual)
 
     def sample(
         self,
@@ -155,7 +161,7 @@ class ImageModel:
     def denoise(self, settings: SamplerSettings, labels: Tensor | None, first: int) -> Denoise:
         """D(x, sigma) for images first, first + 1, ... with their labels [N]."""
         network = partial(self.runner, first=first)
-        denoiser = Denoiser(network, sigma_min=settings.sigma_min, consistency=bool(settings.consistency))
+        denoiser = Denoiser(network, sigma_min=settings.sigma_min, consistency=settings.boundary_condition)
 
         def denoise(x: Tensor, sigma: float) -> Tensor:
             denoised = denoiser(x, x.new_full((len(x),), sigma), labels)
