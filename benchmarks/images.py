@@ -55,12 +55,11 @@ def row(
     sampler: str,
     steps: int = 40,
 ) -> None:
-    torch.cuda.reset_peak_memory_stats()
     sample = lambda: model.sample(batch, sampler=sampler, steps=steps, seed=7, batch_size=batch)  # noqa: E731
     seconds = timed(sample, repeats)
     rate = batch / seconds
     used = rate * evaluations * flops
-    memory = torch.cuda.max_memory_allocated() / 1e9
+    memory = torch.cuda.max_memory_reserved() / 1e9
     print(
         f"| {what} | {rate:.1f} | {ORIGINAL[what]} | {rate / ORIGINAL[what]:.2f} | {used / 1e12:.0f} "
         f"| {used / matmul:.0%} | {memory:.1f} |"

@@ -28,7 +28,7 @@ def app(arguments: list[str], prog_name: str) -> None:
 
 Model = Annotated[str | None, typer.Argument(help="A checkpoint file (.pt, .safetensors) or random:PRESET[,seed=N].")]
 Preset = Annotated[str | None, typer.Option(help="The checkpoint's shape: imagenet64, bedroom256 or cat256.")]
-ImageSize = Annotated[int | None, typer.Option(help="The original's flags say a shape that no preset has:")]
+ImageSize = Annotated[int | None, typer.Option(help="Pixels a side; with the flags below, a shape of no preset.")]
 Flag = Annotated[int | None, typer.Option(help="As the original's flag.")]
 TextFlag = Annotated[str | None, typer.Option(help="As the original's flag: numbers, by commas.")]
 Switch = Annotated[bool | None, typer.Option(help="As the original's flag.")]
@@ -132,8 +132,6 @@ def sample(
         use_scale_shift_norm=use_scale_shift_norm,
         resblock_updown=resblock_updown,
     )
-    if num_samples < 1:
-        raise UserError(f"The number of samples must be positive, not {num_samples}.")
     folder = output.SampleFolder(out)
     found = folder.settings() or {}
     with _ranks(device) as (rank, world, device, barrier):
@@ -145,9 +143,12 @@ def sample(
         size = check_batch_size(batch_size) or image_model.runner.micro_batch
         labels = _numbers(classes, "--classes")
         run = SampleRun(image_model, settings, num_samples, seed, labels, generator, rank, world)
-        asked = asdict(settings) | {"model": model, "config": asdict(image_model.config), "seed": run.seed}
-        asked |= {"classes": labels, "generator": generator, "num_samples": num_samples}
-        asked = json.loads(json.dumps(asked))
+        asked = asdict(settings) | {"seed": run.seed, "classes": labels, "generator": generator}
+        asked |= {"num_samples": num_samples, "model": model, "config": asdict(image_model.config)}
+        asked |= {"model time": Path(model).stat().st_mtime if Path(model).is_file() else None}
+        asked |= {"device": image_model.device.type, "dtype": image_model.dtype}
+        asked |= {"micro_batch": image_model.runner.micro_batch}
+        asked = json.loads(json.dumps(asked))  # as it is read back
         pixels = image_model.config.image_size
         path = folder.result((num_samples, pixels, pixels, 3))
         if found == asked and path.is_file():
@@ -163,7 +164,7 @@ def sample(
         seconds = time.perf_counter() - started
         barrier()
         if rank == 0:
-            folder.finish(folder.merge(num_samples), png)
+            folder.finish(*folder.merge(num_samples), png)
             rate = made * world / seconds
             _say(
                 f"{num_samples} images of seed {run.seed} in {seconds:.1f} s ({rate:.2f} images/s): {path}",
@@ -206,7 +207,7 @@ def edit(
     batch = image_model.edit(picture, task, hole, num_samples, seed=seed, classes=labels, steps=steps, ts=points)
     folder = SampleFolder(out)
     folder.open({"edit": task, "image": str(image), "seed": batch.seed}, resume=False)
-    path = folder.finish(batch, png)
+    path = folder.finish(batch.array, batch.labels, png)
     _say(f"{num_samples} edits of seed {batch.seed}: {path}", {"samples": str(path), "seed": batch.seed}, json_output)
 
 

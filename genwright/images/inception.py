@@ -135,14 +135,19 @@ class Inception:
     def features(self, images: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """pool_3 features [N, 2048], spatial features [N, 2023] and class probabilities [N, 1008] of uint8 NHWC."""
         parts = []
-        for start in range(0, len(images), BATCH):
-            x = torch.from_numpy(images[start : start + BATCH]).to(self.device).permute(0, 3, 1, 2).float()
-            pooled, spatial = self(x)
-            # Without the bias, as the evaluators' graph computes the Inception Score.
-            probabilities = (pooled @ self.classifier.T).softmax(dim=1)
-            parts.append([t.cpu().numpy() for t in (pooled, spatial, probabilities)])
-        pooled_all, spatial_all, probabilities_all = (np.concatenate(part) for part in zip(*parts, strict=True))
-        return pooled_all, spatial_all, probabilities_all
+        # TensorFloat-32, cuDNN's default for float32, would move the features by 1e-3.
+        with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+            for start in range(0, len(images), BATCH):
+                parts.append(self._batch(images[start : start + BATCH]))
+        pooled, spatial, probabilities = (np.concatenate(part) for part in zip(*parts, strict=True))
+        return pooled, spatial, probabilities
+
+    def _batch(self, images: np.ndarray) -> list[np.ndarray]:
+        x = torch.from_numpy(images).to(self.device).permute(0, 3, 1, 2).float()
+        pooled, spatial = self(x)
+        # Without the bias, as the evaluators' graph computes the Inception Score.
+        probabilities = (pooled @ self.classifier.T).softmax(dim=1)
+        return [t.cpu().numpy() for t in (pooled, spatial, probabilities)]
 
     def __call__(self, x: Tensor) -> tuple[Tensor, Tensor]:
         # x [N, 3, H, W] in 0..255 -> [N, 2048], [N, 2023]

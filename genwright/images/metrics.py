@@ -15,7 +15,7 @@ from genwright.images.inception import Inception
 
 NEIGHBOURS = 3
 SPLIT = 5000
-ROWS = 4096  # how many rows of a distance matrix are held at once
+ROWS = 1024  # how many rows of a distance matrix are held at once
 
 
 class Statistics(NamedTuple):

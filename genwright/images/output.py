@@ -7,7 +7,8 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -36,22 +37,18 @@ class SampleFolder:
 
     def open(self, settings: dict[str, Any], resume: bool = True) -> None:
         """Begin a run, or go on with the folder's own if it was asked for the same."""
-        try:
+        found = self.settings()
+        for key in settings:
+            if found is not None and found.get(key) != settings[key]:
+                raise UserError(
+                    f"{self.folder} holds samples of another run, whose {key} is {found.get(key)!r} and not "
+                    f"{settings[key]!r}; choose another --out."
+                )
+        with self._writing():
             if not resume:
                 shutil.rmtree(self.parts, ignore_errors=True)
             self.parts.mkdir(parents=True, exist_ok=True)
-            found = self.settings()
-            if found is not None:
-                different = [key for key in settings if found.get(key) != settings[key]]
-                if different:
-                    key = different[0]
-                    raise UserError(
-                        f"{self.folder} holds samples of another run, whose {key} is {found.get(key)!r} and not "
-                        f"{settings[key]!r}; choose another --out."
-                    )
             _replace(self.manifest, lambda path: path.write_text(json.dumps(settings, indent=1) + "\n"))
-        except OSError as error:
-            raise UserError(f"{self.folder} cannot be written: {error.strerror}.") from error
 
     def done(self) -> set[int]:
         """The numbers of the images that parts hold."""
@@ -65,7 +62,8 @@ class SampleFolder:
     def add(self, first: int, batch: ImageBatch) -> None:
         """Keep images first, first + 1, ..."""
         path = self.parts / f"{first:08d}_{len(batch.array)}.npz"
-        _replace(path, lambda part: _save(part, batch.array, batch.labels))
+        with self._writing():
+            _replace(path, lambda part: _save(part, batch.array, batch.labels))
 
     def collect(
         self, run: SampleRun, num_samples: int, size: int, rank: int, world: int, advance: Callable[[int], None]
@@ -80,8 +78,8 @@ class SampleFolder:
             advance(count * world)
         return made
 
-    def merge(self, num_samples: int) -> ImageBatch:
-        """All parts as one batch."""
+    def merge(self, num_samples: int) -> tuple[np.ndarray, np.ndarray | None]:
+        """The images and labels of all parts."""
         array: np.ndarray | None = None
         labels: np.ndarray | None = None
         for path in sorted(self.parts.glob("*.npz")):
@@ -91,28 +89,35 @@ class SampleFolder:
             if array is None:
                 array = np.empty((num_samples, *images.shape[1:]), np.uint8)
                 labels = None if part_labels is None else np.empty(num_samples, np.int64)
-            images = images[: num_samples - first]
             array[first : first + len(images)] = images
-            if labels is not None and part_labels is not None:
-                labels[first : first + len(images)] = part_labels[: len(images)]
+            if labels is not None:
+                labels[first : first + len(images)] = part_labels
         assert array is not None
-        return ImageBatch(array, labels, seed=0)
+        return array, labels
 
-    def finish(self, batch: ImageBatch, png: bool) -> Path:
+    def finish(self, array: np.ndarray, labels: np.ndarray | None, png: bool) -> Path:
         """Write the run's files, drop its parts, and return the .npz's path."""
         from PIL import Image
 
-        for i, image in enumerate(batch.array if png else []):
-            Image.fromarray(image).save(self.folder / f"{i:06d}.png")
-        Image.fromarray(grid(batch.array[:GRID])).save(self.folder / "grid.png")
-        path = self.result(batch.array.shape)
-        _replace(path, lambda part: _save(part, batch.array, batch.labels))
-        shutil.rmtree(self.parts, ignore_errors=True)
+        path = self.result(array.shape)
+        with self._writing():
+            for i, image in enumerate(array if png else []):
+                Image.fromarray(image).save(self.folder / f"{i:06d}.png")
+            Image.fromarray(grid(array[:GRID])).save(self.folder / "grid.png")
+            _replace(path, lambda part: _save(part, array, labels))
+            shutil.rmtree(self.parts, ignore_errors=True)
         return path
 
     def result(self, shape: tuple[int, ...]) -> Path:
         """Where samples of that shape go, by the name that evaluators expect."""
         return self.folder / f"samples_{'x'.join(map(str, shape))}.npz"
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise UserError(f"{self.folder} cannot be written: {error.strerror or error}.") from error
 
 
 def grid(images: np.ndarray) -> np.ndarray:

@@ -1,5 +1,6 @@
 """ImageModel: from a checkpoint and a seed to uint8 images."""
 
+import math
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -52,12 +53,14 @@ class SamplerSettings:
             raise UserError(f"There is no schedule {self.schedule!r}; choose one of {', '.join(SCHEDULES)}.")
         if self.steps < 1:
             raise UserError(f"Sampling takes one step or more, not {self.steps}.")
-        if not 0 < self.sigma_min < self.sigma_max:
+        if not 0 < self.sigma_min < self.sigma_max < math.inf:
             raise UserError(
                 f"sigma_min and sigma_max must rise from above 0, not {self.sigma_min} to {self.sigma_max}."
             )
-        if self.rho <= 0:
+        if not 0 < self.rho < math.inf:
             raise UserError(f"rho must be positive, not {self.rho}.")
+        if not self.s_churn >= 0:
+            raise UserError(f"s_churn must not be negative, but is {self.s_churn}.")
         if (self.sampler == "multistep") != (self.ts is not None):
             raise UserError("The multistep sampler, and no other, takes ts, such as 0,22,39 for steps 40.")
         _ = self.sigmas  # which checks ts
@@ -110,11 +113,12 @@ class ImageModel:
         self.device = pick_device(device)
         on_gpu = self.device.type == "cuda"
         if dtype == "auto":
-            dtype = "float16" if on_gpu else "float32"
+            dtype = "float16" if on_gpu else "float32"  # the published models ran in float16
         if dtype not in DTYPES:
             raise UserError(f"There is no dtype {dtype!r} for images; choose one of {', '.join(DTYPES)}.")
         if micro_batch is not None and micro_batch < 1:
             raise UserError(f"A micro-batch holds one image or more, not {micro_batch}.")
+        self.dtype = dtype
         unet = load_unet(model, config or unet_config(preset))
         self.config = unet.config
         # As large as a GPU needs to be busy; a power of two, at most as many pixels as 256 images of 64 x 64 have.
@@ -186,6 +190,8 @@ class SampleRun:
     ):
         if num_samples < 1:
             raise UserError(f"The number of samples must be positive, not {num_samples}.")
+        if seed is not None and not -(2**63) <= seed < 2**63:
+            raise UserError(f"A seed is a number of 64 bits, which {seed} is not.")
         seeds.check_generator(generator)
         self.model, self.settings, self.classes = model, settings, check_classes(classes, model.config.num_classes)
         self.seed = secrets.randbits(32) if seed is None else seed
@@ -264,5 +270,7 @@ def pick_device(name: str) -> torch.device:
     if device.type not in ("cpu", "cuda"):
         raise UserError(f"Images are sampled on cpu or cuda, not on {name!r}.")
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise UserError("There is no CUDA device here; choose --device cpu.")
+        raise UserError("There is no CUDA device here; choose cpu.")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise UserError(f"There is no device {name!r}: the last is cuda:{torch.cuda.device_count() - 1}.")
     return device

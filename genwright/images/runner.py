@@ -7,6 +7,7 @@ number. Here every evaluation has the same shape, and image i always sits in row
 import torch
 from torch import Tensor
 
+from genwright.errors import UserError
 from genwright.images.unet import UNet
 
 
@@ -31,7 +32,12 @@ class Runner:
 
     def _replay(self, x: Tensor, t: Tensor, labels: Tensor | None) -> Tensor:
         if self._graph is None:
-            self._capture(x, t, labels)
+            try:
+                self._capture(x, t, labels)
+            except torch.OutOfMemoryError as error:
+                raise UserError(
+                    f"The GPU has no room for micro-batches of {self.micro_batch} images; choose a smaller one."
+                ) from error
         assert self._graph is not None
         self._x.copy_(x)
         self._t.copy_(t)

@@ -30,7 +30,7 @@ def test_a_stopped_run_goes_on(tiny, tmp_path):
     assert again.done() == set(range(6))
     # Another batch size serves as well: only what is missing is sampled again.
     assert again.collect(run, 11, 2, 0, 1, ignore) == 5
-    path = again.finish(again.merge(11), png=True)
+    path = again.finish(*again.merge(11), png=True)
     expected = tiny.sample(11, seed=7, sampler="onestep")
     with np.load(path) as file:
         assert path.name == "samples_11x16x16x3.npz" and file.files == ["arr_0", "arr_1"]
@@ -45,7 +45,7 @@ def test_ranks_share_the_batches(tiny, tmp_path):
     run = SampleRun(tiny, SamplerSettings(sampler="onestep"), 10, seed=7)
     made = [folder.collect(run, 10, 3, rank, 2, ignore) for rank in (0, 1)]
     assert made == [6, 4]
-    assert np.array_equal(folder.merge(10).array, tiny.sample(10, seed=7, sampler="onestep").array)
+    assert np.array_equal(folder.merge(10)[0], tiny.sample(10, seed=7, sampler="onestep").array)
 
 
 def test_another_run_is_not_overwritten(tmp_path):
@@ -64,7 +64,7 @@ def test_samples_without_labels_have_one_array(tmp_path):
     folder = output.SampleFolder(tmp_path)
     folder.open({})
     folder.add(0, ImageBatch(np.zeros((2, 4, 4, 3), np.uint8), None, 0))
-    with np.load(folder.finish(folder.merge(2), png=False)) as file:
+    with np.load(folder.finish(*folder.merge(2), png=False)) as file:
         assert file.files == ["arr_0"]
 
 
