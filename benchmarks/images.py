@@ -16,7 +16,7 @@ from genwright import ImageModel
 from genwright.images.presets import PRESETS
 from genwright.images.unet import UNet
 
-# openai/consistency_models on the same H200 (fp16, flash attention), images/s.
+# openai/consistency_models in fp16 on an NVIDIA H200, images/s.
 ORIGINAL = {"onestep, batch 256": 534.8, "heun 40, batch 64": 6.4}
 
 

@@ -57,6 +57,7 @@ class Runner:
             with torch.cuda.stream(stream):
                 self.unet(*inputs)
             torch.cuda.current_stream().wait_stream(stream)
-            self._graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self._graph):
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
                 self._out = self.unet(*inputs)
+        self._graph = graph
