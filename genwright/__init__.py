@@ -6,11 +6,16 @@ from typing import TYPE_CHECKING, Any
 from genwright.kernels.cpu.amx import keep_onednn_off
 
 if TYPE_CHECKING:
+    from genwright.images.pipeline import ImageModel as ImageModel
     from genwright.text.engine.llm import LLM as LLM
     from genwright.text.engine.request import SamplingParams as SamplingParams
 
-_HOMES = {"LLM": "genwright.text.engine.llm", "SamplingParams": "genwright.text.engine.request"}
-__all__ = ["LLM", "SamplingParams"]
+_HOMES = {
+    "ImageModel": "genwright.images.pipeline",
+    "LLM": "genwright.text.engine.llm",
+    "SamplingParams": "genwright.text.engine.request",
+}
+__all__ = ["LLM", "ImageModel", "SamplingParams"]
 
 keep_onednn_off()  # must come before anything computes, and costs a look at the processor's flags
 

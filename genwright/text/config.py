@@ -57,12 +57,6 @@ class ModelConfig:
     eos_ids: tuple[int, ...]
     dtype: str  # of the stored weights: float32, float16 or bfloat16
 
-    def __post_init__(self) -> None:
-        if self.heads % self.kv_heads:
-            raise UserError(f"{self.heads} attention heads cannot share {self.kv_heads} key-value heads evenly.")
-        if self.head_dim % 2:
-            raise UserError(f"rotary embeddings need an even head_dim, and this one is {self.head_dim}.")
-
     @classmethod
     def from_hf(cls, config: Mapping[str, Any], where: str) -> "ModelConfig":
         """Read a Hugging Face `config.json`; `where` names it in errors."""
@@ -71,8 +65,14 @@ class ModelConfig:
         heads = read.integer("num_attention_heads", 1, 4096)
         dim = read.integer("hidden_size", 1, 1 << 20)
         layers = read.integer("num_hidden_layers", 1, 4096)
-        if "head_dim" not in config and dim % heads:
+        if config.get("head_dim") is None and dim % heads:
             raise UserError(f"{where} has a hidden_size of {dim}, which {heads} heads cannot divide.")
+        head_dim = read.integer("head_dim", 1, 4096, default=dim // heads)
+        if head_dim % 2:
+            raise UserError(f"{where} has heads of {head_dim} channels; rotary embeddings need an even number.")
+        kv_heads = read.integer("num_key_value_heads", 1, 4096, default=heads)
+        if heads % kv_heads:
+            raise read.wrong("num_key_value_heads", f"a divisor of the {heads} attention heads")
         if read.text("hidden_act", "silu") not in ("silu", "swish"):
             raise UserError(f"{where} asks for the activation {config['hidden_act']!r:.60}; this architecture has silu.")
         attention_bias = read.flag("attention_bias", False)
@@ -82,12 +82,12 @@ class ModelConfig:
             dim=dim,
             layers=layers,
             heads=heads,
-            kv_heads=read.integer("num_key_value_heads", 1, 4096, default=heads),
-            head_dim=read.integer("head_dim", 1, 4096, default=dim // heads),
+            kv_heads=kv_heads,
+            head_dim=head_dim,
             ffn_dim=read.integer("intermediate_size", 1, 1 << 22),
             max_context=read.integer("max_position_embeddings", 1, 1 << 30, default=2048),
             norm_eps=read.number("rms_norm_eps", 1e-6),
-            rope=_rope(read),
+            rope=_rope(read, head_dim),
             tied=read.flag("tie_word_embeddings", False),
             qkv_bias=attention_bias or family == "Qwen2ForCausalLM",
             out_bias=attention_bias and family != "Qwen2ForCausalLM",
