@@ -13,6 +13,7 @@ from text.families import make
 from genwright import LLM, SamplingParams
 from genwright.errors import UserError
 from genwright.text.engine.engine import Engine
+from genwright.text.engine.kv import SequencePages
 from genwright.text.engine.request import Acceptance, Request
 from genwright.text.engine.runner import ResidentRunner
 from genwright.text.engine.sampler import Filters, Purpose, choose, distribution
@@ -115,6 +116,18 @@ def test_greedy_tokens_are_those_without_a_draft(llms, name, kind):
         assert 0.3 < total.mean < 5, "the draft is right at times and wrong at times"
     alone = request(texts[0], GREEDY)
     assert drain(speculating(llms, name), [alone]) == [plain[0].ids], "alone"
+
+
+def test_a_draft_model_never_reads_what_was_taken_back(llms):
+    """Its guesses are those of a draft model that sees the request for the first time, whatever came of the last one."""
+    draft = draft_of(llms, "similar")
+    r = request(prompts(1, 40, 40)[0], GREEDY)
+    r.pages = SequencePages()
+    for stood, others in ((0, [9]), (2, [9]), (5, [9]), (0, []), (1, [9, 8, 7, 6]), (0, [9, 8])):
+        (guess,) = draft.guess([(r, 5)])
+        assert guess == draft_of(llms, "similar").guess([(r, 5)])[0]
+        for token in guess.tokens[:stood] + others:
+            r.add(token)
 
 
 def test_accepted_tokens_come_in_one_step(llms):
