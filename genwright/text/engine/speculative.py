@@ -50,7 +50,7 @@ class PromptLookup:
     """Guesses that the last few tokens go on as they did when they last occurred (Saxena, 2023)."""
 
     cost = 0.0
-    SIZES = (3, 2)  # tokens that must match, the longest first
+    SIZES = (4, 2)  # tokens that must match, the longest first
 
     def __init__(self) -> None:
         # By request: how many tokens were indexed, and where each n-gram of theirs was last followed by something.
@@ -164,7 +164,7 @@ class DraftModel:
 class Pace:
     """How far ahead to guess for one request, learnt from how its guesses fared."""
 
-    MEMORY = 0.95  # of what was learnt, kept at each guess
+    MEMORY = 0.9  # of what was learnt, kept at each guess
     PAUSES = (16, 256)  # steps between two tries while guessing does not pay: at first, and at most
 
     def __init__(self) -> None:

@@ -119,7 +119,7 @@ def test_greedy_tokens_are_those_without_a_draft(llms, name, kind):
 
 
 def test_a_draft_model_never_reads_what_was_taken_back(llms):
-    """Its guesses are those of a draft model that sees the request for the first time, whatever came of the last one."""
+    """Its guesses are those of a draft model that sees the request for the first time, whatever came of earlier ones."""
     draft = draft_of(llms, "similar")
     r = request(prompts(1, 40, 40)[0], GREEDY)
     r.pages = SequencePages()
@@ -426,7 +426,7 @@ def test_lookup_takes_the_longest_and_latest_match_and_follows_loops():
         return lookup.guess([(request(tokens, GREEDY), count)])[0].tokens
 
     assert guess([1, 2, 3, 4, 5, 6, 1, 2, 3], 3) == [4, 5, 6]
-    assert guess([1, 2, 3, 9, 7, 2, 3, 8, 1, 2, 3], 2) == [9, 7], "three matching tokens before two"
+    assert guess([0, 1, 2, 3, 9, 7, 2, 3, 8, 0, 1, 2, 3], 2) == [9, 7], "four matching tokens before two"
     assert guess([2, 3, 4, 2, 3, 5, 2, 3], 2) == [5, 2], "the latest of equals"
     assert guess([7, 8, 7, 8], 5) == [7, 8, 7, 8, 7], "a loop goes on"
     assert guess([1, 2, 3, 4], 5) == []
