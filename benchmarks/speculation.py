@@ -1,8 +1,8 @@
 """Speculation on the default model (SmolLM2-135M): tokens/s with and without a draft, and what a poor draft costs.
 
 Every contender runs on the same loaded weights with an empty cache, in turns, and gives its median, reading the prompt
-included. Counted steps and tokens do not depend on what else the machine does. The prompts: a text to shorten by its own
-sentences, and to summarise in other words, both with prompt lookup; a tale to invent, with prompt lookup, which has
+included. Counted steps and tokens do not depend on what else the machine does. The prompts: a text to shorten by its
+own sentences, and to summarise in other words, both with prompt lookup; a tale to invent, with prompt lookup, which has
 little to look up there, and with a draft model of random weights, which is right by chance only.
 """
 
@@ -37,7 +37,7 @@ sheds stood empty for thirty years, until a group of boat builders rented the la
 wooden boats there and teach the craft to apprentices from all over the country. The other sheds hold a small museum, a
 sailing school and a bakery that is known for its dark rye bread. Last year the council decided to raise the outer pier
 by one metre, because the sea rises and storms come more often than they did. The work will take three years and cost
-nine million pounds, half of which the government pays. Some fishermen fear that the building site will close the harbour's
+nine million pounds, half of which the government pays. Some fishermen fear that the building site will close the
 entrance for weeks at a time. The council has promised that a channel of twenty metres will stay open in every season.
 """.replace("\n", " ").strip()
 SHORTEN = f"Shorten the following text. Keep the original sentences.\n\nText: {TEXT}\n\nShortened text:"

@@ -119,7 +119,7 @@ def test_greedy_tokens_are_those_without_a_draft(llms, name, kind):
 
 
 def test_a_draft_model_never_reads_what_was_taken_back(llms):
-    """Its guesses are those of a draft model that sees the request for the first time, whatever came of earlier ones."""
+    """Its guesses are those of a draft model that sees the request for the first time, whatever came before."""
     draft = draft_of(llms, "similar")
     r = request(prompts(1, 40, 40)[0], GREEDY)
     r.pages = SequencePages()
