@@ -16,7 +16,7 @@ from genwright.text.checkpoints.gptfast import LAYER, OUTER
 from genwright.text.checkpoints.rope_order import neighbours_from_halves
 from genwright.text.config import Rope
 from genwright.text.layers.rope import frequencies
-from genwright.text.models import check_tensors
+from genwright.text.models import architecture, check_tensors
 
 FORMATS = ("safetensors", "gptfast")
 SHARD_BYTES = 5 << 30
@@ -72,7 +72,8 @@ def _as_llama3(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def _write_safetensors(checkpoint: Checkpoint, folder: Path, dtype: torch.dtype, progress: Progress) -> None:
-    shapes: Shapes = {name: checkpoint.shape(name) for name in checkpoint.names()}
+    cfg = checkpoint.config
+    shapes: Shapes = dict(architecture(cfg).weight_map(cfg).tensors(cfg.layers))
     shards = list(_shards(shapes, dtype.itemsize))
     files, done = {}, 0
     for number, names in enumerate(shards, 1):

@@ -96,10 +96,10 @@ def _adjust_row(row: torch.Tensor, request: Request) -> None:
 
 
 def distribution(logits: torch.Tensor, filters: Filters) -> tuple[torch.Tensor, torch.Tensor]:
-    """Probabilities after temperature, top_k, top_p and min_p, and the token ids they belong to, [rows, candidates]."""
+    """Probabilities [rows, candidates] after temperature, top_k, top_p and min_p, and the token ids they belong to."""
     logits = logits / filters.temperature
     if filters.candidates is None:
-        ids = torch.arange(logits.shape[1], dtype=torch.int64, device=logits.device).expand_as(logits)
+        ids = torch.arange(logits.shape[1], device=logits.device)[None]  # one row for all
     else:
         logits, ids = logits.topk(filters.candidates, dim=-1)  # sorted, likeliest first
         rank = torch.arange(filters.candidates, device=logits.device)
@@ -119,7 +119,7 @@ def draw(probabilities: torch.Tensor, ids: torch.Tensor, requests: Sequence[Requ
     column = torch.tensor(keys, dtype=torch.int64, device=ids.device).to(torch.int32)[:, None]
     clock = uniform(mix(mix(ids.to(torch.int32)) ^ column)).log_().neg_()
     winner = (probabilities / clock).argmax(dim=-1, keepdim=True)
-    return ids.gather(1, winner)[:, 0]
+    return ids.expand_as(probabilities).gather(1, winner)[:, 0]
 
 
 def logprobs(logits: torch.Tensor, chosen: Sequence[int], tops: int) -> list[Logprob]:
