@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from genwright.kernels.cpu.amx import keep_onednn_off
+from genwright.kernels.cpu.threads import keep_waiting_short
 
 if TYPE_CHECKING:
     from genwright.images.pipeline import ImageModel as ImageModel
@@ -17,7 +18,9 @@ _HOMES = {
 }
 __all__ = ["LLM", "ImageModel", "SamplingParams"]
 
-keep_onednn_off()  # must come before anything computes, and costs a look at the processor's flags
+# These only set environment variables, which torch reads when it starts.
+keep_onednn_off()
+keep_waiting_short()
 
 
 def __getattr__(name: str) -> Any:
