@@ -24,6 +24,7 @@ class Site:
     binding: Binding
     factory: str = ""
     on_object: bool = False
+    home: str = ""
     note: str = ""
 
     @property
@@ -211,6 +212,8 @@ class _Locator:
             return None
         if not isinstance(call.func, ast.Name | ast.Attribute):
             return Unresolved(call.lineno, text, f"{interface.name} is called on an expression without a name")
+        if self.flow.scopes.in_f_string(call):
+            return Unresolved(call.lineno, text, f"{interface.name} is called inside an f-string; give it a line of its own")
         scope = self.flow.scope(call)
         note = ""
         if any(isinstance(v, Ref) and v.undefined for v in values):
@@ -226,8 +229,27 @@ class _Locator:
         instances = [m[2] for m in matches]
         on_object = interface.kind == "method" and (bool(also) or self._needs_object(call, interface, instances))
         return Site(
-            interface, self.manifest.key(interface), call, scope.name, signature, binding, factory, on_object, note
+            interface,
+            self.manifest.key(interface),
+            call,
+            scope.name,
+            signature,
+            binding,
+            factory,
+            on_object,
+            self._home(interface, factory, values),
+            note,
         )
+
+    def _home(self, interface: Interface, factory: str, values: frozenset[Value]) -> str:
+        """The module that the script itself takes a function or class from; "" for its own definitions and for methods."""
+        references = sorted(v.dotted for v in values if isinstance(v, Ref) and not v.undefined)
+        if interface.kind == "method" or any(isinstance(v, Local) for v in values):
+            return ""
+        if not references:
+            return interface.module
+        owner = references[0].rpartition(".")[0]
+        return owner.rpartition(".")[0] if factory and interface.named_by(owner) else owner
 
     def _near_miss(self, call: ast.Call, values: frozenset[Value], text: str) -> Unresolved | None:
         function = call.func

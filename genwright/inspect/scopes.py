@@ -142,6 +142,13 @@ class Scopes(ast.NodeVisitor):
             node = parent
         return False
 
+    def in_f_string(self, node: ast.AST) -> bool:
+        while node in self.parent:
+            node = self.parent[node]
+            if isinstance(node, ast.JoinedStr):
+                return True
+        return False
+
     def inside(self, node: ast.AST, container: ast.AST) -> bool:
         while node in self.parent:
             node = self.parent[node]
