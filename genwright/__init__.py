@@ -4,11 +4,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from genwright.inspect.executor import Executor as Executor
     from genwright.text.engine.llm import LLM as LLM
     from genwright.text.engine.request import SamplingParams as SamplingParams
 
-_HOMES = {"LLM": "genwright.text.engine.llm", "SamplingParams": "genwright.text.engine.request"}
-__all__ = ["LLM", "SamplingParams"]
+_HOMES = {
+    "LLM": "genwright.text.engine.llm",
+    "SamplingParams": "genwright.text.engine.request",
+    "Executor": "genwright.inspect.executor",
+}
+__all__ = ["LLM", "Executor", "SamplingParams"]
 
 
 def __getattr__(name: str) -> Any:

@@ -12,6 +12,7 @@ VERBS = {
     "generate": "Complete or answer prompts with a text model.",
     "convert": "Write a checkpoint in another format.",
     "pull": "List and fetch models.",
+    "inspect": "Turn a model repository's script into a recorded, unattended run.",
 }
 
 
@@ -44,6 +45,11 @@ def _run(verb: str, arguments: list[str]) -> None:
 
 
 def _usage() -> str:
-    lines = ["Usage: genwright COMMAND [OPTIONS]", "", "Run, measure and inspect generative models, text and images.", ""]
+    lines = [
+        "Usage: genwright COMMAND [OPTIONS]",
+        "",
+        "Run, measure and inspect generative models, text and images.",
+        "",
+    ]
     lines += [f"  {verb:<10} {sentence}" for verb, sentence in VERBS.items()]
     return "\n".join([*lines, "", "`genwright COMMAND --help` tells more about each."])

@@ -7,11 +7,12 @@ from pathlib import Path
 
 from genwright.inspect.commandline import read_command_line
 from genwright.inspect.edits import Lines
-from genwright.inspect.locate import Location, locate, parse
+from genwright.inspect.locate import locate, parse
 from genwright.inspect.manifest import Manifest
 from genwright.inspect.outputs import Output, find_outputs
 from genwright.inspect.repository import Repository
 from genwright.inspect.resources import Resource, find_resources
+from genwright.inspect.sites import Location
 from genwright.inspect.unattended import Unattended, read_unattended
 
 

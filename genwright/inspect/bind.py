@@ -13,6 +13,11 @@ _KINDS = {
     "kwonlyargs": inspect.Parameter.KEYWORD_ONLY,
 }
 
+_STARS: dict[inspect._ParameterKind, str] = {
+    inspect.Parameter.VAR_POSITIONAL: "*",
+    inspect.Parameter.VAR_KEYWORD: "**",
+}
+
 
 @dataclass(frozen=True)
 class Parameter:
@@ -70,7 +75,7 @@ class Signature:
         parts: list[str] = []
         kinds = [p.kind for p in self.parameters]
         for index, parameter in enumerate(self.parameters):
-            star = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
+            star = _STARS.get(parameter.kind, "")
             if parameter.kind is inspect.Parameter.KEYWORD_ONLY and not (
                 {inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_POSITIONAL} & set(kinds[:index])
             ):

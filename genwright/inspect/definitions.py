@@ -45,9 +45,9 @@ def _class(node: ast.ClassDef, module: str, functions: list[Function]) -> list[D
     for name, method in methods.items():
         decorators = _decorators(method)
         # A class method that returns cls(...) or its own type makes objects of the class.
-        if not name.startswith("_") and ("classmethod" in decorators or "staticmethod" in decorators):
-            if _makes(method, {"cls", node.name}):
-                factories[name] = Signature.of(method, bound="classmethod" in decorators)
+        on_class = "classmethod" in decorators or "staticmethod" in decorators
+        if not name.startswith("_") and on_class and _makes(method, {"cls", node.name}):
+            factories[name] = Signature.of(method, bound="classmethod" in decorators)
     for function in functions:
         if _makes(function, {node.name}):
             factories[function.name] = Signature.of(function)
@@ -57,7 +57,9 @@ def _class(node: ast.ClassDef, module: str, functions: list[Function]) -> list[D
     for name, method in methods.items():
         if not name.startswith("_") and name not in factories and "property" not in _decorators(method):
             bound = "staticmethod" not in _decorators(method)
-            found.append(_definition(method, f"{node.name}.{name}", "method", module, Signature.of(method, bound=bound)))
+            found.append(
+                _definition(method, f"{node.name}.{name}", "method", module, Signature.of(method, bound=bound))
+            )
     # Calling a torch module runs its `forward`.
     call = methods.get("__call__") or methods.get("forward")
     if call is not None:

@@ -1,4 +1,4 @@
-"""Edits of a script on libcst, asked for by positions of Python's own syntax tree, so that all else stays to the letter."""
+"""Edits of a script on libcst, asked for by positions of Python's own syntax tree; all else stays to the letter."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -36,8 +36,8 @@ class Lines:
 class Edits:
     """What to change: expressions by span, assigned values and parameter defaults by place, statements to insert.
 
-    Inserted statements are source text: at the `heads` of functions, at the `tails` of classes, `after` a definition or a simple
-    statement (all by the place where it starts), and at the head and tail of the module.
+    Inserted statements are source text: at the `heads` of functions, at the `tails` of classes, `after` a definition or
+    a simple statement (all by the place where it starts), and at the head and tail of the module.
     """
 
     expressions: dict[Span, Change] = field(default_factory=dict)
@@ -85,7 +85,7 @@ class _Editor(cst.CSTTransformer):
     def _statements(self, texts: Sequence[str]) -> list[cst.BaseStatement]:
         self.done += len(texts)
         config = self.module.config_for_parsing
-        return [cst.parse_statement(text, config=config) for text in texts]  # type: ignore[misc]
+        return [cst.parse_statement(text, config=config) for text in texts]
 
     def _expression(self, original: cst.BaseExpression, updated: cst.BaseExpression) -> cst.BaseExpression:
         where = self.positions[original]
@@ -219,4 +219,3 @@ def _is_future(statement: cst.CSTNode) -> bool:
         return False
     part = statement.body[0]
     return isinstance(part, cst.ImportFrom) and part.module is not None and part.module.value == "__future__"
-

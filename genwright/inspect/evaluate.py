@@ -1,36 +1,28 @@
 """A small interpreter for the part of a script that builds its command line.
 
-It runs no code of the repository: it walks the syntax tree, computes with plain values, follows the repository's own functions, and
-drives a real argparse parser, so that defaults are what argparse itself gives. What it cannot know is an `Unknown`.
+It runs no code of the repository: it walks the syntax tree, computes with plain values, follows the repository's own
+functions, and drives a real argparse parser, so that defaults are what argparse itself gives.
 """
 
 import argparse
 import ast
-import math
+import contextlib
 import operator
-import os.path
 import pathlib
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from genwright.inspect.pure import METHODS, OPERATORS, PURE, Dotted, Parser, Unknown, size, tolerated
 from genwright.inspect.repository import Repository
 
 _STEPS = 20_000
 _DEPTH = 12
 _LARGEST = 100_000  # elements of a value that an expression may build
-
-
-@dataclass(frozen=True)
-class Unknown:
-    """A value that only running the script would tell, by its source text."""
-
-    text: str
-
-    def __call__(self, value: str) -> str:
-        """Stands in for an unknown `type=` of argparse: the text is taken as it is."""
-        return value
+_UNARY: dict[type, Any] = {ast.USub: operator.neg, ast.Not: operator.not_, ast.UAdd: operator.pos}
+# Containers may hold what is not known.
+_HOLDERS = ("update", "append", "setdefault", "set_defaults")
 
 
 @dataclass(eq=False)
@@ -52,15 +44,6 @@ class Module:
     names: dict[str, Any] = field(default_factory=dict)
 
 
-class Parser(argparse.ArgumentParser):
-    """A real parser that remembers being asked to parse and never exits."""
-
-    parsed = False
-
-    def error(self, message: str) -> Any:
-        raise ValueError(message)
-
-
 class _Stop(Exception):
     """Out of steps."""
 
@@ -68,59 +51,6 @@ class _Stop(Exception):
 class _Return(Exception):
     def __init__(self, value: Any) -> None:
         self.value = value
-
-
-_PURE: dict[str, Any] = {
-    "argparse.ArgumentParser": Parser,
-    **{f"argparse.{n}": getattr(argparse, n) for n in ("SUPPRESS", "REMAINDER", "OPTIONAL", "ZERO_OR_MORE", "ONE_OR_MORE")},
-    **{f"argparse.{n}": getattr(argparse, n) for n in dir(argparse) if n.endswith("Formatter")},
-    "argparse.BooleanOptionalAction": argparse.BooleanOptionalAction,
-    "argparse.FileType": lambda *_, **__: str,
-    "pathlib.Path": pathlib.PurePath,
-    "pathlib.PurePath": pathlib.PurePath,
-    "os.path.join": os.path.join,
-    "os.path.basename": os.path.basename,
-    "os.path.dirname": os.path.dirname,
-    "os.path.splitext": os.path.splitext,
-    "os.getenv": lambda _, default=None: default,
-    "os.environ.get": lambda _, default=None: default,
-    "os.sep": os.sep,
-    "math.inf": math.inf,
-    "math.pi": math.pi,
-    "collections.OrderedDict": dict,
-    **{f"builtins.{f.__name__}": f for f in (dict, list, tuple, set, str, int, float, bool, len, sorted, min, max, sum)},
-    **{f"builtins.{f.__name__}": f for f in (abs, round, range, enumerate, zip, isinstance, type, repr)},
-}
-_METHODS = {
-    dict: {"update", "items", "keys", "values", "get", "copy", "setdefault", "pop"},
-    list: {"append", "extend", "copy", "index", "insert"},
-    tuple: {"index", "count"},
-    set: {"add", "union", "update"},
-    str: {"format", "join", "split", "strip", "lower", "upper", "replace", "startswith", "endswith", "title", "rstrip"},
-    pathlib.PurePath: {"joinpath", "with_suffix", "with_name"},
-    Parser: {"add_argument", "add_argument_group", "add_mutually_exclusive_group", "add_subparsers", "set_defaults"},
-    argparse._ActionsContainer: {"add_argument", "add_argument_group", "add_mutually_exclusive_group"},
-    argparse._SubParsersAction: {"add_parser"},
-}
-_OPERATORS: dict[type, Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
-    ast.BitOr: operator.or_,
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-    ast.Is: operator.is_,
-    ast.IsNot: operator.is_not,
-    ast.In: lambda a, b: a in b,
-    ast.NotIn: lambda a, b: a not in b,
-}
 
 
 class Evaluator:
@@ -131,10 +61,8 @@ class Evaluator:
         self._steps, self._depth = 0, 0
         self._modules: dict[Path, Module] = {}
         self.module = Module(file, {"__name__": "__main__"})
-        try:
+        with contextlib.suppress(_Stop, _Return):
             self._block(tree.body, self.module.names, self.module)
-        except (_Stop, _Return):
-            pass
 
     def call_remaining(self, functions: list[ast.FunctionDef | ast.AsyncFunctionDef]) -> None:
         """Interpret functions that build a parser but that the script's top level did not reach."""
@@ -148,7 +76,7 @@ class Evaluator:
         self._steps = 0
         return self._value(node, {}, self.module)
 
-    def _block(self, body: list[ast.stmt], names: dict[str, Any], module: Module) -> None:
+    def _block(self, body: Sequence[ast.stmt], names: dict[str, Any], module: Module) -> None:
         for statement in body:
             self._steps += 1
             if self._steps > _STEPS:
@@ -164,7 +92,7 @@ class Evaluator:
             case ast.Import():
                 for alias in node.names:
                     dotted = alias.name if alias.asname else alias.name.partition(".")[0]
-                    names[alias.asname or dotted] = _Dotted(dotted)
+                    names[alias.asname or dotted] = Dotted(dotted)
             case ast.ImportFrom():
                 for alias in node.names:
                     names[alias.asname or alias.name] = self._imported(node, alias.name, module)
@@ -265,12 +193,12 @@ class Evaluator:
                 return result
             case ast.BinOp():
                 left, right = known(node.left, node.right)
-                if isinstance(node.op, ast.Mult) and _size(left, right) > _LARGEST:
+                if isinstance(node.op, ast.Mult) and size(left, right) > _LARGEST:
                     raise ValueError("too large")
-                return _OPERATORS[type(node.op)](left, right)
+                return OPERATORS[type(node.op)](left, right)
             case ast.UnaryOp():
                 (operand,) = known(node.operand)
-                return {ast.USub: operator.neg, ast.Not: operator.not_, ast.UAdd: operator.pos}[type(node.op)](operand)
+                return _UNARY[type(node.op)](operand)
             case ast.BoolOp():
                 for part in node.values:
                     (value,) = known(part)
@@ -280,7 +208,7 @@ class Evaluator:
             case ast.Compare():
                 values = known(node.left, *node.comparators)
                 pairs = zip(node.ops, values, values[1:], strict=False)
-                return all(_OPERATORS[type(op)](a, b) for op, a, b in pairs)
+                return all(OPERATORS[type(op)](a, b) for op, a, b in pairs)
             case ast.IfExp():
                 (test,) = known(node.test)
                 return self._value(node.body if test else node.orelse, names, module)
@@ -311,14 +239,14 @@ class Evaluator:
         for scope in (names, module.names):
             if name in scope:
                 value = scope[name]
-                return _PURE.get(value.text, value) if isinstance(value, _Dotted) else value
-        return _PURE.get(f"builtins.{name}", Unknown(name))
+                return PURE.get(value.text, value) if isinstance(value, Dotted) else value
+        return PURE.get(f"builtins.{name}", Unknown(name))
 
     def _attribute(self, owner: Any, node: ast.Attribute) -> Any:
-        if isinstance(owner, _Dotted):
+        if isinstance(owner, Dotted):
             dotted = f"{owner.text}.{node.attr}"
-            return _PURE.get(dotted, _Dotted(dotted))
-        for kind, methods in _METHODS.items():
+            return PURE.get(dotted, Dotted(dotted))
+        for kind, methods in METHODS.items():
             if isinstance(owner, kind) and node.attr in methods:
                 return getattr(owner, node.attr)
         if isinstance(owner, pathlib.PurePath) and node.attr in ("parent", "name", "stem", "suffix", "parts"):
@@ -339,19 +267,20 @@ class Evaluator:
         for keyword in node.keywords:
             value = self._value(keyword.value, names, module)
             keywords |= value if keyword.arg is None else {keyword.arg: value}
-        if isinstance(function, _Dotted):
+        if isinstance(function, Dotted):
             function = self._repository_function(function.text, module)
         if isinstance(function, Function):
             return self._invoke(function, arguments, keywords)
         if isinstance(function, Unknown) or not callable(function):
             return Unknown(ast.unparse(node))
         if getattr(function, "__name__", "") == "add_argument":
-            keywords = _tolerated(keywords)
+            keywords = tolerated(keywords)
         elif function is Parser or isinstance(getattr(function, "__self__", None), argparse._SubParsersAction):
             keywords = {k: v for k, v in keywords.items() if not isinstance(v, Unknown) and k != "parents"}
-        elif any(isinstance(v, Unknown) for v in [*arguments, *keywords.values()]) and function not in (dict, isinstance):
-            if getattr(function, "__name__", "") not in ("update", "append", "setdefault", "set_defaults"):
-                return Unknown(ast.unparse(node))
+        elif any(isinstance(v, Unknown) for v in [*arguments, *keywords.values()]) and not (
+            function in (dict, isinstance) or getattr(function, "__name__", "") in _HOLDERS
+        ):
+            return Unknown(ast.unparse(node))
         made = function(*arguments, **keywords)
         if isinstance(made, Parser) and function is Parser:
             self.parsers.append(made)
@@ -385,7 +314,7 @@ class Evaluator:
             package = self.repository.package(module.file).split(".")
             package = package[: len(package) - (node.level - 1)]
             base = ".".join([*package, *([node.module] if node.module else [])])
-        return _Dotted(f"{base}.{name}")
+        return Dotted(f"{base}.{name}")
 
     def _repository_function(self, dotted: str, module: Module) -> Any:
         """A function of another file of the repository, whose constants and definitions are interpreted first."""
@@ -397,34 +326,7 @@ class Evaluator:
             self._modules[file] = Module(file)
             tree = self.repository.parse(file) if self.repository else None
             kept = (ast.FunctionDef, ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign)
-            try:
+            with contextlib.suppress(_Stop, _Return):
                 body = [n for n in tree.body if isinstance(n, kept)] if tree else []
                 self._block(body, self._modules[file].names, self._modules[file])
-            except (_Stop, _Return):
-                pass
         return self._modules[file].names.get(name, Unknown(dotted))
-
-
-@dataclass(frozen=True)
-class _Dotted(Unknown):
-    """An imported name: known by where it comes from, not by value."""
-
-
-def _tolerated(keywords: dict[str, Any]) -> dict[str, Any]:
-    """`add_argument`'s keywords without what argparse would refuse because it is not known."""
-    kept = dict(keywords)
-    for key in ("choices", "nargs", "required", "help", "metavar", "const", "dest", "version"):
-        if isinstance(kept.get(key), Unknown):
-            kept[key] = f"{{{kept[key].text}}}" if key in ("help", "version") else None
-            if kept[key] is None:
-                del kept[key]
-    if isinstance(kept.get("action"), Unknown):
-        kept["action"] = "store"
-    return kept
-
-
-def _size(left: Any, right: Any) -> int:
-    for sequence, count in ((left, right), (right, left)):
-        if hasattr(sequence, "__len__") and isinstance(count, int):
-            return len(sequence) * max(count, 0)
-    return 0

@@ -7,8 +7,6 @@ import inspect
 import io
 import os
 import sys
-import time
-import traceback
 import types
 import weakref
 from collections.abc import Callable
@@ -17,7 +15,8 @@ from pkgutil import resolve_name
 from typing import Any
 
 from genwright.errors import UserError
-from genwright.inspect.records import Record, RecordFolder, describe_file, stamp
+from genwright.inspect.calls import Finish
+from genwright.inspect.records import Record, RecordFolder, stamp
 from genwright.inspect.streams import RecordedAsyncGenerator, RecordedGenerator
 from genwright.inspect.summary import summarise
 
@@ -223,7 +222,7 @@ class Executor:
         self._count += 1
         keywords = {k: summarise(v) for k, v in kwargs.items()}
         record = Record(self._count, event, name, [summarise(a) for a in args], keywords, number)
-        finish = _Finish(self._folder, record, self._paths(name, args, kwargs), Path(self.now_record_path))
+        finish = Finish(self._folder, record, self._paths(name, args, kwargs), Path(self.now_record_path))
         self._folder.write(record)
         try:
             result = target(*args, **kwargs)
@@ -248,7 +247,7 @@ class Executor:
         for key, value in [*((str(i), a) for i, a in enumerate(args)), *kwargs.items()]:
             if isinstance(value, str | os.PathLike) and len(os.fspath(value)) < 4096:
                 path = Path(os.fsdecode(value))
-                if key in declared or stamp(path) is not None and path.is_file():
+                if key in declared or (stamp(path) is not None and path.is_file()):
                     paths[key] = path
         return paths
 
@@ -268,45 +267,3 @@ class _Unrecorded:
 
     def __init__(self, target: Any) -> None:
         self.target = target
-
-
-class _Finish:
-    """Completes one record when its call ends, be it at once, awaited, or item by item."""
-
-    def __init__(self, folder: RecordFolder, record: Record, paths: dict[str, Path], home: Path) -> None:
-        self._folder, self._record, self._paths, self._home = folder, record, paths, home
-        self._before = {p: stamp(p) for p in paths.values()}
-        self._there = set(home.iterdir())
-        self._started = time.perf_counter()
-
-    def returned(self, result: Any) -> None:
-        self._record.status, self._record.result = "returned", summarise(result)
-        self._write()
-
-    def failed(self, error: BaseException) -> None:
-        self._record.status = "raised"
-        trace = traceback.format_exception(error)
-        self._record.exception = {"type": type(error).__name__, "message": str(error), "traceback": trace[-6:]}
-        self._write()
-
-    def streamed(self, items: list[Any], count: int, error: BaseException | None) -> None:
-        if error is not None:
-            self.failed(error)
-        self._record.result = {"type": "stream", "count": count, "items": items}
-        self._write()
-
-    async def awaited(self, coroutine: Any) -> Any:
-        try:
-            result = await coroutine
-        except BaseException as error:
-            self.failed(error)
-            raise
-        self.returned(result)
-        return result
-
-    def _write(self) -> None:
-        self._record.seconds = round(time.perf_counter() - self._started, 6)
-        files = [describe_file(p, a, stamp(p) != self._before[p]) for a, p in self._paths.items()]
-        new = sorted(p for p in set(self._home.iterdir()) - self._there if p.suffix not in (".json", ".partial"))
-        self._record.files = [*files, *(describe_file(p, "", True) for p in new if p not in self._before)]
-        self._folder.write(self._record)

@@ -1,75 +1,31 @@
-"""What each expression of a script may be: a small, flow-insensitive value analysis over imports, definitions and objects.
+"""What each expression of a script may be: a small, flow-insensitive value analysis.
 
-Values travel through assignments, attributes, containers, calls of the script's own functions and their returns, to a fixed
-point. An expression about which nothing is known has no values.
+Values travel through assignments, attributes, containers, calls of the script's own functions and their returns, to a
+fixed point. An expression about which nothing is known has no values.
 """
 
 import ast
 import builtins
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from genwright.inspect.scopes import Scope, Scopes
+from genwright.inspect.values import Instance, Items, Local, Made, Member, Ref, Value, Values
 
 # Methods of torch modules (and of much that imitates them) that give back the object itself.
-FLUENT = frozenset(
-    "to eval train cuda cpu half float double bfloat16 requires_grad_ share_memory share_memory_ compile type queue".split()
-)
+# fmt: off
+FLUENT = frozenset({
+    "to", "eval", "train", "cuda", "cpu", "half", "float", "double", "bfloat16", "requires_grad_", "share_memory",
+    "share_memory_", "compile", "type", "queue",
+})
 # Functions that give back what they wrap.
-WRAPPERS = frozenset(
-    "torch.compile torch.nn.DataParallel torch.nn.parallel.DistributedDataParallel torch.jit.script".split()
-)
+WRAPPERS = frozenset({
+    "torch.compile", "torch.nn.DataParallel", "torch.nn.parallel.DistributedDataParallel", "torch.jit.script",
+})
+# fmt: on
 _ROUNDS = 12
 
 
-@dataclass(frozen=True)
-class Ref:
-    """Something imported, by its dotted name; `undefined` when the script uses a bare name that nothing binds."""
-
-    dotted: str
-    undefined: bool = False
-
-
-@dataclass(frozen=True)
-class Local:
-    """A function or class that the script defines."""
-
-    node: ast.AST
-
-
-@dataclass(frozen=True)
-class Instance:
-    """An object of a class, and the call that made it (None when only an annotation tells)."""
-
-    of: Ref | Local
-    site: ast.Call | None = None
-
-
-@dataclass(frozen=True)
-class Made:
-    """What calling something imported gave: an object of unknown class."""
-
-    by: str
-
-
-@dataclass(frozen=True)
-class Member:
-    """A method or attribute of an object, by name."""
-
-    instance: Instance | Made
-    name: str
-
-
-@dataclass(frozen=True)
-class Items:
-    """A list, tuple, set or dict, by what it holds."""
-
-    values: frozenset["Value"]
-
-
-Value = Ref | Local | Instance | Made | Member | Items
-Values = frozenset[Value]
 _NOTHING: Values = frozenset()
 
 

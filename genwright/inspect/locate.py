@@ -1,82 +1,13 @@
 """Every call and construction site of a project's interfaces in a script, and what could not be resolved."""
 
 import ast
-from dataclasses import dataclass
-from typing import Any
 
 from genwright.errors import UserError
-from genwright.inspect.bind import Binding, Signature, bind
-from genwright.inspect.flow import WRAPPERS, Flow, Instance, Items, Local, Made, Member, Ref, Value
+from genwright.inspect.bind import bind
+from genwright.inspect.flow import WRAPPERS, Flow
 from genwright.inspect.manifest import Interface, Manifest
-
-Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
-
-
-@dataclass(frozen=True)
-class Site:
-    """One call of an interface, or one construction of its object."""
-
-    interface: Interface
-    key: str
-    call: ast.Call
-    scope: str
-    signature: Signature | None
-    binding: Binding
-    factory: str = ""
-    on_object: bool = False
-    home: str = ""
-    note: str = ""
-
-    @property
-    def kind(self) -> str:
-        return {"class": "construction", "method": "method", "function": "function"}[self.interface.kind]
-
-    @property
-    def receiver(self) -> str:
-        if self.kind != "method":
-            return ""
-        return ast.unparse(self.call.func.value if _by_attribute(self) else self.call.func)
-
-    def to_dict(self) -> dict[str, Any]:
-        entry = {
-            "interface": self.interface.name,
-            "kind": self.kind,
-            "line": self.call.lineno,
-            "in": self.scope or "<module>",
-            "class": self.interface.owner if self.kind != "function" else "",
-            "object": self.receiver,
-            "factory": self.factory,
-            "arguments": [str(a) for a in self.binding.arguments],
-            "problem": self.binding.problem,
-            "note": self.note,
-        }
-        return {k: v for k, v in entry.items() if v or k == "arguments"}
-
-
-@dataclass(frozen=True)
-class Unresolved:
-    """A place that may concern an interface but cannot be routed, and why."""
-
-    line: int
-    text: str
-    reason: str
-
-
-@dataclass(frozen=True)
-class Location:
-    """What a script has of a manifest's interfaces."""
-
-    sites: list[Site]
-    unresolved: list[Unresolved]
-    defined: list[tuple[Interface, Definition]]
-    flow: Flow
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "sites": [s.to_dict() for s in self.sites],
-            "unresolved": [vars(u) for u in self.unresolved],
-            "defined": [i.name for i, _ in self.defined],
-        }
+from genwright.inspect.sites import Definition, Location, Site, Unresolved
+from genwright.inspect.values import Instance, Items, Local, Made, Member, Ref, Value
 
 
 def parse(source: str, name: str) -> ast.Module:
@@ -213,7 +144,9 @@ class _Locator:
         if not isinstance(call.func, ast.Name | ast.Attribute):
             return Unresolved(call.lineno, text, f"{interface.name} is called on an expression without a name")
         if self.flow.scopes.in_f_string(call):
-            return Unresolved(call.lineno, text, f"{interface.name} is called inside an f-string; give it a line of its own")
+            return Unresolved(
+                call.lineno, text, f"{interface.name} is called inside an f-string; give it a line of its own"
+            )
         scope = self.flow.scope(call)
         note = ""
         if any(isinstance(v, Ref) and v.undefined for v in values):
@@ -242,7 +175,7 @@ class _Locator:
         )
 
     def _home(self, interface: Interface, factory: str, values: frozenset[Value]) -> str:
-        """The module that the script itself takes a function or class from; "" for its own definitions and for methods."""
+        """The module that the script takes a function or class from; "" for methods and its own definitions."""
         references = sorted(v.dotted for v in values if isinstance(v, Ref) and not v.undefined)
         if interface.kind == "method" or any(isinstance(v, Local) for v in values):
             return ""
@@ -258,7 +191,9 @@ class _Locator:
                 owner, _, _ = value.dotted.rpartition(".") if isinstance(value, Ref) else ("", "", "")
                 if owner and self._class(Ref(owner))[0]:
                     return Unresolved(call.lineno, text, "called on the class itself, not on an object")
-            made = sorted(_describe(v.instance) for v in values if isinstance(v, Member) and isinstance(v.instance, Made))
+            made = sorted(
+                _describe(v.instance) for v in values if isinstance(v, Member) and isinstance(v.instance, Made)
+            )
             if not values or made:
                 is_what = f"it is {made[0]}, whose class is not known" if made else "nothing tells what it is"
                 return Unresolved(call.lineno, text, f"a method of {ast.unparse(function.value)}: {is_what}")
@@ -347,10 +282,6 @@ class _Locator:
 def _is_command(node: ast.AST) -> bool:
     decorators = [d.func if isinstance(d, ast.Call) else d for d in getattr(node, "decorator_list", [])]
     return any(isinstance(d, ast.Attribute) and d.attr in ("command", "group") for d in decorators)
-
-
-def _by_attribute(site: Site) -> bool:
-    return isinstance(site.call.func, ast.Attribute) and site.interface.member != "__call__"
 
 
 def _is_plain(receiver: ast.expr) -> bool:

@@ -101,7 +101,9 @@ class Manifest:
             lines += ["", "[[interface]]"]
             for key, value in _entry(interface).items():
                 if isinstance(value, dict):
-                    inner = ", ".join(f"{json.dumps(k)} = {json.dumps(v, ensure_ascii=False)}" for k, v in value.items())
+                    inner = ", ".join(
+                        f"{json.dumps(k)} = {json.dumps(v, ensure_ascii=False)}" for k, v in value.items()
+                    )
                     lines.append(f"{key} = {{ {inner} }}")
                 else:
                     lines.append(f"{key} = {json.dumps(value, ensure_ascii=False)}")

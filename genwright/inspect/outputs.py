@@ -4,9 +4,10 @@ import ast
 from dataclasses import dataclass
 from typing import Any
 
-from genwright.inspect.commandline import CommandLine
-from genwright.inspect.evaluate import Unknown
-from genwright.inspect.flow import Flow, Ref
+from genwright.inspect.flow import Flow
+from genwright.inspect.options import CommandLine
+from genwright.inspect.pure import Unknown
+from genwright.inspect.values import Ref
 
 # Functions that write a file: the position and the keyword of its path.
 _FUNCTIONS: dict[str, tuple[int, str]] = {
@@ -28,8 +29,9 @@ _FUNCTIONS: dict[str, tuple[int, str]] = {
 _OPENED = {"builtins.open", "io.open", "wave.open", "zipfile.ZipFile", "h5py.File", "gzip.open", "codecs.open"}
 # Methods that write a file, whatever their object is: the position of the path; None means the object is the path.
 _METHODS: dict[str, int | None] = {
-    **dict.fromkeys("savefig save to_csv to_json to_parquet to_excel save_pretrained export_chrome_trace".split(), 0),
-    **dict.fromkeys("write_videofile write_audiofile export write_image write_html".split(), 0),
+    **dict.fromkeys(["savefig", "save", "save_pretrained", "export_chrome_trace"], 0),
+    **dict.fromkeys(["to_csv", "to_json", "to_parquet", "to_excel"], 0),
+    **dict.fromkeys(["write_videofile", "write_audiofile", "export", "write_image", "write_html"], 0),
     "write_text": None,
     "write_bytes": None,
 }

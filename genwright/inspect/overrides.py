@@ -131,7 +131,9 @@ def _named(node: ast.AST, name: str) -> bool:
 def _assignments(container: Container, name: str) -> list[ast.Assign | ast.AnnAssign]:
     found: list[ast.Assign | ast.AnnAssign] = []
     for node in _own(container):
-        targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        targets = (
+            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        )
         if any(isinstance(t, ast.Name) and t.id == name for t in targets):
             assert isinstance(node, ast.Assign | ast.AnnAssign)
             found.append(node)

@@ -6,17 +6,25 @@ They are the same whether the script is then rewritten or run as it is with its 
 import ast
 from dataclasses import dataclass
 
-import libcst as cst
-
 from genwright.errors import UserError
 from genwright.inspect.analysis import Analysis
 from genwright.inspect.bind import Signature
-from genwright.inspect.edits import Edits, apply, expression
+from genwright.inspect.edits import Change, Edits, apply, expression
 from genwright.inspect.overrides import plan_overrides
 from genwright.inspect.scenario import Scenario, literal
 from genwright.inspect.unattended import Handler
 
-_PLAIN_PARENTS = (ast.Assign, ast.AnnAssign, ast.keyword, ast.Call, ast.List, ast.Tuple, ast.Dict, ast.Return, ast.arguments)
+_PLAIN_PARENTS = (
+    ast.Assign,
+    ast.AnnAssign,
+    ast.keyword,
+    ast.Call,
+    ast.List,
+    ast.Tuple,
+    ast.Dict,
+    ast.Return,
+    ast.arguments,
+)
 
 
 @dataclass(frozen=True)
@@ -43,16 +51,16 @@ def _plan_resources(analysis: Analysis, scenario: Scenario, edits: Edits) -> Non
     given = dict(scenario.resources)
     replaced = {r.node: f"RESOURCES_PATH + {r.sample!r}" for r in analysis.resources if r.value not in given}
     for node in ast.walk(analysis.tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in given and node in scopes.parent:
-            if not isinstance(scopes.parent[node], ast.JoinedStr | ast.Expr):
-                replaced[node] = repr(given[node.value])
+        if not isinstance(node, ast.Constant) or node not in scopes.parent or not isinstance(node.value, str):
+            continue
+        if node.value in given and not isinstance(scopes.parent[node], ast.JoinedStr | ast.Expr):
+            replaced[node] = repr(given[node.value])
     unused = sorted(set(given) - {str(n.value) for n in replaced})
     if unused:
         raise UserError(f"[resources] {unused[0]!r} is no text literal of {analysis.script.name}.")
     for node, text in replaced.items():
         plain = isinstance(scopes.parent[node], _PLAIN_PARENTS)
-        new = expression(text if plain else f"({text})")
-        edits.expressions[analysis.lines.span(node)] = lambda _, new=new: new
+        edits.expressions[analysis.lines.span(node)] = _to(text if plain else f"({text})")
 
 
 def _plan_interface(analysis: Analysis, scenario: Scenario, edits: Edits) -> None:
@@ -75,9 +83,13 @@ def _plan_interface(analysis: Analysis, scenario: Scenario, edits: Edits) -> Non
         edits.module_tail += call + "\n"
         return
     first, *others = unattended.launches
-    edits.expressions[analysis.lines.span(first)] = lambda _: expression(call)
+    edits.expressions[analysis.lines.span(first)] = _to(call)
     for launch in others:
-        edits.expressions[analysis.lines.span(launch)] = lambda _: cst.Name("None")
+        edits.expressions[analysis.lines.span(launch)] = _to("None")
+
+
+def _to(text: str) -> Change:
+    return lambda _: expression(text)
 
 
 def _handler_call(handler: Handler, scenario: Scenario) -> str:

@@ -82,7 +82,9 @@ def describe_file(path: Path, argument: str, written: bool) -> dict[str, Any]:
 
 
 def _fresh(base: Path, label: str) -> Path:
-    numbers = [int(p.name.rpartition("-")[2]) for p in base.glob(f"{label}-[0-9]*") if p.name.rpartition("-")[2].isdigit()]
+    numbers = [
+        int(p.name.rpartition("-")[2]) for p in base.glob(f"{label}-[0-9]*") if p.name.rpartition("-")[2].isdigit()
+    ]
     number = max(numbers, default=0) + 1
     while True:
         try:

@@ -78,4 +78,3 @@ class Repository:
             except (UserError, SyntaxError, ValueError, RecursionError):
                 self._parsed[file] = None
         return self._parsed[file]
-

@@ -15,13 +15,14 @@ _SUFFIXES = {
 }
 _KIND_OF = {f".{suffix}": kind for kind, suffixes in _SUFFIXES.items() for suffix in suffixes.split()}
 _WORDS = {
-    "image": "image images img imgs photo photos picture pictures face faces frame frames".split(),
-    "audio": "audio audios wav wavs sound sounds speech voice voices song songs music".split(),
-    "video": "video videos movie movies clip clips".split(),
+    "image": {"image", "images", "img", "imgs", "photo", "photos", "picture", "pictures", "face", "faces", "frames"},
+    "audio": {"audio", "audios", "wav", "wavs", "sound", "sounds", "speech", "voice", "voices", "song", "music"},
+    "video": {"video", "videos", "movie", "movies", "clip", "clips"},
 }
 # Words that tell a reader to put a path of their own: path/to/x, /your/file, <image>, YOUR_IMAGE_HERE, xxx.jpg.
 _PLACEHOLDER = re.compile(
-    r"(^|[/\\])(path|paths|dir|folder)[/\\_-]to([/\\_-]|$)|(^|[/\\_. -])your([/\\_. -])|[<{\[].*(path|file|image|audio|video).*[>}\]]"
+    r"(^|[/\\])(path|paths|dir|folder)[/\\_-]to([/\\_-]|$)|(^|[/\\_. -])your([/\\_. -])"
+    r"|[<{\[].*(path|file|image|audio|video).*[>}\]]"
     r"|(^|[/\\])(xxx+|placeholder|somewhere)|_here($|\.)",
     re.IGNORECASE,
 )
@@ -87,7 +88,9 @@ def _variable(node: ast.AST, scopes: Scopes) -> str:
                 return ast.unparse(parent.target)
             case ast.keyword(arg=str(name)):
                 call = scopes.parent.get(parent)
-                flags = [a.value for a in call.args if isinstance(a, ast.Constant)] if isinstance(call, ast.Call) else []
+                flags = (
+                    [a.value for a in call.args if isinstance(a, ast.Constant)] if isinstance(call, ast.Call) else []
+                )
                 named = [str(f).lstrip("-") for f in flags if str(f).startswith("-")]
                 return named[-1] if name == "default" and named else str(name)
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef() | ast.Module():
@@ -107,7 +110,7 @@ def _classify(value: str, variable: str) -> tuple[str, bool]:
         return _KIND_OF.get(suffix, ""), False
     words = set(re.split(r"[^a-z]+", f"{last} {variable}".lower()))
     for kind, known in _WORDS.items():
-        if words & set(known):
+        if words & known:
             plural = bool(_PLURALS.search(last.strip("<>{}[]"))) or bool(re.search(r"dir|folder", variable.lower()))
             return kind, plural or value.endswith("/")
     return "", False

@@ -12,11 +12,11 @@ import libcst as cst
 from genwright.inspect.analysis import Analysis, analyse
 from genwright.inspect.bind import may_name
 from genwright.inspect.edits import Change, Edits, apply
-from genwright.inspect.locate import Site
 from genwright.inspect.manifest import Manifest
 from genwright.inspect.prepare import prepare
 from genwright.inspect.repository import Repository, read_source
 from genwright.inspect.scenario import Scenario, literal
+from genwright.inspect.sites import Site
 from genwright.inspect.verify import Header, verify
 
 
@@ -87,7 +87,7 @@ def route(analysis: Analysis, project: str, scenario: Scenario, label: str, site
     routed = location.sites if sites else []
     edits = Edits(module_head=_header(analysis, project, scenario, label, exe, routed))
     for site in routed:
-        edits.expressions[analysis.lines.span(site.call)] = _change(site, exe)
+        edits.expressions[analysis.lines.span(site.call)] = change_of(site, exe)
     for place, name in _registrations(analysis, routed):
         edits.after.setdefault(place, []).append(f"{exe}.register({name})")
     entry = scenario.entry or analysis.unattended.entry
@@ -98,9 +98,7 @@ def route(analysis: Analysis, project: str, scenario: Scenario, label: str, site
     return text
 
 
-def _header(
-    analysis: Analysis, project: str, scenario: Scenario, label: str, exe: str, sites: list[Site]
-) -> str:
+def _header(analysis: Analysis, project: str, scenario: Scenario, label: str, exe: str, sites: list[Site]) -> str:
     """The traces' header: the executor, its record folder, and the script's own name, place and arguments."""
     script = analysis.script.resolve()
     unattended = analysis.unattended
@@ -142,7 +140,7 @@ def _methods(sites: list[Site]) -> dict[str, str]:
     return {s.interface.name: homes.get(s.interface.owner, "") for s in sites if s.kind == "method"}
 
 
-def _change(site: Site, exe: str) -> Change:
+def change_of(site: Site, exe: str) -> Change:
     """What becomes of a call's text: another callee, the interface's name, and names for positional arguments."""
     names = may_name(site.signature, site.call)
 
@@ -201,14 +199,19 @@ def _commas(arguments: list[cst.Arg]) -> list[cst.Arg]:
     comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
     missing = [isinstance(a.comma, cst.MaybeSentinel) for a in arguments]
     last = len(arguments) - 1
-    return [a.with_changes(comma=comma) if m and i < last else a for i, (a, m) in enumerate(zip(arguments, missing, strict=True))]
+    return [
+        a.with_changes(comma=comma) if m and i < last else a
+        for i, (a, m) in enumerate(zip(arguments, missing, strict=True))
+    ]
 
 
 def _registrations(analysis: Analysis, sites: list[Site]) -> list[tuple[tuple[int, int], str]]:
-    """After which statements an interface of the script's own is registered: its definition, or a rebound name's import."""
+    """After which statements a name is registered: an interface's definition, or the import of one that is rebound."""
     called = {s.interface.name for s in sites}
     found = [
-        (analysis.lines.start(node), node.name) for interface, node in analysis.location.defined if interface.name in called
+        (analysis.lines.start(node), node.name)
+        for interface, node in analysis.location.defined
+        if interface.name in called
     ]
     scopes = analysis.location.flow.scopes
     names = {s.call.func.id for s in sites if s.kind == "function" and isinstance(s.call.func, ast.Name)}

@@ -29,7 +29,10 @@ def sample_folder() -> Path:
 def _contents() -> list[tuple[str, bytes]]:
     pictures = [(f"images/test_image{suffix}", _picture(0, suffix)) for suffix in IMAGE_SUFFIXES]
     pictures += [(f"images/test_images/{i}.png", _picture(i, ".png")) for i in range(3)]
-    sounds = [("audios/test_audio.wav", _tone(440)), *((f"audios/test_audios/{i}.wav", _tone(220 * (i + 1))) for i in range(3))]
+    sounds = [
+        ("audios/test_audio.wav", _tone(440)),
+        *((f"audios/test_audios/{i}.wav", _tone(220 * (i + 1))) for i in range(3)),
+    ]
     video = _motion_jpeg([_picture(i, ".jpg") for i in range(_FRAMES)])
     videos = [("videos/test_video.avi", video), ("videos/test_videos/0.avi", video)]
     return [*pictures, *sounds, *videos, ("complete", b"")]
@@ -69,7 +72,9 @@ def _motion_jpeg(frames: list[bytes], rate: int = 8) -> bytes:
         return chunk(b"LIST", kind + b"".join(parts))
 
     largest = max(map(len, frames))
-    header = struct.pack("<14I", 1_000_000 // rate, largest * rate, 0, 0x10, len(frames), 0, 1, largest, _SIDE, _SIDE, *[0] * 4)
+    header = struct.pack(
+        "<14I", 1_000_000 // rate, largest * rate, 0, 0x10, len(frames), 0, 1, largest, _SIDE, _SIDE, *[0] * 4
+    )
     stream = struct.pack(
         "<4s4sIHHIIIIIIII4H", b"vids", b"MJPG", 0, 0, 0, 0, 1, rate, 0, len(frames), largest, 0, 0, 0, 0, _SIDE, _SIDE
     )

@@ -54,11 +54,15 @@ def parse_scenario(data: dict[str, Any], where: str) -> Scenario:
     interface = data.get("interface", [])
     ui = _table(data, "ui", where)
     if set(ui) - {"handler", "arguments"}:
-        raise UserError(f"{where}: [ui] has `handler` and `arguments`, not {min(set(ui) - {'handler', 'arguments'})!r}.")
+        raise UserError(
+            f"{where}: [ui] has `handler` and `arguments`, not {min(set(ui) - {'handler', 'arguments'})!r}."
+        )
     limits = _table(data, "limits", where)
     for name, value in limits.items():
         if name not in _LIMITS or isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
-            raise UserError(f"{where}: limit {name} = {value!r} is not one of {', '.join(_LIMITS)} with a positive number.")
+            raise UserError(
+                f"{where}: limit {name} = {value!r} is not one of {', '.join(_LIMITS)} with a positive number."
+            )
     entry, handler = data.get("entry", ""), ui.get("handler", "")
     if not isinstance(entry, str) or not isinstance(handler, str):
         raise UserError(f"{where}: `entry` and `ui.handler` are texts.")
@@ -90,7 +94,9 @@ def literal(value: Any) -> str:
     if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
         return f"float({str(value)!r})"
     if not isinstance(value, str | bool | int | float):
-        raise UserError(f"the value {value!r} cannot be written as a Python literal; use text, numbers, lists or tables.")
+        raise UserError(
+            f"the value {value!r} cannot be written as a Python literal; use text, numbers, lists or tables."
+        )
     return repr(value)
 
 
@@ -109,7 +115,7 @@ def _table(data: dict[str, Any], key: str, where: str) -> dict[str, Any]:
 
 
 def _flatten(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """TOML reads `main.num_samples = 1` as tables within tables; an inline table with a key that is no name is a value."""
+    """TOML reads `main.num_samples = 1` as tables in tables; an inline table with a key that is no name is a value."""
     flat: dict[str, Any] = {}
     for key, value in table.items():
         name = f"{prefix}{key}"

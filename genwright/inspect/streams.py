@@ -28,7 +28,7 @@ class _Counter:
 class RecordedGenerator(Generator):
     """A generator whose items are reported when it ends, fails or is closed."""
 
-    def __init__(self, generator: Generator, report: Report) -> None:
+    def __init__(self, generator: Any, report: Report) -> None:
         self._generator, self._counter = generator, _Counter(report)
 
     def send(self, value: Any, /) -> Any:
@@ -50,7 +50,7 @@ class RecordedGenerator(Generator):
 class RecordedAsyncGenerator(AsyncGenerator):
     """The same for an asynchronous generator."""
 
-    def __init__(self, generator: AsyncGenerator, report: Report) -> None:
+    def __init__(self, generator: Any, report: Report) -> None:
         self._generator, self._counter = generator, _Counter(report)
 
     async def asend(self, value: Any, /) -> Any:

@@ -5,11 +5,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from genwright.inspect.bind import Signature
-from genwright.inspect.commandline import CommandLine
-from genwright.inspect.evaluate import Evaluator, Unknown
-from genwright.inspect.flow import Flow, Local, Made, Member, Ref
-from genwright.inspect.locate import Location
+from genwright.inspect.evaluate import Evaluator
+from genwright.inspect.flow import Flow
+from genwright.inspect.options import CommandLine
+from genwright.inspect.pure import Unknown
 from genwright.inspect.scenario import Scenario
+from genwright.inspect.sites import Location
+from genwright.inspect.values import Local, Made, Member, Ref
 
 _ANSWERED = {"builtins.input", "getpass.getpass"}
 _WINDOWS = {"matplotlib.pyplot.show", "cv2.imshow", "cv2.waitKey", "webbrowser.open"}
@@ -88,26 +90,25 @@ def read_unattended(tree: ast.Module, location: Location, command_line: CommandL
     if command_line.kind:
         blockers.append(Blocker(command_line.kind, command_line.line, ""))
     for node in nodes:
-        text = ast.unparse(node)
         if isinstance(node, ast.Attribute):
             if Ref("sys.stdin") in flow.values(node) and isinstance(node.value, ast.Name):
                 reads.add("sys.stdin")
-                blockers.append(Blocker("input", node.lineno, text))
+                blockers.append(Blocker("input", node.lineno, ast.unparse(node)))
             continue
         names = {v.dotted for v in flow.values(node.func) if isinstance(v, Ref)}
         if names & _ANSWERED:
             reads |= names & _ANSWERED
-            blockers.append(Blocker("input", node.lineno, text))
+            blockers.append(Blocker("input", node.lineno, ast.unparse(node)))
         elif names & _WINDOWS or (isinstance(node.func, ast.Attribute) and node.func.attr == "mainloop"):
-            blockers.append(Blocker("window", node.lineno, text))
+            blockers.append(Blocker("window", node.lineno, ast.unparse(node)))
             if "matplotlib.pyplot.show" in names:
                 environment["MPLBACKEND"] = "Agg"
         elif names & _DEBUGGERS:
-            blockers.append(Blocker("debugger", node.lineno, text))
+            blockers.append(Blocker("debugger", node.lineno, ast.unparse(node)))
             environment["PYTHONBREAKPOINT"] = "0"
         elif _launches(node, flow):
             launches.append(node)
-            blockers.append(Blocker("ui", node.lineno, text))
+            blockers.append(Blocker("ui", node.lineno, ast.unparse(node)))
     page = _imports(tree, "streamlit")
     if page:
         blockers.append(Blocker("ui", page, "streamlit"))
@@ -122,7 +123,10 @@ def read_unattended(tree: ast.Module, location: Location, command_line: CommandL
 
 def _launches(call: ast.Call, flow: Flow) -> bool:
     return any(
-        isinstance(v, Member) and v.name == "launch" and isinstance(v.instance, Made) and v.instance.by.startswith("gradio.")
+        isinstance(v, Member)
+        and v.name == "launch"
+        and isinstance(v.instance, Made)
+        and v.instance.by.startswith("gradio.")
         for v in flow.values(call.func)
     )
 

@@ -9,7 +9,7 @@ from typing import Any
 from genwright.errors import UserError
 from genwright.inspect.analysis import Analysis
 from genwright.inspect.bind import Signature, may_name
-from genwright.inspect.locate import Site
+from genwright.inspect.sites import Site
 
 _OLDEST = (3, 10)
 
@@ -34,7 +34,9 @@ def verify(analysis: Analysis, text: str, sites: list[Site], header: Header) -> 
     if len(routed.calls) != len(sites):
         raise UserError(f"{name}: the rewrite has {len(routed.calls)} routed calls where {len(sites)} were located.")
     if ast.dump(restored) != ast.dump(expected):
-        raise UserError(f"{name}: the rewrite differs from the script in more than its routed calls; nothing is written.")
+        raise UserError(
+            f"{name}: the rewrite differs from the script in more than its routed calls; nothing is written."
+        )
     for (site, original), call in zip(canonical.calls, routed.calls, strict=True):
         before, after = _bound(site.signature, original), _bound(site.signature, call)
         if before is not None and after is not None and before != after:
@@ -127,8 +129,8 @@ class _Routed(ast.NodeTransformer):
             return self._seen(where, key, None, node.args, keywords)
         elif not self._is_exe(function, "run"):
             return node
-        key, *arguments = node.args
-        return self._seen(where, str(getattr(key, "value", "")), receiver, arguments, node.keywords)
+        name, *arguments = node.args
+        return self._seen(where, str(getattr(name, "value", "")), receiver, arguments, node.keywords)
 
     def _seen(
         self,
@@ -183,7 +185,8 @@ def _bound(signature: Signature | None, call: ast.Call) -> dict[str, Any] | None
         return None
     empty = inspect.Parameter.empty
     parameters = [
-        inspect.Parameter(p.name, p.kind, default=empty if p.default is None else p.default) for p in signature.parameters
+        inspect.Parameter(p.name, p.kind, default=empty if p.default is None else p.default)
+        for p in signature.parameters
     ]
     try:
         keywords = {k.arg: ast.dump(k.value) for k in call.keywords if k.arg}
