@@ -258,8 +258,12 @@ class _On:
 
     def run(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
         """Call the object's method."""
-        qualified = name if "." in name else f"{type(self._held).__name__}.{name}"
-        return self._executor._on(self._held, qualified, args, kwargs)
+        held = self._held
+        kind = vars(super)["__thisclass__"].__get__(held).__mro__[1] if isinstance(held, super) else type(held)
+        # An inherited method is the interface of the class that the manifest names.
+        names = [f"{owner.__name__}.{name}" for owner in kind.__mro__]
+        known = [n for n in names if n in self._executor._homes]
+        return self._executor._on(self._held, (known or names)[0], args, kwargs)
 
 
 class _Unrecorded:

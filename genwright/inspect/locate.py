@@ -133,10 +133,9 @@ class _Locator:
         interface, factory, _ = matches[0]
         also = sorted({m[0].name for m in matches} - {interface.name})
         also += sorted(_describe(v) for v in values if not self._match(v) and not isinstance(v, Items))
-        local = any(isinstance(v, Local) for v in values)
-        if interface.kind == "function" and local:
-            # A rebound global of the script is looked up when the call runs: whatever it was wrapped in is seen.
-            also = [a for a in also if not a.startswith("what ")]
+        if interface.kind == "function" and self._by_own_name(call.func, interface):
+            # The script's global is looked up when the call runs: whatever it is rebound to by then is seen.
+            also = []
         if also and interface.kind != "method":
             return Unresolved(call.lineno, text, f"may be {interface.name} or {also[0]}")
         if self._internal(call, interface):
@@ -183,6 +182,13 @@ class _Locator:
             return interface.module
         owner = references[0].rpartition(".")[0]
         return owner.rpartition(".")[0] if factory and interface.named_by(owner) else owner
+
+    def _by_own_name(self, function: ast.expr, interface: Interface) -> bool:
+        """Whether a call uses the very name under which the script defines the interface."""
+        if not isinstance(function, ast.Name) or function.id != interface.member:
+            return False
+        home = self.flow.scope(function).home(function.id)
+        return any(own.name == interface.name and self.flow.scope(node) is home for own, node in self._defined())
 
     def _near_miss(self, call: ast.Call, values: frozenset[Value], text: str) -> Unresolved | None:
         function = call.func
@@ -264,6 +270,8 @@ class _Locator:
             parent = self.flow.scopes.parent[node]
             if isinstance(parent, ast.Attribute) or (isinstance(parent, ast.Call) and parent.func is node):
                 continue
+            if self._is_parameter(node) or self._rebinds(node, parent):
+                continue
             wrapped = isinstance(parent, ast.Call) and any(
                 isinstance(v, Ref) and v.dotted in WRAPPERS for v in self.flow.values(parent.func)
             )
@@ -274,6 +282,21 @@ class _Locator:
                 reason = f"{crossing[0][0].name} is handed on as a value; calls made through it are not recorded"
                 found.append(Unresolved(node.lineno, ast.unparse(node), reason))
         return found
+
+    def _is_parameter(self, node: ast.AST) -> bool:
+        """Whether a name is a function's parameter: who handed it in has been told already."""
+        home = self.flow.scope(node).home(node.id) if isinstance(node, ast.Name) else None
+        arguments = getattr(home.node, "args", None) if home else None
+        return arguments is not None and any(
+            isinstance(a, ast.arg) and a.arg == getattr(node, "id", "") for a in ast.walk(arguments)
+        )
+
+    def _rebinds(self, node: ast.AST, parent: ast.AST) -> bool:
+        """`generate = wrap(generate)`: the calls by that name are still found."""
+        outer = self.flow.scopes.parent.get(parent)
+        if not isinstance(node, ast.Name) or not isinstance(parent, ast.Call) or not isinstance(outer, ast.Assign):
+            return False
+        return any(isinstance(t, ast.Name) and t.id == node.id for t in outer.targets)
 
     def _internal_name(self, node: ast.AST) -> bool:
         return any(self.flow.scopes.inside(node, definition) for _, definition in self._defined())

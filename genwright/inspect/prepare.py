@@ -14,17 +14,12 @@ from genwright.inspect.overrides import plan_overrides
 from genwright.inspect.scenario import Scenario, literal
 from genwright.inspect.unattended import Handler
 
+# fmt: off
 _PLAIN_PARENTS = (
-    ast.Assign,
-    ast.AnnAssign,
-    ast.keyword,
-    ast.Call,
-    ast.List,
-    ast.Tuple,
-    ast.Dict,
-    ast.Return,
-    ast.arguments,
+    ast.Assign, ast.AnnAssign, ast.keyword, ast.Call, ast.List, ast.Tuple, ast.Dict, ast.Return, ast.FunctionDef,
+    ast.AsyncFunctionDef,
 )
+# fmt: on
 
 
 @dataclass(frozen=True)

@@ -127,8 +127,10 @@ def _header(analysis: Analysis, project: str, scenario: Scenario, label: str, ex
     }
     shown = ", ".join(f"{key}={literal(value)}" for key, value in given.items() if value)
     lines.append(f"{exe}.setup({shown})")
+    if "builtins.input" in unattended.reads:
+        lines.append(f"input = {exe}.input")
     if unattended.reads:
-        lines += [f"input = {exe}.input", f"sys.stdin = {exe}.stdin"]
+        lines.append(f"sys.stdin = {exe}.stdin")
     if "getpass.getpass" in unattended.reads:
         lines += ["import getpass", f"getpass.getpass = {exe}.input"]
     return "\n".join(lines) + "\n"
@@ -162,7 +164,7 @@ def change_of(site: Site, exe: str) -> Change:
             receiver = node.func.value if by_attribute and isinstance(node.func, cst.Attribute) else node.func
             owner = cst.Call(cst.Attribute(cst.Name(exe), cst.Name("on")), [cst.Arg(receiver)])
         callee = node.func if site.interface.member != "__call__" else cst.Name(exe)
-        return node.with_changes(func=_attribute(callee, owner, "run"), args=_commas([_word(site.key), *arguments]))
+        return node.with_changes(func=_attribute(callee, owner, "run"), args=_commas([_word(site.word), *arguments]))
 
     return change
 

@@ -31,6 +31,11 @@ class Site:
         return {"class": "construction", "method": "method", "function": "function"}[self.interface.kind]
 
     @property
+    def word(self) -> str:
+        """What `run` is given: on a named object the bare method, since the object tells its class."""
+        return self.interface.member if self.on_object else self.key
+
+    @property
     def receiver(self) -> str:
         if self.kind != "method":
             return ""

@@ -174,7 +174,7 @@ class _Canonical(ast.NodeTransformer):
         if site.on_object:
             by_attribute = isinstance(node.func, ast.Attribute) and site.interface.member != "__call__"
             receiver = node.func.value if by_attribute and isinstance(node.func, ast.Attribute) else node.func
-        return _mark(site.key, receiver, arguments, [*named, *node.keywords])
+        return _mark(site.word, receiver, arguments, [*named, *node.keywords])
 
 
 def _bound(signature: Signature | None, call: ast.Call) -> dict[str, Any] | None:
