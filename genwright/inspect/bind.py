@@ -130,7 +130,7 @@ def bind(call: ast.Call, signature: Signature | None) -> Binding:
         arguments += [_keyword(k) for k in call.keywords]
         return Binding(tuple(arguments))
     positional = list(signature.positional)
-    names = {p.name for p in signature.parameters}
+    names = {p.name for p in signature.parameters if p.kind is not inspect.Parameter.POSITIONAL_ONLY}
     taken: set[str] = set()
     starred, problem = False, ""
     for argument in call.args:
@@ -147,11 +147,11 @@ def bind(call: ast.Call, signature: Signature | None) -> Binding:
         arguments.append(_keyword(keyword))
         if keyword.arg is None:
             starred = True
-        elif keyword.arg in taken:
+        elif keyword.arg in taken & names:
             problem = f"gets {keyword.arg!r} twice"
         elif keyword.arg not in names and not signature.has(inspect.Parameter.VAR_KEYWORD):
             problem = f"has no parameter {keyword.arg!r}"
-        else:
+        elif keyword.arg in names:
             taken.add(keyword.arg)
     missing = [p.name for p in signature.parameters if p.required and p.name not in taken]
     if missing and not starred and not problem:

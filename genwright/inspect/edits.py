@@ -61,8 +61,11 @@ def apply(source: str, edits: Edits, name: str) -> str:
         positions = MetadataWrapper(module, unsafe_skip_copy=True).resolve(PositionProvider)
         editor = _Editor(edits, positions, module)
         changed = module.visit(editor)
-    except (cst.ParserSyntaxError, cst.CSTValidationError, RecursionError) as error:
-        raise UserError(f"{name} is not Python that can be rewritten: {str(error).splitlines()[0]}.") from error
+    except cst.ParserSyntaxError as error:
+        reason = error.message.splitlines()[0]
+        raise UserError(f"{name} cannot be rewritten: libcst cannot read line {error.editor_line}: {reason}.") from error
+    except (cst.CSTValidationError, RecursionError) as error:
+        raise UserError(f"{name} cannot be rewritten: {str(error).splitlines()[0]}.") from error
     if editor.done != edits.count():
         raise UserError(f"{name}: {edits.count() - editor.done} of {edits.count()} planned edits found no place.")
     return changed.code

@@ -3,6 +3,7 @@
 It imports neither libcst nor torch, so a rewritten script needs only this package and the repository itself.
 """
 
+import contextlib
 import inspect
 import io
 import os
@@ -41,6 +42,7 @@ class Executor:
         self._answers: list[str] = []
         self.stdin = io.StringIO()
         self._ended = False
+        self._is_set_up = False
         self._folder.write_run(self._run())
 
     def setup(
@@ -52,6 +54,7 @@ class Executor:
         scenario: dict[str, Any] | None = None,
     ) -> None:
         """Tell where each interface lives (name: module), which arguments are files, and what the scenario gives."""
+        self._is_set_up = True
         self._homes |= interfaces or {}
         self._files |= {name: tuple(arguments) for name, arguments in (files or {}).items()}
         self._answers = list(answers or [])
@@ -195,11 +198,11 @@ class Executor:
 
     def _keep(self, name: str, made: Any) -> None:
         self._numbers[id(made)] = len(self._numbers) + 1
-        try:
-            # Only the script decides how long its object lives.
-            self._objects[name] = weakref.ref(made)
-        except TypeError:
-            self._objects[name] = lambda: made
+        self._objects[name] = lambda: made
+        if self._is_set_up:
+            # A rewritten script holds its objects itself, and decides how long they live.
+            with contextlib.suppress(TypeError):
+                self._objects[name] = weakref.ref(made)
 
     def _number(self, held: Any) -> int:
         return self._numbers.setdefault(id(held), len(self._numbers) + 1)

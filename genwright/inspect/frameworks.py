@@ -55,7 +55,8 @@ def _click_option(call: ast.Call, argument: bool, evaluator: Evaluator) -> Optio
     names = [a.value for a in call.args if isinstance(a, ast.Constant) and isinstance(a.value, str)]
     flags = tuple(part for n in names if n.startswith("-") for part in n.split("/"))
     plain = [n for n in names if not n.startswith("-")]
-    longest = max(flags, key=len, default="")
+    # `--loud/--quiet` is named after what switches it on.
+    longest = max((n.partition("/")[0] for n in names if n.startswith("-")), key=len, default="")
     settings = {k.arg: k.value for k in call.keywords if k.arg}
     values = {k: evaluator.value(v) for k, v in settings.items()}
     kind, choices = "str", ()

@@ -66,19 +66,14 @@ def _without(tree: ast.Module, header: Header, name: str) -> ast.Module:
     """The rewrite's statements without those of the header and the entry."""
     head, tail = ast.parse(header.head).body, ast.parse(header.tail).body
     body = tree.body
-    start = 1 if body and ast.get_docstring(tree, clean=False) is not None else 0
-    while start < len(body) and isinstance(body[start], ast.ImportFrom) and _module(body[start]) == "__future__":
-        start += 1
     end = len(body) - len(tail)
-    added = [*body[start : start + len(head)], *body[end:]]
-    if [ast.dump(n) for n in added] != [ast.dump(n) for n in [*head, *tail]]:
+    shown, wanted = [ast.dump(n) for n in body], [ast.dump(n) for n in head]
+    # In front of it stand at most the docstring and imports from __future__, with what shares their lines.
+    start = next((i for i in range(end) if shown[i : i + len(head)] == wanted), None)
+    if start is None or shown[end:] != [ast.dump(n) for n in tail]:
         raise UserError(f"{name}: the rewrite's header is not where it belongs; nothing is written.")
     tree.body = [*body[:start], *body[start + len(head) : end]]
     return tree
-
-
-def _module(node: ast.stmt) -> str | None:
-    return getattr(node, "module", None)
 
 
 def _mark(site_key: str, receiver: ast.expr | None, arguments: list[ast.expr], keywords: list[ast.keyword]) -> ast.Call:
