@@ -63,7 +63,9 @@ def apply(source: str, edits: Edits, name: str) -> str:
         changed = module.visit(editor)
     except cst.ParserSyntaxError as error:
         reason = error.message.splitlines()[0]
-        raise UserError(f"{name} cannot be rewritten: libcst cannot read line {error.editor_line}: {reason}.") from error
+        raise UserError(
+            f"{name} cannot be rewritten: libcst cannot read line {error.editor_line}: {reason}."
+        ) from error
     except (cst.CSTValidationError, RecursionError) as error:
         raise UserError(f"{name} cannot be rewritten: {str(error).splitlines()[0]}.") from error
     if editor.done != edits.count():

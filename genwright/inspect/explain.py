@@ -16,8 +16,7 @@ from genwright.inspect.pure import Unknown
 from genwright.inspect.resources import by_kind
 from genwright.inspect.rewrite import Rewrite, change_of, route
 from genwright.inspect.scenario import Scenario
-from genwright.inspect.values import Local
-from genwright.inspect.words import SENTENCES, STAGES
+from genwright.inspect.words import SENTENCES, STAGES, told
 
 
 def explain(rewrite: Rewrite, project: str, scenario: Scenario, language: str = "en") -> str:
@@ -25,7 +24,7 @@ def explain(rewrite: Rewrite, project: str, scenario: Scenario, language: str = 
     if language not in STAGES:
         raise UserError(f"explanations are written in {' or '.join(STAGES)}, not {language!r}.")
     started = time.perf_counter()
-    writer = _Writer(rewrite, scenario, SENTENCES[language])
+    writer = _Writer(rewrite, language)
     unattended = route(rewrite.analysis, project, scenario, "simulation", sites=False)
     parts = [
         writer.logic(),
@@ -119,9 +118,10 @@ def flow(analysis: Analysis) -> list[str]:
     def walk(body: list[ast.stmt]) -> None:
         for call in _calls(body):
             if call in sites:
-                reached.append(f"{sites[call].interface.name} (line {call.lineno})")
-            for value in location.flow.values(call.func) if call in location.flow.scopes.of_node else ():
-                node = value.node if isinstance(value, Local) else None
+                # What an interface does is on the model's side.
+                reached.append(f"{sites[call].interface.name}:{call.lineno}")
+                continue
+            for node in location.flow.definitions(call.func) if call in location.flow.scopes.of_node else ():
                 if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node not in seen:
                     seen.add(node)
                     reached.append(f"{node.name}()")
@@ -143,16 +143,22 @@ def plan(analysis: Analysis) -> Iterator[tuple[int, str, str]]:
     """Each site's text before and after."""
     for site in analysis.location.sites:
         before = ast.get_source_segment(analysis.source, site.call) or ""
-        after = change_of(site, "exe")(cst.parse_expression(before))
+        # In brackets, since a call may stand on several lines only inside the script's own.
+        call = cst.parse_expression(f"({before})").with_changes(lpar=[], rpar=[])
+        after = change_of(site, "exe")(call)
         yield site.call.lineno, before, cst.Module([]).code_for_node(after)
 
 
 class _Writer:
-    def __init__(self, rewrite: Rewrite, scenario: Scenario, words: dict[str, str]) -> None:
-        self.rewrite, self.analysis, self.scenario, self.words = rewrite, rewrite.analysis, scenario, words
+    def __init__(self, rewrite: Rewrite, language: str) -> None:
+        self.rewrite, self.analysis, self.language = rewrite, rewrite.analysis, language
 
     def say(self, key: str, **values: Any) -> str:
-        return self.words[key].format(**values)
+        return SENTENCES[self.language][key].format(**values)
+
+    def told(self, sentence: str) -> str:
+        """What another module said in English."""
+        return told(sentence, self.language)
 
     def logic(self) -> str:
         analysis, unattended = self.analysis, self.analysis.unattended
@@ -187,7 +193,7 @@ class _Writer:
                 shown = self.say("required") if option.required else default
                 lines.append(f"- `{option.label}` = {shown}" + (f": {option.help}" if option.help else ""))
         if self.rewrite.missing:
-            lines += ["", self.say("missing"), *(f"- {m}" for m in self.rewrite.missing)]
+            lines += ["", self.say("missing"), *(f"- {self.told(m)}" for m in self.rewrite.missing)]
         return "\n".join(lines)
 
     def sites(self) -> str:
@@ -199,13 +205,17 @@ class _Writer:
             arguments = ", ".join(f"`{a}`" for a in site.binding.arguments) or self.say("none")
             lines.append(f"  - {self.say('arguments', arguments=arguments)}")
             if site.binding.problem:
-                lines.append(f"  - {self.say('problem', problem=site.binding.problem)}")
+                lines.append(f"  - {self.say('problem', problem=self.told(site.binding.problem))}")
             if site.note:
-                lines.append(f"  - {site.note}")
+                lines.append(f"  - {self.told(site.note)}")
         lines = lines or [self.say("no_sites")]
         unresolved = self.analysis.location.unresolved
         if unresolved:
-            lines += ["", self.say("unresolved"), *(f"- {u.line}: `{u.text}`: {u.reason}" for u in unresolved)]
+            lines += [
+                "",
+                self.say("unresolved"),
+                *(f"- {u.line}: `{u.text}`: {self.told(u.reason)}" for u in unresolved),
+            ]
         return "\n".join(lines)
 
     def plan(self) -> str:

@@ -16,7 +16,7 @@ from genwright.inspect.values import Instance, Items, Local, Made, Member, Ref, 
 # fmt: off
 FLUENT = frozenset({
     "to", "eval", "train", "cuda", "cpu", "half", "float", "double", "bfloat16", "requires_grad_", "share_memory",
-    "share_memory_", "compile", "type", "queue",
+    "share_memory_", "compile", "queue",
 })
 # Functions that give back what they wrap.
 WRAPPERS = frozenset({
@@ -59,6 +59,11 @@ class Flow:
             self._memo[node] = _NOTHING  # a recursive question has no answer of its own
             self._memo[node] = self._evaluate(node)
         return self._memo[node]
+
+    def definitions(self, node: ast.expr) -> list[ast.AST]:
+        """The script's own functions and classes that an expression may be, in the order of their lines."""
+        found = [v.node for v in self.values(node) if isinstance(v, Local)]
+        return sorted(found, key=lambda n: (getattr(n, "lineno", 0), getattr(n, "col_offset", 0)))
 
     def callers(self, function: ast.AST) -> list[ast.Call]:
         """The calls that run one of the script's own functions, methods or constructors."""

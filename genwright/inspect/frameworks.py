@@ -9,7 +9,7 @@ from genwright.inspect.evaluate import Evaluator
 from genwright.inspect.flow import Flow
 from genwright.inspect.options import CommandLine, Option
 from genwright.inspect.pure import Unknown
-from genwright.inspect.values import Local, Made, Member, Ref
+from genwright.inspect.values import Made, Member, Ref
 
 
 def read_click(tree: ast.Module, flow: Flow, evaluator: Evaluator, calls: list[ast.Call]) -> CommandLine:
@@ -47,7 +47,7 @@ def read_click(tree: ast.Module, flow: Flow, evaluator: Evaluator, calls: list[a
 
 
 def _is_group(flow: Flow, receiver: ast.expr) -> bool:
-    nodes = [v.node for v in flow.values(receiver) if isinstance(v, Local)]
+    nodes = flow.definitions(receiver)
     return any("group" in ast.unparse(d) for n in nodes for d in getattr(n, "decorator_list", []))
 
 
@@ -79,7 +79,7 @@ def read_typer(tree: ast.Module, flow: Flow, evaluator: Evaluator, calls: list[a
     functions: list[ast.AST] = []
     for call in calls:
         if refers(flow, call.func, "typer.run") and call.args:
-            functions += [v.node for v in flow.values(call.args[0]) if isinstance(v, Local)]
+            functions += flow.definitions(call.args[0])
     for node in ast.walk(tree):
         for decorator in getattr(node, "decorator_list", []):
             target = decorator.func if isinstance(decorator, ast.Call) else decorator
@@ -137,7 +137,7 @@ def read_fire(tree: ast.Module, flow: Flow, evaluator: Evaluator, calls: list[as
     launches = [c for c in calls if refers(flow, c.func, "fire.Fire")]
     if not launches:
         return CommandLine()
-    targets = [v.node for a in launches[0].args[:1] for v in flow.values(a) if isinstance(v, Local)]
+    targets = [node for a in launches[0].args[:1] for node in flow.definitions(a)]
     options: list[Option] = []
     for node in targets:
         if isinstance(node, ast.ClassDef):

@@ -13,7 +13,6 @@ from genwright.inspect.locate import locate, parse
 from genwright.inspect.manifest import Interface, Manifest
 from genwright.inspect.repository import Repository
 from genwright.inspect.sites import Location
-from genwright.inspect.values import Local
 
 # fmt: off
 _VERBS = frozenset({
@@ -111,8 +110,7 @@ def _behind(location: Location) -> list[ast.AST]:
     for body in behind:  # grows while it is walked
         for node in ast.walk(body):
             if isinstance(node, ast.Call) and node in location.flow.scopes.of_node:
-                values = location.flow.values(node.func)
-                behind += [v.node for v in values if isinstance(v, Local) and v.node not in behind]
+                behind += [n for n in location.flow.definitions(node.func) if n not in behind]
     return behind
 
 

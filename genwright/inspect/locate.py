@@ -122,7 +122,7 @@ class _Locator:
 
     def _matches(self, call: ast.Call) -> list[tuple[Interface, str, Instance | None]]:
         found = [self._match(v) for v in self.flow.values(call.func)]
-        return sorted((m for m in found if m), key=lambda m: m[0].name)
+        return sorted((m for m in found if m), key=lambda m: (m[0].name, m[1]))
 
     def _site(self, call: ast.Call) -> Site | Unresolved | None:
         values = self.flow.values(call.func)

@@ -11,7 +11,7 @@ from genwright.inspect.options import CommandLine
 from genwright.inspect.pure import Unknown
 from genwright.inspect.scenario import Scenario
 from genwright.inspect.sites import Location
-from genwright.inspect.values import Local, Made, Member, Ref
+from genwright.inspect.values import Made, Member, Ref
 
 _ANSWERED = {"builtins.input", "getpass.getpass"}
 _WINDOWS = {"matplotlib.pyplot.show", "cv2.imshow", "cv2.waitKey", "webbrowser.open"}
@@ -158,8 +158,7 @@ def _handlers(tree: ast.Module, nodes: list[Any], flow: Flow) -> list[Handler]:
         candidates = [*call.args[:1], *([keywords["fn"]] if "fn" in keywords else [])]
         inputs = keywords.get("inputs", call.args[1] if len(call.args) > 1 else None)
         for candidate in candidates:
-            for value in flow.values(candidate):
-                function = value.node if isinstance(value, Local) else None
+            for function in flow.definitions(candidate):
                 name = ast.unparse(candidate)
                 if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef) and name not in found:
                     defaults, labels = _components(tree, inputs, function, evaluator)
@@ -211,7 +210,7 @@ def _entry(tree: ast.Module, location: Location) -> tuple[bool, str]:
         for node in ast.walk(statement):
             if not isinstance(node, ast.Call) or flow.scopes.of_node.get(node) is not flow.scopes.module:
                 continue
-            if node in sites or any(isinstance(v, Local) for v in flow.values(node.func)):
+            if node in sites or flow.definitions(node.func):
                 return True, ""
     uncalled = [f for f in functions if not flow.callers(f) and not any(p.required for p in Signature.of(f).parameters)]
     reaching = [f for f in uncalled if any(flow.scopes.inside(call, f) for call in sites)]

@@ -1,5 +1,7 @@
 """The sentences of an explanation, in English and in the language of the Inspection traces."""
 
+import re
+
 STAGES = {
     "en": [
         "Code logic analysis",
@@ -124,3 +126,36 @@ _ZH = {
 }
 
 SENTENCES = {"en": _EN, "zh": _ZH}
+
+# What the analysis says of a site, in the words of bind, locate and unattended.
+_TOLD_ZH = [
+    (r"may be (.+) or (.+)", r"可能是 \1 或 \2"),
+    (r"may also be (.+)", r"也可能是 \1"),
+    (r"what (.+) gives", r"\1 的返回值"),
+    (r"(.+) is called on an expression without a name", r"\1 在无名表达式上被调用"),
+    (r"(.+) is called inside an f-string; give it a line of its own", r"\1 在 f-string 内被调用；请单独成行"),
+    (r"nothing in the script defines (.+); it is taken from (.+)", r"脚本未定义 \1；取自 \2"),
+    (r"a command: its arguments come from the command line", r"命令：参数来自命令行"),
+    (r"called on the class itself, not on an object", r"在类本身而非对象上调用"),
+    (r"a method of (.+): nothing tells what it is", r"\1 的方法：无法得知其类型"),
+    (r"a method of (.+): it is what (.+) gives, whose class is not known", r"\1 的方法：来自 \2，类型未知"),
+    (r"nothing tells what (.+) is", r"无法得知 \1 是什么"),
+    (r"(.+) is handed on as a value; calls made through it are not recorded", r"\1 作为值传递；经由它的调用不被记录"),
+    (r"takes (\d+) positional arguments, the call has (\d+)", r"接受 \1 个位置参数，调用给出 \2 个"),
+    (r"gets (.+) twice", r"\1 被给出两次"),
+    (r"has no parameter (.+)", r"没有参数 \1"),
+    (r"lacks (.+)", r"缺少 \1"),
+    (r"ui\.handler \(one of (.+)\): .+", r"ui.handler（\1 之一）：代替用户界面被调用的函数"),
+    (r"ui\.arguments\.(\w+) of (\w+)(.*)", r"ui.arguments.\1（属于 \2）\3"),
+    (r"entry \(a Python expression\): .+", r"entry（Python 表达式）：脚本只有定义；请指明要运行的内容"),
+    (r"(.+) \(one of (.+)\): which command to run", r"\1（\2 之一）：要运行的命令"),
+]
+
+
+def told(sentence: str, language: str) -> str:
+    """A sentence of the analysis in another language; names, types and help texts stay as they are."""
+    for pattern, template in _TOLD_ZH if language == "zh" else ():
+        match = re.fullmatch(pattern, sentence)
+        if match:
+            return match.expand(template)
+    return sentence

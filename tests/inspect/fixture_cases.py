@@ -72,7 +72,13 @@ def run(arguments: list[str], folder: Path, answers: list[str] | None = None) ->
     # What a person would type; a rewritten script must not read it.
     typed = "".join(f"{a}\n" for a in answers) if answers is not None else "typed by nobody\n"
     done = subprocess.run(
-        [sys.executable, *arguments], cwd=folder, env=environment, input=typed, capture_output=True, text=True, timeout=60
+        [sys.executable, *arguments],
+        cwd=folder,
+        env=environment,
+        input=typed,
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     seen = [tuple(json.loads(line)) for line in log.read_text().splitlines()] if log.exists() else []
     runs = sorted((folder / "records").glob("*/*")) if (folder / "records").exists() else []

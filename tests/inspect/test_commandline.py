@@ -120,9 +120,10 @@ def test_nothing_of_the_repository_runs(tmp_path: Path) -> None:
     """The interpreter computes; it never calls what the script brings along."""
     script = tmp_path / "script.py"
     script.write_text(
-        "import argparse, os, pathlib\nopen('made', 'w')\nos.system('touch made')\npathlib.Path('made').write_text('')\n"
-        "x = [0] * 10**12\ny = 'a'.join(str(i) for i in range(10**9))\nwhile True: pass\n"
-        "p = argparse.ArgumentParser()\np.add_argument('--x', default=__import__('os').system('touch made'))\np.parse_args()\n"
+        "import argparse, os, pathlib\nopen('made', 'w')\nos.system('touch made')\n"
+        "pathlib.Path('made').write_text('')\nwhile True: pass\n"
+        "x = [0] * 10**12\ny = 'a'.join(str(i) for i in range(10**9))\np = argparse.ArgumentParser()\n"
+        "p.add_argument('--x', default=__import__('os').system('touch made'))\np.parse_args()\n"
     )
     assert [o.name for o in read(script).options] == ["x"]
     assert not (tmp_path / "made").exists() and not Path("made").exists()
@@ -158,5 +159,3 @@ def test_defaults_of_click_and_typer() -> None:
     typer = {o.name: o for o in read(PROJECT / "typer_command.py").options}
     assert (typer["tokens"].default, typer["style"].default, typer["seed"].default) == (2, "plain", None)
     assert typer["style"].help == "The style." and typer["tokens"].flags == ("--tokens",)
-
-

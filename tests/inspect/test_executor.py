@@ -171,8 +171,8 @@ def test_answers_then_an_explicit_end(exe: Executor, capsys: pytest.CaptureFixtu
 def test_a_run_that_is_out_of_answers_ends_well(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
-        "from Inspection.core.executor import Executor\nexe = Executor('demo', 'simulation')\nexe.setup(answers=['a'])\n"
-        "while True: print(exe.input('> '))\n"
+        "from Inspection.core.executor import Executor\nexe = Executor('demo', 'simulation')\n"
+        "exe.setup(answers=['a'])\nwhile True: print(exe.input('> '))\n"
     )
     done = subprocess.run(
         [sys.executable, str(script)], cwd=tmp_path, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True
@@ -199,6 +199,8 @@ def test_arrays_are_summarised_without_torch(exe: Executor, monkeypatch: pytest.
 
 
 def test_the_executor_imports_neither_libcst_nor_torch() -> None:
-    code = "import sys, Inspection.core.executor; print(sorted({'libcst', 'torch', 'numpy', 'typer'} & set(sys.modules)))"
+    code = (
+        "import sys, Inspection.core.executor; print(sorted({'libcst', 'torch', 'numpy', 'typer'} & set(sys.modules)))"
+    )
     done = subprocess.run([sys.executable, "-c", code], cwd=PROJECT, env={"PYTHONPATH": str(ROOT)}, capture_output=True)
     assert done.stdout.strip() == b"[]", done.stderr

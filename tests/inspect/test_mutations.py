@@ -16,7 +16,25 @@ from genwright.inspect.rewrite import rewrite
 
 COUNT, BATCHES = 500, 10
 Mutation = Callable[[random.Random, str], str]
-TOKENS = ["(", ")", "*", "**", "=", ",", ":", "lambda x: ", "await ", "yield ", "generate", "model", "'", '"""', "\\", "é", "\t"]
+TOKENS = [
+    "(",
+    ")",
+    "*",
+    "**",
+    "=",
+    ",",
+    ":",
+    "lambda x: ",
+    "await ",
+    "yield ",
+    "generate",
+    "model",
+    "'",
+    '"""',
+    "\\",
+    "é",
+    "\t",
+]
 
 
 def drop_line(random: random.Random, source: str) -> str:
@@ -59,7 +77,9 @@ class _Change(ast.NodeTransformer):
         other = ast.Call(ast.Name("generate", ast.Load()), [ast.Constant("nested")], [])
         match self.random.randrange(8):
             case 0:
-                return ast.Call(node.func, [*node.args, ast.Starred(ast.List([], ast.Load()), ast.Load())], node.keywords)
+                return ast.Call(
+                    node.func, [*node.args, ast.Starred(ast.List([], ast.Load()), ast.Load())], node.keywords
+                )
             case 1:
                 return ast.Call(node.func, node.args, [*node.keywords, ast.keyword(None, ast.Dict([], []))])
             case 2:

@@ -1,7 +1,7 @@
 """The original scripts of public repositories, read from the folder that GENWRIGHT_PUBLIC_SCRIPTS names.
 
-It holds checkouts: gpt-fast, FlexLLMGen, consistency_models, DeepSeek-V3, pytorch and Inspection_release. What is expected here
-was checked by hand; docs/inspect-projects.md tells how.
+It holds checkouts: gpt-fast, FlexLLMGen, consistency_models, DeepSeek-V3, pytorch and Inspection_release. What is
+expected here was checked by hand; docs/inspect-projects.md tells how.
 """
 
 import ast
