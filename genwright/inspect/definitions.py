@@ -3,6 +3,7 @@
 import ast
 from dataclasses import dataclass, field
 
+from genwright.errors import UserError
 from genwright.inspect.bind import Signature
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -107,9 +108,14 @@ def _constructs(value: ast.expr, names: set[str]) -> bool:
 
 
 def _fields(node: ast.ClassDef) -> Signature | None:
-    """A dataclass's constructor takes its fields; another class without `__init__` may inherit one we cannot see."""
+    """A dataclass's constructor takes its fields; what a class inherits cannot be seen from here."""
+    if node.bases:
+        return None
     if not any("dataclass" in d for d in _decorators(node)):
-        return Signature(()) if not node.bases else None
+        return Signature(())
     fields = [n for n in node.body if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name)]
-    text = ", ".join(ast.unparse(f) for f in fields)
-    return Signature.parse(f"({text})")
+    taken = [f for f in fields if "ClassVar" not in ast.unparse(f.annotation) and "init=False" not in ast.unparse(f)]
+    try:
+        return Signature.parse(f"({', '.join(map(ast.unparse, taken))})")
+    except UserError:  # keyword-only fields, told elsewhere
+        return None

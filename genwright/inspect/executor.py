@@ -6,6 +6,7 @@ It imports neither libcst nor torch, so a rewritten script needs only this packa
 import contextlib
 import inspect
 import io
+import itertools
 import os
 import sys
 import types
@@ -38,7 +39,7 @@ class Executor:
         self._homes: dict[str, str] = {}
         self._objects: dict[str, Callable[[], Any]] = {}
         self._numbers: dict[int, int] = {}
-        self._count = 0
+        self._next = itertools.count(1)  # atomic, for scripts with threads
         self._answers: list[str] = []
         self.stdin = io.StringIO()
         self._ended = False
@@ -148,8 +149,7 @@ class Executor:
         sys.__excepthook__(kind, error, trace)
 
     def _event(self, event: str, prompt: str, answer: str | None) -> None:
-        self._count += 1
-        self._folder.write(Record(self._count, event, "input", [prompt], {}, status="returned", result=answer))
+        self._folder.write(Record(next(self._next), event, "input", [prompt], {}, status="returned", result=answer))
 
     def _qualified(self, name: str) -> str:
         """`generate` is `OptLM.generate` when that is the only interface of the name."""
@@ -222,9 +222,8 @@ class Executor:
     ) -> Any:
         if isinstance(target, _Unrecorded):
             return target.target(*args, **kwargs)
-        self._count += 1
         keywords = {k: summarise(v) for k, v in kwargs.items()}
-        record = Record(self._count, event, name, [summarise(a) for a in args], keywords, number)
+        record = Record(next(self._next), event, name, [summarise(a) for a in args], keywords, number)
         finish = Finish(self._folder, record, self._paths(name, args, kwargs), Path(self.now_record_path))
         self._folder.write(record)
         try:

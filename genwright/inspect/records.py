@@ -1,5 +1,6 @@
 """Records: one JSON file for the run, one for each call, in a fresh folder."""
 
+import contextlib
 import hashlib
 import json
 import os
@@ -10,7 +11,7 @@ from typing import Any
 
 from genwright.errors import UserError
 
-_HASHED = 1 << 28  # bytes of a file that are hashed
+_HASHED = 1 << 26  # bytes of a file that are hashed
 
 
 @dataclass
@@ -74,10 +75,13 @@ def stamp(path: Path) -> tuple[int, int] | None:
 
 def describe_file(path: Path, argument: str, written: bool) -> dict[str, Any]:
     """A file that a call was given or wrote."""
-    size = path.stat().st_size if path.is_file() else None
-    entry: dict[str, Any] = {"path": str(path), "argument": argument, "written": written, "bytes": size}
-    if size is not None and size <= _HASHED:
-        entry["sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
+    entry: dict[str, Any] = {"path": str(path), "argument": argument, "written": written, "bytes": None}
+    # What may not be read is told without its content.
+    with contextlib.suppress(OSError):
+        if path.is_file():
+            entry["bytes"] = path.stat().st_size
+            if entry["bytes"] <= _HASHED:
+                entry["sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
     return entry
 
 

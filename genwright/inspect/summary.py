@@ -11,7 +11,7 @@ from typing import Any
 _TEXT = 2000
 _ITEMS = 32
 _DEPTH = 5
-_HASHED = 1 << 26  # bytes of an array that are hashed
+_HASHED = 1 << 22  # bytes of an array that are hashed; a call's arguments may hold many
 
 
 def summarise(value: Any, depth: int = 0) -> Any:
@@ -79,9 +79,10 @@ def _array(value: Any) -> dict[str, Any]:
             return summary
         array = value.detach().contiguous().view(torch.uint8) if value.numel() and value.dim() else value.detach()
         array = array.reshape(-1).numpy() if value.dim() else array.float().numpy()
-    data = array.tobytes() if hasattr(array, "tobytes") and array.nbytes <= _HASHED else None
-    if data is not None:
-        summary["sha256"] = hashlib.sha256(data).hexdigest()
+    # An array of objects holds addresses, which differ from run to run.
+    plain = hasattr(array, "tobytes") and not getattr(array.dtype, "hasobject", False)
+    if plain and array.nbytes <= _HASHED:
+        summary["sha256"] = hashlib.sha256(array.tobytes()).hexdigest()
     return summary
 
 

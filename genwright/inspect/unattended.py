@@ -213,7 +213,7 @@ def _entry(tree: ast.Module, location: Location) -> tuple[bool, str]:
             if node in sites or flow.definitions(node.func):
                 return True, ""
     uncalled = [f for f in functions if not flow.callers(f) and not any(p.required for p in Signature.of(f).parameters)]
-    reaching = [f for f in uncalled if any(flow.scopes.inside(call, f) for call in sites)]
+    reaching = [f for f in uncalled if _reaches(f, sites, flow, set())]
     named = [f for f in uncalled if f.name in _ENTRY_NAMES]
     for candidates in (named, reaching):
         if len(candidates) == 1:
@@ -222,3 +222,12 @@ def _entry(tree: ast.Module, location: Location) -> tuple[bool, str]:
             return False, f"__import__('asyncio').run({chosen.name}())" if is_async else f"{chosen.name}()"
     # Without a site there is nothing to reach.
     return not sites, ""
+
+
+def _reaches(function: ast.AST, sites: set[ast.Call], flow: Flow, seen: set[ast.AST]) -> bool:
+    """Whether a function calls an interface, itself or through others of the script."""
+    if function in seen:
+        return False
+    seen.add(function)
+    calls = [n for n in ast.walk(function) if isinstance(n, ast.Call)]
+    return any(c in sites or any(_reaches(d, sites, flow, seen) for d in flow.definitions(c.func)) for c in calls)
