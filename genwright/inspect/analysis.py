@@ -54,6 +54,6 @@ def analyse(source: str, script: Path, manifest: Manifest, repository: Repositor
         repository,
         location,
         read_unattended(tree, location, command_line),
-        find_outputs(tree, location.flow, command_line),
+        find_outputs(location.flow, command_line),
         find_resources(tree, location.flow.scopes),
     )

@@ -14,20 +14,20 @@ from genwright.inspect.repository import Repository
 
 def read_command_line(tree: ast.Module, flow: Flow, repository: Repository | None, file: Path | None) -> CommandLine:
     """Find which library reads the command line, and every option of it."""
-    calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call) and n in flow.scopes.of_node]
+    calls = [n for n in flow.nodes if isinstance(n, ast.Call)]
     evaluator = Evaluator(tree, repository, file)
     builders = [c for c in calls if refers(flow, c.func, "argparse.ArgumentParser")]
     if builders:
-        functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)]
-        evaluator.call_remaining([f for f in functions if any(b in ast.walk(f) for b in builders)])
+        functions = [n for n in flow.nodes if isinstance(n, ast.FunctionDef)]
+        evaluator.call_remaining([f for f in functions if any(flow.scopes.inside(b, f) for b in builders)])
         parsers = [p for p in evaluator.parsers if p.parsed] or evaluator.parsers
         options = _of_parser(parsers[0]) if parsers else ()
         return CommandLine("argparse", options, builders[0].lineno, parsers[0] if parsers else None)
     for read in (read_click, read_typer, read_fire):
-        found = read(tree, flow, evaluator, calls)
+        found = read(flow, evaluator, calls)
         if found.kind:
             return found
-    return _argv(tree, flow)
+    return _argv(flow)
 
 
 def _of_parser(parser: argparse.ArgumentParser, command: str = "") -> tuple[Option, ...]:
@@ -69,13 +69,11 @@ def _of_action(parser: argparse.ArgumentParser, action: argparse.Action, command
     )
 
 
-def _argv(tree: ast.Module, flow: Flow) -> CommandLine:
+def _argv(flow: Flow) -> CommandLine:
     """`sys.argv[1]` must be there unless the script looks at how many there are."""
     indices: dict[int, int] = {}
     measured = False
-    for node in ast.walk(tree):
-        if node not in flow.scopes.of_node:
-            continue
+    for node in flow.nodes:
         if isinstance(node, ast.Subscript) and refers(flow, node.value, "sys.argv"):
             index = node.slice.value if isinstance(node.slice, ast.Constant) else None
             if isinstance(index, int) and index > 0:

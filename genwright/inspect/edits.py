@@ -1,5 +1,6 @@
 """Edits of a script on libcst, asked for by positions of Python's own syntax tree; all else stays to the letter."""
 
+import ast
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -53,24 +54,83 @@ class Edits:
         inserted = [*self.heads.values(), *self.tails.values(), *self.after.values()]
         return len(self.expressions) + len(self.values) + len(self.defaults) + sum(map(len, inserted))
 
+    def within(self, first: int, last: int) -> "Edits":
+        """The edits of some lines, counted from the first of them; the module's head and tail are no line's."""
+        back = first - 1
+
+        def places(table: dict[Place, Any]) -> dict[Place, Any]:
+            return {(line - back, column): v for (line, column), v in table.items() if first <= line <= last}
+
+        return Edits(
+            {(a - back, b, c - back, d): v for (a, b, c, d), v in self.expressions.items() if first <= a <= last},
+            places(self.values),
+            places(self.defaults),
+            places(self.heads),
+            places(self.tails),
+            places(self.after),
+        )
+
 
 def apply(source: str, edits: Edits, name: str) -> str:
     """The edited source; a script that libcst cannot read, or an edit that finds no place, is one sentence."""
+    # Only top-level statements with an edit go through libcst, which takes its time; lines end as the script ends them.
+    lines = re.split(r"(?<=\n)|(?<=\r)(?!\n)", source)
+    newline = next((e for e in ("\r\n", "\n", "\r") if e in source), "\n")
+    statements = _ranges(ast.parse(source))
+    done = 0
+    for first, last in statements:
+        own = edits.within(first, last)
+        if own.count():
+            lines[first - 1 : last] = ["".join(lines[first - 1 : last]), *[""] * (last - first)]
+            lines[first - 1], count = _edited(lines[first - 1], own, name, first)
+            done += count
+    if done != edits.count():
+        raise UserError(f"{name}: {edits.count() - done} of {edits.count()} planned edits found no place.")
+    if edits.module_head:
+        at = _head(ast.parse(source), statements)
+        if at and not lines[at - 1].endswith(("\n", "\r")) and "".join(lines[:at]):
+            lines[at - 1] += newline
+        lines.insert(at, edits.module_head.replace("\n", newline))
+    text = "".join(lines)
+    if edits.module_tail:
+        text += ("" if text.endswith(("\n", "\r")) else newline) + edits.module_tail.replace("\n", newline)
+    return text
+
+
+def _ranges(tree: ast.Module) -> list[tuple[int, int]]:
+    """The first and last line of each top-level statement, decorators included; those that share a line go together."""
+    ranges: list[tuple[int, int]] = []
+    for node in tree.body:
+        first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))])
+        last = node.end_lineno or first
+        if ranges and first <= ranges[-1][1]:
+            first, last = ranges[-1][0], max(last, ranges.pop()[1])
+        ranges.append((first, last))
+    return ranges
+
+
+def _head(tree: ast.Module, ranges: list[tuple[int, int]]) -> int:
+    """How many lines stand in front of the module's head: its docstring and imports from __future__, or comments."""
+    kept = 1 if ast.get_docstring(tree, clean=False) is not None else 0
+    while kept < len(tree.body) and getattr(tree.body[kept], "module", None) == "__future__":
+        kept += 1
+    if not kept:
+        return ranges[0][0] - 1 if ranges else 0
+    line = tree.body[kept - 1].lineno
+    return next(last for first, last in ranges if first <= line <= last)
+
+
+def _edited(text: str, edits: Edits, name: str, first: int) -> tuple[str, int]:
+    """One statement's text after its edits, and how many of them found their place."""
     try:
-        module = cst.parse_module(source)
-        positions = MetadataWrapper(module, unsafe_skip_copy=True).resolve(PositionProvider)
-        editor = _Editor(edits, positions, module)
-        changed = module.visit(editor)
+        module = cst.parse_module(text)
+        editor = _Editor(edits, MetadataWrapper(module, unsafe_skip_copy=True).resolve(PositionProvider), module)
+        return module.visit(editor).code, editor.done
     except cst.ParserSyntaxError as error:
-        reason = error.message.splitlines()[0]
-        raise UserError(
-            f"{name} cannot be rewritten: libcst cannot read line {error.editor_line}: {reason}."
-        ) from error
+        line, reason = first - 1 + error.editor_line, error.message.splitlines()[0]
+        raise UserError(f"{name} cannot be rewritten: libcst cannot read line {line}: {reason}.") from error
     except (cst.CSTValidationError, RecursionError) as error:
         raise UserError(f"{name} cannot be rewritten: {str(error).splitlines()[0]}.") from error
-    if editor.done != edits.count():
-        raise UserError(f"{name}: {edits.count() - editor.done} of {edits.count()} planned edits found no place.")
-    return changed.code
 
 
 def expression(text: str) -> cst.BaseExpression:
@@ -188,18 +248,6 @@ class _Editor(cst.CSTTransformer):
         block = _block(updated_node)
         return block.with_changes(body=[*block.body, *self._statements(new)])
 
-    def leave_Module(self, original_node: cst.Module, updated_node: cst.Module) -> cst.Module:
-        body = list(updated_node.body)
-        config = self.module.config_for_parsing
-        if self.edits.module_head:
-            at = 1 if body and _is_docstring(body[0]) else 0
-            while at < len(body) and _is_future(body[at]):
-                at += 1
-            body[at:at] = cst.parse_module(self.edits.module_head, config=config).body
-        if self.edits.module_tail:
-            body += cst.parse_module(self.edits.module_tail, config=config).body
-        return updated_node.with_changes(body=body)
-
 
 def _block(body: cst.BaseSuite) -> cst.IndentedBlock:
     """A body as an indented block; `class A: pass` becomes one of several lines."""
@@ -217,10 +265,3 @@ def _is_docstring(statement: cst.CSTNode) -> bool:
     return isinstance(value, cst.ConcatenatedString) or (
         isinstance(value, cst.SimpleString) and "b" not in value.prefix.lower()
     )
-
-
-def _is_future(statement: cst.CSTNode) -> bool:
-    if not isinstance(statement, cst.SimpleStatementLine):
-        return False
-    part = statement.body[0]
-    return isinstance(part, cst.ImportFrom) and part.module is not None and part.module.value == "__future__"

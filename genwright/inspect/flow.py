@@ -24,6 +24,11 @@ WRAPPERS = frozenset({
 })
 # fmt: on
 _ROUNDS = 12
+# The nodes that carry values from one place to another.
+_CARRIERS = (
+    *(ast.Assign, ast.AnnAssign, ast.NamedExpr, ast.For, ast.AsyncFor, ast.comprehension, ast.withitem, ast.Import),
+    *(ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Return, ast.Lambda, ast.Call),
+)
 
 
 _NOTHING: Values = frozenset()
@@ -39,14 +44,15 @@ class Flow:
         self._attributes: dict[tuple[ast.AST, str], Values] = defaultdict(frozenset)
         self._returns: dict[ast.AST, Values] = defaultdict(frozenset)
         self._changed = True
-        self._nodes = [n for n in ast.walk(tree) if n in self.scopes.of_node]
+        self.nodes = [n for n in ast.walk(tree) if n in self.scopes.of_node]
         self._memo: dict[ast.expr, Values] = {}
+        carriers = [n for n in self.nodes if isinstance(n, _CARRIERS)]
         for _ in range(_ROUNDS):
             if not self._changed:
                 break
             self._changed = False
             self._memo.clear()
-            for node in self._nodes:
+            for node in carriers:
                 self._transfer(node)
         self._memo.clear()
 
@@ -67,7 +73,7 @@ class Flow:
 
     def callers(self, function: ast.AST) -> list[ast.Call]:
         """The calls that run one of the script's own functions, methods or constructors."""
-        calls = [n for n in self._nodes if isinstance(n, ast.Call)]
+        calls = [n for n in self.nodes if isinstance(n, ast.Call)]
         return [c for c in calls if any(t is function for t, _ in self._targets(c))]
 
     def _evaluate(self, node: ast.expr) -> Values:

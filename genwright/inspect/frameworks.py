@@ -12,9 +12,9 @@ from genwright.inspect.pure import Unknown
 from genwright.inspect.values import Made, Member, Ref
 
 
-def read_click(tree: ast.Module, flow: Flow, evaluator: Evaluator, calls: list[ast.Call]) -> CommandLine:
+def read_click(flow: Flow, evaluator: Evaluator, calls: list[ast.Call]) -> CommandLine:
     commands: list[tuple[str, list[Option], int, bool]] = []
-    for node in ast.walk(tree):
+    for node in flow.nodes:
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             continue
         options: list[Option] = []
@@ -75,12 +75,12 @@ def _click_option(call: ast.Call, argument: bool, evaluator: Evaluator) -> Optio
     return Option(name, flags, kind, default, required is True, choices, str(values.get("help") or ""), not is_flag)
 
 
-def read_typer(tree: ast.Module, flow: Flow, evaluator: Evaluator, calls: list[ast.Call]) -> CommandLine:
+def read_typer(flow: Flow, evaluator: Evaluator, calls: list[ast.Call]) -> CommandLine:
     functions: list[ast.AST] = []
     for call in calls:
         if refers(flow, call.func, "typer.run") and call.args:
             functions += flow.definitions(call.args[0])
-    for node in ast.walk(tree):
+    for node in flow.nodes:
         for decorator in getattr(node, "decorator_list", []):
             target = decorator.func if isinstance(decorator, ast.Call) else decorator
             values = flow.values(target) if isinstance(target, ast.Attribute) else frozenset()
@@ -133,7 +133,7 @@ def _typer_options(function: ast.FunctionDef | ast.AsyncFunctionDef, evaluator: 
     return options
 
 
-def read_fire(tree: ast.Module, flow: Flow, evaluator: Evaluator, calls: list[ast.Call]) -> CommandLine:
+def read_fire(flow: Flow, evaluator: Evaluator, calls: list[ast.Call]) -> CommandLine:
     launches = [c for c in calls if refers(flow, c.func, "fire.Fire")]
     if not launches:
         return CommandLine()

@@ -32,7 +32,7 @@ class _Locator:
         self.classes = manifest.classes()
         self.members = {i.member for i in manifest.interfaces if i.kind == "method"} - {"__call__"}
         self.flow = Flow(tree, package, self._makes)
-        self.nodes = [n for n in ast.walk(tree) if n in self.flow.scopes.of_node]
+        self.nodes = self.flow.nodes
         self.created: dict[str, list[ast.Call]] = {}
 
     def location(self) -> Location:
@@ -286,10 +286,7 @@ class _Locator:
     def _is_parameter(self, node: ast.AST) -> bool:
         """Whether a name is a function's parameter: who handed it in has been told already."""
         home = self.flow.scope(node).home(node.id) if isinstance(node, ast.Name) else None
-        arguments = getattr(home.node, "args", None) if home else None
-        return arguments is not None and any(
-            isinstance(a, ast.arg) and a.arg == getattr(node, "id", "") for a in ast.walk(arguments)
-        )
+        return home is not None and getattr(node, "id", "") in home.parameters
 
     def _rebinds(self, node: ast.AST, parent: ast.AST) -> bool:
         """`generate = wrap(generate)`: the calls by that name are still found."""

@@ -51,11 +51,11 @@ class Output:
         return vars(self)
 
 
-def find_outputs(tree: ast.Module, flow: Flow, command_line: CommandLine) -> list[Output]:
+def find_outputs(flow: Flow, command_line: CommandLine) -> list[Output]:
     """The outputs in the order of their lines."""
     found = []
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.Call) or node not in flow.scopes.of_node:
+    for node in flow.nodes:
+        if not isinstance(node, ast.Call):
             continue
         path = _path(node, flow)
         if path is not None:

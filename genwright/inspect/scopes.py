@@ -14,6 +14,7 @@ class Scope:
     parent: "Scope | None"
     bound: set[str] = field(default_factory=set)
     declared: dict[str, str] = field(default_factory=dict)
+    parameters: set[str] = field(default_factory=set)
 
     @property
     def is_class(self) -> bool:
@@ -95,6 +96,7 @@ class Scopes(ast.NodeVisitor):
 
     def visit_arg(self, node: ast.arg) -> None:
         self._scope.bound.add(node.arg)
+        self._scope.parameters.add(node.arg)
         self.generic_visit(node)
 
     def visit_Name(self, node: ast.Name) -> None:

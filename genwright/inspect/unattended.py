@@ -82,7 +82,7 @@ def read_unattended(tree: ast.Module, location: Location, command_line: CommandL
     """Find input, user interfaces, windows and debuggers, and how the script starts."""
     flow = location.flow
     nodes = sorted(
-        (n for n in ast.walk(tree) if n in flow.scopes.of_node and isinstance(n, ast.Call | ast.Attribute)),
+        (n for n in flow.nodes if isinstance(n, ast.Call | ast.Attribute)),
         key=lambda n: (n.lineno, n.col_offset),
     )
     reads, launches, blockers = set[str](), list[ast.Call](), list[Blocker]()

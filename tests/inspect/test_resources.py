@@ -109,7 +109,7 @@ json.loads(text).save(3)
 def test_outputs_and_where_they_go() -> None:
     tree = ast.parse(OUTPUTS)
     options = CommandLine("argparse", (Option("outfile", ("--outfile",), default="voice.wav"),))
-    found = find_outputs(tree, Flow(tree, "", lambda _: None), options)
+    found = find_outputs(Flow(tree, "", lambda _: None), options)
     assert [(o.kind, o.text, o.goes_to) for o in found] == [
         ("variable", "out_path", "os.path.join('results', 'x.npz')"),
         ("literal", "'./swapped.jpg'", "./swapped.jpg"),
