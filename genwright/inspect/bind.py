@@ -107,7 +107,6 @@ class Argument:
 
     parameter: str | None
     value: str
-    keyword: str | None = None
     star: str = ""
 
     def __str__(self) -> str:
@@ -186,4 +185,4 @@ def _positional(parameter: str | None, argument: ast.expr) -> Argument:
 
 def _keyword(keyword: ast.keyword) -> Argument:
     star = "" if keyword.arg else "**"
-    return Argument(keyword.arg, ast.unparse(keyword.value), keyword=keyword.arg, star=star)
+    return Argument(keyword.arg, ast.unparse(keyword.value), star)

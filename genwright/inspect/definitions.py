@@ -20,7 +20,6 @@ class Definition:
     line: int
     summary: str = ""
     decorators: tuple[str, ...] = ()
-    bases: tuple[str, ...] = ()
     factories: dict[str, Signature | None] = field(default_factory=dict)
 
     @property
@@ -52,9 +51,8 @@ def _class(node: ast.ClassDef, module: str, functions: list[Function]) -> list[D
     for function in functions:
         if _makes(function, {node.name}):
             factories[function.name] = Signature.of(function)
-    bases = tuple(ast.unparse(b) for b in node.bases)
     constructor = Signature.of(methods["__init__"], bound=True) if "__init__" in methods else _fields(node)
-    found = [_definition(node, node.name, "class", module, constructor, bases, factories)]
+    found = [_definition(node, node.name, "class", module, constructor, factories)]
     for name, method in methods.items():
         if not name.startswith("_") and name not in factories and "property" not in _decorators(method):
             bound = "staticmethod" not in _decorators(method)
@@ -75,12 +73,11 @@ def _definition(
     kind: str,
     module: str,
     signature: Signature | None,
-    bases: tuple[str, ...] = (),
     factories: dict[str, Signature | None] | None = None,
 ) -> Definition:
     summary = (ast.get_docstring(node) or "").strip().partition("\n")[0]
     return Definition(
-        name, kind, module, signature, node.lineno, summary, _decorators(node), bases, factories if factories else {}
+        name, kind, module, signature, node.lineno, summary, _decorators(node), factories if factories else {}
     )
 
 

@@ -1,6 +1,7 @@
 """Every call and construction site of a project's interfaces in a script, and what could not be resolved."""
 
 import ast
+from functools import cached_property
 
 from genwright.errors import UserError
 from genwright.inspect.bind import bind
@@ -51,7 +52,7 @@ class _Locator:
                 unresolved.append(found)
         unresolved += self._escapes()
         unresolved.sort(key=lambda u: (u.line, u.text))
-        return Location(sites, unresolved, self._defined(), self.flow)
+        return Location(sites, unresolved, self._defined, self.flow)
 
     def _makes(self, reference: Ref) -> Ref | None:
         """The class, by its canonical name, that calling a reference makes an object of."""
@@ -188,7 +189,7 @@ class _Locator:
         if not isinstance(function, ast.Name) or function.id != interface.member:
             return False
         home = self.flow.scope(function).home(function.id)
-        return any(own.name == interface.name and self.flow.scope(node) is home for own, node in self._defined())
+        return any(own.name == interface.name and self.flow.scope(node) is home for own, node in self._defined)
 
     def _near_miss(self, call: ast.Call, values: frozenset[Value], text: str) -> Unresolved | None:
         function = call.func
@@ -246,10 +247,11 @@ class _Locator:
         """Whether a call stands inside the interface's own definition, on the model's side of the border."""
         return any(
             self.flow.scopes.inside(call, node)
-            for own, node in self._defined()
+            for own, node in self._defined
             if own.owner == interface.owner or own.name == interface.name
         )
 
+    @cached_property
     def _defined(self) -> list[tuple[Interface, Definition]]:
         """The interfaces that the script defines itself."""
         own = [*self.functions, *self.classes]
@@ -296,7 +298,7 @@ class _Locator:
         return any(isinstance(t, ast.Name) and t.id == node.id for t in outer.targets)
 
     def _internal_name(self, node: ast.AST) -> bool:
-        return any(self.flow.scopes.inside(node, definition) for _, definition in self._defined())
+        return any(self.flow.scopes.inside(node, definition) for _, definition in self._defined)
 
 
 def _is_command(node: ast.AST) -> bool:

@@ -56,9 +56,21 @@ class Repository:
             return file.stem
         return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
+    def top(self, file: Path) -> Path:
+        """The folder that must be importable for a file's relative imports: that above its outermost package."""
+        folder = file.resolve().parent
+        if not (folder / "__init__.py").exists():
+            return self.root
+        while (folder / "__init__.py").exists() and folder.parent != folder:
+            folder = folder.parent
+        return folder
+
     def package(self, file: Path) -> str:
-        """The package of a file's relative imports: its folders from the root."""
-        return ".".join(self.module(file).split(".")[:-1])
+        """The package that a file's relative imports start from."""
+        try:
+            return ".".join(file.resolve().parent.relative_to(self.top(file)).parts)
+        except ValueError:
+            return ""
 
     def find(self, module: str, near: Path | None = None) -> Path | None:
         """The file of a module, looked up beside the script first, as Python does."""

@@ -2,6 +2,7 @@
 
 import ast
 import difflib
+import itertools
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,7 +84,8 @@ def rewrite(
 def route(analysis: Analysis, project: str, scenario: Scenario, label: str, sites: bool = True) -> str:
     """The script with header, registrations and routed calls, verified; without `sites` only made to run unattended."""
     location = analysis.location
-    exe = next(n for n in ("exe", "inspection_exe", "genwright_inspection_exe") if not analysis.uses(n))
+    names = itertools.chain(["exe", "inspection_exe"], (f"inspection_exe_{n}" for n in itertools.count(2)))
+    exe = next(n for n in names if not analysis.uses(n))
     routed = location.sites if sites else []
     edits = Edits(module_head=_header(analysis, project, scenario, label, exe, routed))
     for site in routed:
@@ -113,7 +115,7 @@ def _header(analysis: Analysis, project: str, scenario: Scenario, label: str, ex
     lines.append(f"{exe} = Executor({project!r}, {label!r})")
     lines.append(f"FILE_RECORD_PATH = {exe}.now_record_path")
     lines.append(f"sys.argv[:] = {[str(script), *scenario.argv]!r}")
-    folders = dict.fromkeys([str(script.parent), str(analysis.repository.root)])
+    folders = dict.fromkeys(map(str, [script.parent, analysis.repository.top(script), analysis.repository.root]))
     lines.append(f"sys.path[:0] = {list(folders)!r}")
     lines.append(f"__file__ = {str(script)!r}")
     if analysis.package:

@@ -73,3 +73,22 @@ def test_how_a_script_starts(source: str, has_entry: bool, entry: str, tmp_path:
     named = rewritten("from tinymodel import generate\n" + source, tmp_path, Scenario(entry="print('started')"))
     assert named.text.endswith("print('started')\n") and not named.missing
     ast.parse(named.text)
+
+
+def test_a_script_inside_a_package_of_its_own(tmp_path: Path) -> None:
+    """`src/pkg/cli.py` imports from its package by dots; the package's name does not begin at the repository's root."""
+    package = tmp_path / "src" / "pkg" / "inner"
+    package.mkdir(parents=True)
+    (tmp_path / "setup.py").touch()
+    for folder in (package, package.parent):
+        (folder / "__init__.py").touch()
+    (package.parent / "names.py").write_text("NAME = 'Ann'\n")
+    script = package / "cli.py"
+    script.write_text(
+        "from tinymodel import generate\nfrom ..names import NAME\ngenerate(NAME, 1)\nprint(__package__)\n"
+    )
+    made = rewrite(script, MANIFEST, Scenario(), Repository.around(script))
+    (tmp_path / "new.py").write_text(made.text)
+    done = run([str(tmp_path / "new.py")], tmp_path / "run")
+    assert done.code == 0 and done.output == "pkg.inner\n", done.errors
+    assert done.seen[0][1]["prompt"] == "Ann"
