@@ -46,6 +46,6 @@ class Finish:
     def _write(self) -> None:
         self._record.seconds = round(time.perf_counter() - self._started, 6)
         files = [describe_file(p, a, stamp(p) != self._before[p]) for a, p in self._paths.items()]
-        new = sorted(p for p in set(self._home.iterdir()) - self._there if p.suffix not in (".json", ".partial"))
+        new = sorted(set(self._home.iterdir()) - self._there)
         self._record.files = [*files, *(describe_file(p, "", True) for p in new if p not in self._before)]
         self._folder.write(self._record)

@@ -193,7 +193,11 @@ class Executor:
         """A factory is a method of the class, or a function of the module that has the class."""
         if owner in self._targets:
             return getattr(self._resolve(owner), factory)
-        module = resolve_name(self._homes[owner])
+        self._read_manifest()
+        home = self._homes.get(f"{owner}.{factory}") or self._homes.get(owner)
+        if not home:
+            raise UserError(f"the executor {self.name!r} knows no class {owner!r}; it knows {sorted(self._homes)}.")
+        module = resolve_name(home)
         return getattr(getattr(module, owner, None), factory, None) or getattr(module, factory)
 
     def _keep(self, name: str, made: Any) -> None:

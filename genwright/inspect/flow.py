@@ -8,6 +8,7 @@ import ast
 import builtins
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import replace
 
 from genwright.inspect.scopes import Scope, Scopes
 from genwright.inspect.values import Instance, Items, Local, Made, Member, Ref, Value, Values
@@ -113,7 +114,7 @@ class Flow:
         if hasattr(builtins, node.id):
             return frozenset([Ref(f"builtins.{node.id}")])
         stars = [self._module(star) for star in self.scopes.star_imports]
-        return frozenset([Ref(f"{m}.{node.id}") for m in stars] or [Ref(node.id, undefined=True)])
+        return frozenset(Ref(f"{m}.{node.id}".lstrip("."), undefined=True) for m in stars or [""])
 
     def _member(self, value: Value, name: str) -> Values:
         if isinstance(value, Ref):
@@ -148,23 +149,25 @@ class Flow:
 
     def _call(self, node: ast.Call) -> Values:
         result: set[Value] = set()
+        # Of several star imports the one that has a class of interest is meant.
+        known = any(isinstance(v, Ref) and self.makes(v) for v in self.values(node.func))
         for value in self.values(node.func):
             if isinstance(value, Ref):
                 made = self.makes(value)
                 if made is not None:
                     result.add(Instance(made, node))
                 elif value.dotted in WRAPPERS and node.args:
-                    result |= self.values(node.args[0])
+                    result |= {_derived(v) for v in self.values(node.args[0])}
                 elif value.dotted == "builtins.super":
                     result |= self._super(node)
-                elif not value.dotted.startswith("builtins."):
+                elif not value.dotted.startswith("builtins.") and not (known and value.undefined):
                     result.add(Made(value.dotted))
             elif isinstance(value, Local) and isinstance(value.node, ast.ClassDef):
                 result.add(Instance(value, node))
             elif isinstance(value, Local):
                 result |= self._returns[value.node]
             elif isinstance(value, Member) and value.name in FLUENT:
-                result.add(value.instance)
+                result.add(_derived(value.instance))
         return frozenset(result)
 
     def _super(self, node: ast.Call) -> Values:
@@ -309,6 +312,10 @@ class Flow:
 
 def _held(values: Values) -> Values:
     return frozenset().union(*(v.values for v in values if isinstance(v, Items)))
+
+
+def _derived(value: Value) -> Value:
+    return replace(value, derived=True) if isinstance(value, Instance) else value
 
 
 def _last(reference: Ref) -> str:

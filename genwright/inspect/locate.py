@@ -133,7 +133,9 @@ class _Locator:
             return self._near_miss(call, values, text)
         interface, factory, _ = matches[0]
         also = sorted({m[0].name for m in matches} - {interface.name})
-        also += sorted(_describe(v) for v in values if not self._match(v) and not isinstance(v, Items))
+        others = [v for v in values if not self._match(v) and not isinstance(v, Items)]
+        # Of several star imports one has the name, and the manifest tells which.
+        also += sorted(_describe(v) for v in others if not (isinstance(v, Ref) and v.undefined))
         if interface.kind == "function" and self._by_own_name(call.func, interface):
             # The script's global is looked up when the call runs: whatever it is rebound to by then is seen.
             also = []
@@ -149,7 +151,7 @@ class _Locator:
             )
         scope = self.flow.scope(call)
         note = ""
-        if any(isinstance(v, Ref) and v.undefined for v in values):
+        if any(isinstance(v, Ref) and v.undefined and "." not in v.dotted for v in values):
             note = f"nothing in the script defines {text}; it is taken from {interface.module}"
         signature = interface.factories.get(factory) if factory else interface.signature
         if any(isinstance(v, Local) and _is_command(v.node) for v in values):
@@ -176,7 +178,7 @@ class _Locator:
 
     def _home(self, interface: Interface, factory: str, values: frozenset[Value]) -> str:
         """The module that the script takes a function or class from; "" for methods and its own definitions."""
-        references = sorted(v.dotted for v in values if isinstance(v, Ref) and not v.undefined)
+        references = sorted(v.dotted for v in values if isinstance(v, Ref) and "." in v.dotted and self._match(v))
         if interface.kind == "method" or any(isinstance(v, Local) for v in values):
             return ""
         if not references:
@@ -220,7 +222,7 @@ class _Locator:
             return True
         sites = {i.site for i in instances if i is not None}
         created = self.created.get(interface.owner, [])
-        if len(created) != 1 or sites != {created[0]}:
+        if len(created) != 1 or sites != {created[0]} or any(i.derived for i in instances if i is not None):
             return True
         return self._repeats(created[0], set())
 

@@ -32,7 +32,7 @@ class Record:
 
 
 class RecordFolder:
-    """A run's folder, `records/NAME/LABEL-0001`, made anew for each run."""
+    """A run's folder, `records/NAME/LABEL-0001`, made anew for each run; its calls lie in `calls/`."""
 
     def __init__(self, name: str, label: str) -> None:
         for text in (name, label):
@@ -42,6 +42,7 @@ class RecordFolder:
         try:
             base.mkdir(parents=True, exist_ok=True)
             self.path = _fresh(base, label)
+            (self.path / "calls").mkdir()
         except OSError as error:
             raise UserError(f"the records cannot be written under {base}: {error}.") from error
 
@@ -50,18 +51,18 @@ class RecordFolder:
 
     def write(self, record: Record) -> None:
         name = re.sub(r"[^\w.]+", "_", record.interface) or record.event
-        self._write(f"{record.number:04d}-{record.event}-{name}.json", asdict(record))
+        self._write(f"calls/{record.number:04d}-{record.event}-{name}.json", asdict(record))
 
     def _write(self, name: str, data: dict[str, Any]) -> None:
         # A reader never sees half a record.
-        partial = self.path / f".{name}.partial"
+        partial = self.path / f"{name}.partial"
         partial.write_text(json.dumps(data, ensure_ascii=False, indent=1, default=str) + "\n", encoding="utf-8")
         partial.replace(self.path / name)
 
 
 def read_records(folder: Path) -> list[Record]:
     """A run's records, in the order of the calls."""
-    return [Record(**json.loads(p.read_text(encoding="utf-8"))) for p in sorted(folder.glob("[0-9]*.json"))]
+    return [Record(**json.loads(p.read_text(encoding="utf-8"))) for p in sorted((folder / "calls").glob("*.json"))]
 
 
 def stamp(path: Path) -> tuple[int, int] | None:

@@ -121,7 +121,7 @@ def _header(analysis: Analysis, project: str, scenario: Scenario, label: str, ex
     if analysis.package:
         lines.append(f"__package__ = {analysis.package!r}")
     given = {
-        "interfaces": {s.interface.name: s.home for s in sites if s.home} | _methods(sites),
+        "interfaces": _homes(sites),
         "files": {s.interface.name: list(s.interface.files) for s in sites if s.interface.files},
         "answers": scenario.answers,
         "overrides": scenario.overrides,
@@ -138,10 +138,15 @@ def _header(analysis: Analysis, project: str, scenario: Scenario, label: str, ex
     return "\n".join(lines) + "\n"
 
 
-def _methods(sites: list[Site]) -> dict[str, str]:
-    """A method is found through its class, wherever that lives."""
-    homes = {s.interface.name: s.home for s in sites if s.kind == "construction"}
-    return {s.interface.name: homes.get(s.interface.owner, "") for s in sites if s.kind == "method"}
+def _homes(sites: list[Site]) -> dict[str, str]:
+    """Where each interface lives: its own module, that of its factory, or that of its class."""
+    homes = {s.interface.name: s.home for s in sites if s.home and not s.factory}
+    for site in sites:
+        if site.factory:
+            homes[f"{site.interface.name}.{site.factory}"] = site.home
+        elif site.kind == "method":
+            homes[site.interface.name] = homes.get(site.interface.owner, "")
+    return homes
 
 
 def change_of(site: Site, exe: str) -> Change:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Ref:
-    """Something imported, by its dotted name; `undefined` when the script uses a bare name that nothing binds."""
+    """Something imported, by its dotted name; `undefined` when nothing binds the name but, maybe, a star import."""
 
     dotted: str
     undefined: bool = False
@@ -21,10 +21,14 @@ class Local:
 
 @dataclass(frozen=True)
 class Instance:
-    """An object of a class, and the call that made it (None when only an annotation tells)."""
+    """An object of a class, and the call that made it (None when only an annotation tells).
+
+    It is `derived` when it went through something that usually gives back the object itself, but need not.
+    """
 
     of: Ref | Local
     site: ast.Call | None = None
+    derived: bool = False
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ def test_rewrite_shows_a_diff_and_writes_a_script_that_runs(project: Path, tmp_p
         [sys.executable, "new/argparse_options.py"], cwd=tmp_path, env=environment, capture_output=True
     )
     assert ran.stdout.decode().split() == ["hi0!!", "hi1!!", "hi2!!"]
-    assert len(list((tmp_path / "records").rglob("*-run-generate.json"))) == 3
+    assert len(list((tmp_path / "records").rglob("calls/*-run-generate.json"))) == 3
 
 
 def test_missing_values_are_asked_for_in_one_message(project: Path, tmp_path: Path) -> None:
