@@ -25,7 +25,7 @@ def explain(rewrite: Rewrite, project: str, scenario: Scenario, language: str = 
         raise UserError(f"explanations are written in {' or '.join(STAGES)}, not {language!r}.")
     started = time.perf_counter()
     writer = _Writer(rewrite, language)
-    unattended = route(rewrite.analysis, project, scenario, "simulation", sites=False)
+    unattended = route(rewrite.prepared, project, scenario, "simulation", sites=False)
     parts = [
         writer.logic(),
         writer.blockers(),
@@ -57,7 +57,7 @@ def explain_data(rewrite: Rewrite, project: str, scenario: Scenario) -> dict[str
             "options": [_option(o) for o in unattended.command_line.options],
         },
         "missing": rewrite.missing,
-        "unattended_code": route(analysis, project, scenario, "simulation", sites=False),
+        "unattended_code": route(rewrite.prepared, project, scenario, "simulation", sites=False),
         **analysis.location.to_dict(),
         "plan": [{"line": line, "before": b, "after": a} for line, b, a in plan(analysis)],
         "routed_code": rewrite.text,

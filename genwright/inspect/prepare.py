@@ -4,7 +4,6 @@ They are the same whether the script is then rewritten or run as it is with its 
 """
 
 import ast
-from dataclasses import dataclass
 
 from genwright.errors import UserError
 from genwright.inspect.analysis import Analysis
@@ -22,23 +21,15 @@ _PLAIN_PARENTS = (
 # fmt: on
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """The changed source, and what each overridden name was before."""
-
-    source: str
-    overridden: dict[str, str]
-
-
-def prepare(analysis: Analysis, scenario: Scenario) -> Prepared:
-    """Apply the scenario to the script's source."""
+def prepare(analysis: Analysis, scenario: Scenario) -> tuple[str, dict[str, str]]:
+    """The script's source with the scenario's changes, and what each name of `[set]` was before."""
     edits = Edits()
     overridden = plan_overrides(analysis.tree, analysis.lines, scenario.overrides, edits)
     _plan_resources(analysis, scenario, edits)
     _plan_interface(analysis, scenario, edits)
     if not edits.count() and not edits.module_head and not edits.module_tail:
-        return Prepared(analysis.source, overridden)
-    return Prepared(apply(analysis.source, edits, analysis.script.name), overridden)
+        return analysis.source, overridden
+    return apply(analysis.source, edits, analysis.script.name), overridden
 
 
 def _plan_resources(analysis: Analysis, scenario: Scenario, edits: Edits) -> None:

@@ -23,11 +23,10 @@ from genwright.inspect.verify import Header, verify
 
 @dataclass(frozen=True)
 class Rewrite:
-    """A verified rewrite, and what led to it."""
+    """A verified rewrite, and what led to it: the script understood as it was, and with the scenario's changes."""
 
     analysis: Analysis
-    source: str
-    prepared: str
+    prepared: Analysis
     text: str
     overridden: dict[str, str]
     missing: list[str]
@@ -36,13 +35,15 @@ class Rewrite:
     @property
     def diff(self) -> str:
         name = self.analysis.script.name
-        lines = difflib.unified_diff(_split(self.source), _split(self.text), name, f"{name} (rewritten)", lineterm="")
+        lines = difflib.unified_diff(
+            _split(self.analysis.source), _split(self.text), name, f"{name} (rewritten)", lineterm=""
+        )
         return "\n".join(line.rstrip("\r\n") for line in lines)
 
     @property
     def untouched(self) -> float:
         """The share of the original's lines that are in the rewrite to the letter, in order."""
-        before, after = _split(self.source), _split(self.text)
+        before, after = _split(self.analysis.source), _split(self.text)
         blocks = difflib.SequenceMatcher(None, before, after, autojunk=False).get_matching_blocks()
         return sum(b.size for b in blocks) / max(len(before), 1)
 
@@ -72,13 +73,11 @@ def rewrite(
         manifest = manifest.only(scenario.interface)
     source = read_source(script)
     original = analyse(source, script, manifest, repository)
-    prepared = prepare(original, scenario)
-    changed = prepared.source != source
-    analysis = analyse(prepared.source, script, manifest, repository) if changed else original
-    text = route(analysis, manifest.project, scenario, label)
-    seconds = time.perf_counter() - started
+    changed, overridden = prepare(original, scenario)
+    prepared = analyse(changed, script, manifest, repository) if changed != source else original
+    text = route(prepared, manifest.project, scenario, label)
     missing = original.unattended.missing(scenario)
-    return Rewrite(original, source, prepared.source, text, prepared.overridden, missing, seconds)
+    return Rewrite(original, prepared, text, overridden, missing, time.perf_counter() - started)
 
 
 def route(analysis: Analysis, project: str, scenario: Scenario, label: str, sites: bool = True) -> str:

@@ -40,7 +40,7 @@ def test_sites_and_arguments(case: Case) -> None:
 def test_rewrite_is_the_expected_one(case: Case) -> None:
     text = case.rewrite().text.replace(str(PROJECT), "{root}")
     expected = FIXTURES / "expected" / f"{case.name}.py"
-    if os.environ.get("GENWRIGHT_UPDATE_EXPECTED"):
+    if os.environ.get("GENWRIGHT_UPDATE_EXPECTED"):  # to be read before it is committed
         expected.write_text(text)
     assert text == expected.read_text()
 
@@ -97,7 +97,7 @@ def test_untouched_lines_stay_to_the_letter() -> None:
         touched = {line for s in made.analysis.location.sites for line in range(s.call.lineno, s.call.end_lineno + 1)}
         if not case.scenario.overrides and not made.analysis.resources and not case.scenario.handler:
             lines = made.text.splitlines()
-            for number, line in enumerate(made.source.splitlines(), 1):
+            for number, line in enumerate(made.analysis.source.splitlines(), 1):
                 assert number in touched or line in lines, (case.name, number)
 
 

@@ -102,7 +102,7 @@ def test_overrides_of_every_form(source: str, name: str, value: Any, result: str
     script = tmp_path / "script.py"
     script.write_text(source + "\n")
     made = rewrite(script, MANIFEST, parse_scenario({"set": {name: value}}, "test"), Repository(tmp_path))
-    assert result in made.prepared
+    assert result in made.prepared.source
 
 
 def test_an_override_without_a_place_names_what_there_is(tmp_path: Path) -> None:
