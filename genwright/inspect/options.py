@@ -43,6 +43,8 @@ class CommandLine:
     def missing(self, argv: list[str]) -> list[Option]:
         """The required options that an argv does not give."""
         required = [o for o in self.options if o.required]
+        if not required:
+            return []
         if self.parser is not None:
             given = _given(self.parser, argv)
             return [o for o in required if o.name not in given and (not o.command or o.command in argv)]

@@ -107,7 +107,8 @@ def read_unattended(tree: ast.Module, location: Location, command_line: CommandL
             blockers.append(Blocker("debugger", node.lineno, ast.unparse(node)))
             environment["PYTHONBREAKPOINT"] = "0"
         elif _launches(node, flow):
-            launches.append(node)
+            # An f-string has no room for another call's quotes.
+            launches += [] if flow.scopes.in_f_string(node) else [node]
             blockers.append(Blocker("ui", node.lineno, ast.unparse(node)))
     page = _imports(tree, "streamlit")
     if page:
