@@ -221,7 +221,7 @@ class Flow:
                 continue
             if isinstance(value.node, ast.ClassDef):
                 for maker in self._attribute(value.node, "__init__"):
-                    if isinstance(maker, Local):
+                    if isinstance(maker, Local) and not isinstance(maker.node, ast.ClassDef):
                         targets.append((maker.node, True))
             else:
                 targets.append((value.node, isinstance(self.scopes.parent.get(value.node), ast.ClassDef)))

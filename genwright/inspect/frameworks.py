@@ -76,7 +76,7 @@ def _click_option(call: ast.Call, argument: bool, evaluator: Evaluator) -> Optio
 
 
 def read_typer(flow: Flow, evaluator: Evaluator, calls: list[ast.Call]) -> CommandLine:
-    functions: list[ast.AST] = []
+    functions: list[Any] = []
     for call in calls:
         if refers(flow, call.func, "typer.run") and call.args:
             functions += flow.definitions(call.args[0])
@@ -86,11 +86,11 @@ def read_typer(flow: Flow, evaluator: Evaluator, calls: list[ast.Call]) -> Comma
             values = flow.values(target) if isinstance(target, ast.Attribute) else frozenset()
             if any(isinstance(v, Member) and v.instance == Made("typer.Typer") and v.name == "command" for v in values):
                 functions.append(node)
+    functions = [f for f in functions if isinstance(f, ast.FunctionDef | ast.AsyncFunctionDef)]
     if not functions:
         return CommandLine()
     options: list[Option] = []
     for function in functions:
-        assert isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
         command = function.name.replace("_", "-") if len(functions) > 1 else ""
         options += [replace(o, command=command) for o in _typer_options(function, evaluator)]
     if len(functions) > 1:

@@ -17,6 +17,7 @@ _ANSWERED = {"builtins.input", "getpass.getpass"}
 _WINDOWS = {"matplotlib.pyplot.show", "cv2.imshow", "cv2.waitKey", "webbrowser.open"}
 _DEBUGGERS = {"builtins.breakpoint", "pdb.set_trace"}
 _ENTRY_NAMES = ("main", "cli", "run")
+_STARTS = ("main", "run", "launch", "start", "serve", "mainloop")
 
 
 @dataclass(frozen=True)
@@ -211,7 +212,7 @@ def _entry(tree: ast.Module, location: Location) -> tuple[bool, str]:
         for node in ast.walk(statement):
             if not isinstance(node, ast.Call) or flow.scopes.of_node.get(node) is not flow.scopes.module:
                 continue
-            if node in sites or flow.definitions(node.func):
+            if node in sites or _starts(node, flow):
                 return True, ""
     uncalled = [f for f in functions if not flow.callers(f) and not any(p.required for p in Signature.of(f).parameters)]
     reaching = [f for f in uncalled if _reaches(f, sites, flow, set())]
@@ -223,6 +224,15 @@ def _entry(tree: ast.Module, location: Location) -> tuple[bool, str]:
             return False, f"__import__('asyncio').run({chosen.name}())" if is_async else f"{chosen.name}()"
     # Without a site there is nothing to reach.
     return not sites, ""
+
+
+def _starts(call: ast.Call, flow: Flow) -> bool:
+    """Whether a top-level call runs the script's own code, as `main()`, `app()`, `fire.Fire(main)`, `unittest.main()`."""
+    handed = [*call.args, *(k.value for k in call.keywords)]
+    if flow.definitions(call.func) or any(flow.definitions(a) for a in handed):
+        return True
+    last = call.func.attr if isinstance(call.func, ast.Attribute) else ""
+    return last in _STARTS or any(isinstance(v, Made) for v in flow.values(call.func))
 
 
 def _reaches(function: ast.AST, sites: set[ast.Call], flow: Flow, seen: set[ast.AST]) -> bool:

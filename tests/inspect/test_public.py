@@ -192,5 +192,6 @@ def test_dataset(tmp_path: Path) -> None:
     assert statistics.median(untouched) >= 0.9
     texts = [str(path) for path in tmp_path.glob("*.txt")]
     # Every Python of these that is at hand compiles every rewrite.
-    for python in filter(None, [sys.executable, *(shutil.which(f"python3.{minor}") for minor in (10, 12, 13))]):
-        subprocess.run([python, "-W", "ignore", "-c", COMPILE, *texts], check=True, timeout=120)
+    for python in [sys.executable, *(shutil.which(f"python3.{minor}") for minor in (10, 12, 13))]:
+        if python and subprocess.run([python, "-c", ""], capture_output=True).returncode == 0:
+            subprocess.run([python, "-W", "ignore", "-c", COMPILE, *texts], check=True, timeout=120)

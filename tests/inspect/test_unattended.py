@@ -60,6 +60,9 @@ def test_nothing_waits_for_a_person(tmp_path: Path) -> None:
         ("def needs(x):\n    generate(x)\n", False, ""),
         ("def inner():\n    generate('x')\ndef outer():\n    inner()\n", False, "outer()"),
         ("async def main():\n    generate('x')\n", False, "__import__('asyncio').run(main())"),
+        ("import typer\napp = typer.Typer()\n@app.command()\ndef main():\n    generate('x')\napp()\n", True, ""),
+        ("import fire\ndef main():\n    generate('x')\nfire.Fire(main)\n", True, ""),
+        ("import warnings\nwarnings.filterwarnings('ignore')\ndef run():\n    generate('x')\n", False, "run()"),
         ("while True:\n    break\ndef f():\n    generate('x')\n", True, ""),
     ],
 )
