@@ -53,7 +53,7 @@ class CommandLine:
         rest = argv[argv.index(chosen) + 1 :] if chosen else argv
         mine = [o for o in self.options if o.command in ("", chosen)]
         flags = {flag: o for o in mine for flag in o.flags}
-        given, positional = set(), 0
+        given, positional = {"command"} if chosen else set[str](), 0
         tokens = iter(rest)
         for token in tokens:
             option = flags.get(token.partition("=")[0])

@@ -227,7 +227,7 @@ def _entry(tree: ast.Module, location: Location) -> tuple[bool, str]:
 
 
 def _starts(call: ast.Call, flow: Flow) -> bool:
-    """Whether a top-level call runs the script's own code, as `main()`, `app()`, `fire.Fire(main)`, `unittest.main()`."""
+    """Whether a top-level call runs the script's own code, as `main()`, `app()` and `fire.Fire(main)` do."""
     handed = [*call.args, *(k.value for k in call.keywords)]
     if flow.definitions(call.func) or any(flow.definitions(a) for a in handed):
         return True

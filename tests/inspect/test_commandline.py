@@ -159,3 +159,51 @@ def test_defaults_of_click_and_typer() -> None:
     typer = {o.name: o for o in read(PROJECT / "typer_command.py").options}
     assert (typer["tokens"].default, typer["style"].default, typer["seed"].default) == (2, "plain", None)
     assert typer["style"].help == "The style." and typer["tokens"].flags == ("--tokens",)
+
+
+GROUP = """
+import click
+@click.group()
+@click.option("--debug", is_flag=True)
+def cli(debug): ...
+@cli.command()
+@click.argument("path")
+def load(path): ...
+@cli.command("ask")
+@click.option("-q", "--question", required=True, type=str, help="What to ask.")
+def ask_it(question): ...
+cli()
+"""
+COMMANDS = """
+import typer
+app = typer.Typer()
+@app.command()
+def load(path: str): ...
+@app.command()
+def ask_it(question: str = typer.Option(..., help="What to ask."), n: int = 1): ...
+app()
+"""
+FIRE_CLASS = """
+import fire
+class Tool:
+    def __init__(self, path, size=1): ...
+    def run(self): ...
+fire.Fire(Tool)
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "argv", "missing"),
+    [
+        (GROUP, [], ["COMMAND (one of load, ask): which command to run"]),
+        (GROUP, ["--debug", "load"], ["load PATH (str)"]),
+        (GROUP, ["ask", "-q", "x"], []),
+        (GROUP, ["ask"], ["ask --question (str): What to ask."]),
+        (COMMANDS, ["ask-it"], ["ask-it --question (str): What to ask."]),
+        (COMMANDS, ["load", "file"], []),
+        (FIRE_CLASS, [], ["--path (str)", "COMMAND (one of run): which method to run"]),
+    ],
+)
+def test_several_commands(source: str, argv: list[str], missing: list[str], tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(source)
+    assert [o.describe() for o in read(tmp_path / "script.py").missing(argv)] == missing
