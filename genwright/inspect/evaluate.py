@@ -69,12 +69,15 @@ class Evaluator:
         for node in functions:
             if not self.parsers:
                 self._steps = 0
-                self._invoke(Function(node, self.module), [], {})
+                with contextlib.suppress(_Stop):
+                    self._invoke(Function(node, self.module), [], {})
 
     def value(self, node: ast.expr) -> Any:
         """An expression's value in the script's global names."""
         self._steps = 0
-        return self._value(node, {}, self.module)
+        with contextlib.suppress(_Stop):
+            return self._value(node, {}, self.module)
+        return Unknown(ast.unparse(node))
 
     def _block(self, body: Sequence[ast.stmt], names: dict[str, Any], module: Module) -> None:
         for statement in body:

@@ -23,7 +23,10 @@ def parse(source: str, name: str) -> ast.Module:
 
 def locate(tree: ast.Module, manifest: Manifest, module: str, package: str = "") -> Location:
     """Find the sites; `module` is the script's own dotted name in its repository, `package` that of its folder."""
-    return _Locator(tree, manifest, module, package).location()
+    try:
+        return _Locator(tree, manifest, module, package).location()
+    except RecursionError as error:
+        raise UserError(f"{module} nests its expressions too deeply to be analysed.") from error
 
 
 class _Locator:
