@@ -10,6 +10,8 @@ from genwright.errors import UserError
 
 VERBS = {
     "generate": "Complete or answer prompts with a text model.",
+    "chat": "Talk with a text model.",
+    "images": "Sample, edit and measure images.",
     "convert": "Write a checkpoint in another format.",
     "pull": "List and fetch models.",
     "inspect": "Turn a model repository's script into a recorded, unattended run.",

@@ -1,0 +1,143 @@
+"""`genwright generate`: complete or answer prompts."""
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from genwright.cli.app import new_app
+from genwright.cli.options import DEFAULT_MODEL, Model, ModelOptions, expand
+from genwright.cli.progress import bar
+from genwright.errors import UserError
+from genwright.text.engine.request import SamplingParams
+
+if TYPE_CHECKING:
+    from genwright.text.engine.llm import LLM
+    from genwright.text.engine.request import Piece
+
+app = new_app()
+
+
+@app.command()
+@expand
+def generate(
+    options: ModelOptions,
+    params: SamplingParams,
+    prompts: Annotated[list[str] | None, typer.Argument(help="Prompts, each answered for itself.")] = None,
+    model: Model = DEFAULT_MODEL,
+    chat: Annotated[
+        bool, typer.Option("--chat", help="Put prompts as a user's message, by the chat template.")
+    ] = False,
+    prompts_file: Annotated[
+        Path | None,
+        typer.Option("--prompts", help="A file of prompts, one per line, or JSONL with parameters per line."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="With --prompts: the JSONL to write; continued if it exists.")
+    ] = None,
+    prompt_length: Annotated[int | None, typer.Option(help="A synthetic prompt of so many tokens.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per prompt.")] = False,
+) -> None:
+    """Complete prompts (or answer them, with --chat), with a text model; without --model, with the default one."""
+    ways = [bool(prompts), prompts_file is not None, prompt_length is not None]
+    if sum(ways) != 1:
+        raise UserError("give prompts as arguments, or --prompts FILE, or --prompt-length N: one of them.")
+    if (prompts_file is None) != (out is None):
+        raise UserError("--prompts FILE and --out FILE go together.")
+    if prompts_file is not None and not prompts_file.is_file():
+        raise UserError(f"there is no file {prompts_file}.")
+    if prompt_length is not None and prompt_length < 1:
+        raise UserError(f"--prompt-length should be 1 or more, and is {prompt_length}.")
+    llm = options.load(model)
+    if prompts_file is not None and out is not None:
+        _run_file(llm, prompts_file, out, params, chat)
+    elif prompt_length is not None:
+        _answer(llm, [_synthetic(prompt_length, llm.model.cfg.vocab_size)], params, as_json)
+    else:
+        messages = [[{"role": "user", "content": prompt}] for prompt in prompts or ()]
+        _answer(llm, [llm.encode_chat(m) for m in messages] if chat else list(prompts or ()), params, as_json)
+
+
+def _answer(llm: "LLM", prompts: list[Any], params: SamplingParams, as_json: bool) -> None:
+    """Stream a single answer; print several when they are done."""
+    single = len(prompts) == 1 and params.n == 1 and not as_json
+
+    def show(piece: "Piece") -> None:
+        if single:
+            print(piece.text if llm.tokenizer else "".join(f"{token} " for token in piece.ids), end="", flush=True)
+
+    started = time.perf_counter()
+    results = llm.generate(prompts, params, show)
+    seconds = time.perf_counter() - started
+    if single:
+        print()
+    for index, result in enumerate(results):
+        if as_json:
+            from genwright.text.jobs import as_json as row
+
+            print(json.dumps({"prompt": prompts[index], **row(result)}, ensure_ascii=False))
+        elif not single:
+            for sample in (result, *result.samples):
+                print(f"--- prompt {index + 1}, seed {sample.seed}\n{sample.text if llm.tokenizer else sample.ids}")
+    if any(result.finish_reason == "error" for result in results):
+        raise UserError("the model's output was not numbers, or memory ran out, so an answer was broken off.")
+    tokens = sum(len(sample.ids) for result in results for sample in (result, *result.samples))
+    print(summary(llm, tokens, seconds, results[0].timing.first_token, results[0].seed), file=sys.stderr)
+
+
+def summary(llm: "LLM", tokens: int, seconds: float, first: float, seed: int) -> str:
+    """Tokens, seconds, tokens/s, the weights' bytes read per second while decoding, and memory."""
+    steps = llm.engine.steps
+    decoding = max(seconds - first, 1e-9)
+    bandwidth = f"{llm.model.step_bytes * max(steps - 1, 0) / decoding / 1e9:.1f} GB/s"
+    return (
+        f"{tokens} tokens in {seconds:.2f} s: {tokens / seconds:.1f} tokens/s, first after {first:.2f} s, "
+        f"{bandwidth} of weights, {_memory(llm) / 1e9:.2f} GB of memory, seed {seed}"
+    )
+
+
+def _memory(llm: "LLM") -> int:
+    """The peak: of the GPU, or of this process."""
+    if llm.model.device.type == "cuda":
+        import torch
+
+        return torch.cuda.max_memory_allocated(llm.model.device)
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _synthetic(length: int, vocab: int) -> list[int]:
+    """Token ids that look random and are the same every time."""
+    from genwright.kernels.hash import key
+
+    return [key(0, position) % vocab for position in range(length)]
+
+
+def _run_file(llm: "LLM", prompts: Path, out: Path, params: SamplingParams, chat: bool) -> None:
+    from genwright.text.jobs import Results, read_jobs, run_jobs
+
+    results = Results(out)
+    total = sum(1 for line in prompts.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip())
+    done = 0
+
+    with bar("Prompts") as progress:
+
+        def tick() -> None:
+            nonlocal done
+            done += 1
+            progress(done, total)
+
+        def tell(line: str) -> None:
+            print(f"{prompts}: {line}", file=sys.stderr)
+
+        try:
+            bad = run_jobs(llm, read_jobs(prompts, params, llm, chat), results, tell, tick)
+        finally:
+            results.close()
+    if bad:
+        raise UserError(f"{bad} of {total} lines of {prompts} could not be run; the others are in {out}.")
+    print(f"{total} results are in {out}.", file=sys.stderr)

@@ -1,0 +1,111 @@
+"""Flags that several verbs share, read from the dataclasses that they fill."""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from functools import wraps
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+
+import typer
+
+from genwright.cli.progress import bar
+from genwright.errors import UserError
+from genwright.text.pull import DEFAULT
+
+if TYPE_CHECKING:
+    from genwright.text.engine.llm import LLM
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """Which model, and how it is held."""
+
+    device: str = "auto"
+    dtype: str = "auto"
+    deterministic: bool = False
+    max_context: int | None = None
+    arch: str | None = None
+    gpu_mem: float | None = None
+    cpu_mem: float | None = None
+
+    def load(self, model: str) -> "LLM":
+        from genwright.text.engine.llm import LLM
+
+        with bar("Loading") as progress:
+            return LLM(model, progress=progress, **vars(self))
+
+
+Model = Annotated[str, typer.Option(help="A checkpoint's path, a name from `genwright pull`, or random:NAME.")]
+DEFAULT_MODEL = DEFAULT
+_HELP = {
+    "device": "auto, cpu or cuda.",
+    "dtype": "auto, float32, float16 or bfloat16.",
+    "deterministic": "The same bits alone, in any batch and under any chunking; slower.",
+    "max_context": "Tokens that a prompt and its answer may have together.",
+    "arch": "The named shape of a checkpoint that has no configuration.",
+    "gpu_mem": "GB of GPU memory that may be used.",
+    "cpu_mem": "GB of memory that may be used.",
+    "temperature": "0 is greedy.",
+    "top_k": "Keep the k likeliest tokens; 0 keeps all.",
+    "top_p": "Keep the likeliest tokens that together have this probability.",
+    "min_p": "Drop tokens below this share of the likeliest one's probability.",
+    "repetition_penalty": "Divides the logits of tokens seen before.",
+    "presence_penalty": "Subtracted once for every token in the answer.",
+    "frequency_penalty": "Subtracted for each occurrence in the answer.",
+    "logit_bias": "ID=BIAS, added to a token's logit; may be repeated.",
+    "seed": "The same seed gives the same tokens; drawn and reported if not given.",
+    "n": "Answers per prompt.",
+    "max_new_tokens": "Tokens of an answer at the most.",
+    "min_new_tokens": "Tokens before an answer may end.",
+    "stop": "Text that ends an answer; may be repeated.",
+    "stop_ids": "Token id that ends an answer; may be repeated.",
+    "ignore_eos": "Go on past the model's own end.",
+    "logprobs": "Report log-probabilities, with so many alternatives.",
+    "prompt_logprobs": "Report log-probabilities of the prompt too.",
+}
+_FLAGS = {"n": "--num-samples", "stop_ids": "--stop-id"}
+_TYPES: dict[str, Any] = {"stop": list[str], "stop_ids": list[int], "logit_bias": list[str]}
+
+
+def expand(function: Callable[..., None]) -> Callable[..., None]:
+    """Turn each parameter that is a dataclass into one flag per field."""
+    hints = get_type_hints(function, include_extras=True)
+    parameters: list[inspect.Parameter] = []
+    groups: dict[str, Any] = {}
+    for name, parameter in inspect.signature(function).parameters.items():
+        kind = hints[name]
+        if not is_dataclass(kind):
+            parameters.append(parameter.replace(annotation=kind, kind=inspect.Parameter.KEYWORD_ONLY))
+            continue
+        groups[name] = kind
+        parameters += [_flag(field, get_type_hints(kind)[field.name]) for field in fields(kind)]
+
+    @wraps(function)
+    def command(**values: Any) -> None:
+        for name, kind in groups.items():
+            values[name] = kind(**{field.name: _value(field.name, values.pop(field.name)) for field in fields(kind)})
+        function(**values)
+
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return command
+
+
+def _flag(field: Any, kind: Any) -> inspect.Parameter:
+    names = [_FLAGS[field.name]] if field.name in _FLAGS else []
+    if kind is bool:
+        names = [f"--{field.name.replace('_', '-')}"]  # without typer's --no- twin
+    option = typer.Option(*names, help=_HELP[field.name])
+    annotation: Any = Annotated[_TYPES.get(field.name, kind), option]
+    default = [] if field.name in _TYPES else field.default
+    assert default is not MISSING
+    return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _value(name: str, value: Any) -> Any:
+    if name != "logit_bias":
+        return tuple(value) if name in _TYPES else value
+    try:
+        return {int(token): float(bias) for token, bias in (pair.split("=") for pair in value)}
+    except ValueError:
+        raise UserError(f"--logit-bias should be ID=BIAS, as in 42=-5, and is {' '.join(value)!r}.") from None

@@ -1,0 +1,33 @@
+"""`genwright pull`: list and fetch models."""
+
+import json
+from typing import Annotated
+
+import typer
+
+from genwright.cli.app import new_app
+
+app = new_app()
+
+
+@app.command()
+def pull(
+    names: Annotated[
+        list[str] | None, typer.Argument(help="What to fetch: a name from the list, or hf:ORG/NAME.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """List the models that can be fetched, or fetch some and print where they are."""
+    from genwright.text.pull import CATALOGUE, find, pull
+
+    if names:
+        paths = {name: str(pull(name)) for name in names}
+        print(json.dumps(paths) if as_json else "\n".join(paths.values()))
+        return
+    rows = [{"name": name, "about": entry.about, "path": find(name)} for name, entry in CATALOGUE.items()]
+    if as_json:
+        print(json.dumps(rows))
+        return
+    for row in rows:
+        print(f"{row['name']:<10} {row['about']} ({row['path'] or 'not fetched yet'})")
+    print("hf:ORG/NAME  any Hugging Face repository with safetensors, through huggingface_hub where it is installed")

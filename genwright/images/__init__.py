@@ -1,0 +1,1 @@
+"""Images: the UNet, the denoiser, samplers, schedules, seeds and metrics."""

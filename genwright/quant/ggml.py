@@ -1,0 +1,169 @@
+"""GGML's block types: how llama.cpp stores weights, and how they become floats again.
+
+A quantized row is a run of blocks. A block holds its elements as small integers beside float16 scales; in a block of
+the "K" types there are 256 elements in sub-blocks, whose scales are small integers themselves. All is little-endian.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+CHUNK = 1 << 20  # elements that are widened at a time: their float32 scratch stays in the processor's cache
+NIBBLES = 0x0F0F0F0F0F0F0F0F
+
+
+def dequantize(raw: Tensor, kind: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Widen rows of the GGML type `kind` (a key of TYPES) to `dtype`; rows that are `dtype` already are only viewed."""
+    # raw uint8 [rows, bytes_per_row] -> [rows, columns]
+    block = TYPES[kind]
+    if block.stored == dtype:
+        return raw.view(dtype)
+    columns = raw.shape[1] // block.bytes * block.elements
+    blocks = raw.reshape(-1, block.bytes)
+    result = torch.empty(len(blocks), block.elements, dtype=dtype)
+    step = CHUNK // block.elements
+    scratch = torch.empty(min(step, len(blocks)), block.elements)
+    for start in range(0, len(blocks), step):
+        target = result[start : start + step]
+        wide = target if dtype == torch.float32 else scratch[: len(target)]
+        block.widen(blocks[start : start + step], wide)
+        if wide is not target:
+            target.copy_(wide)
+    return result.view(-1, columns)
+
+
+def _f32(blocks: Tensor, out: Tensor) -> None:
+    out.copy_(blocks.view(torch.float32))
+
+
+def _f16(blocks: Tensor, out: Tensor) -> None:
+    out.copy_(blocks.view(torch.float16))
+
+
+def _bf16(blocks: Tensor, out: Tensor) -> None:
+    out.copy_(blocks.view(torch.bfloat16))
+
+
+def _q4_0(blocks: Tensor, out: Tensor) -> None:
+    out.copy_(_nibbles(blocks[:, 2:], 16)).sub_(8).mul_(_half(blocks, 0))
+
+
+def _q4_1(blocks: Tensor, out: Tensor) -> None:
+    out.copy_(_nibbles(blocks[:, 4:], 16)).mul_(_half(blocks, 0)).add_(_half(blocks, 2))
+
+
+def _q5_0(blocks: Tensor, out: Tensor) -> None:
+    q = _nibbles(blocks[:, 6:], 16).add_(_fifth_bits(blocks[:, 2:6]))
+    out.copy_(q).sub_(16).mul_(_half(blocks, 0))
+
+
+def _q5_1(blocks: Tensor, out: Tensor) -> None:
+    q = _nibbles(blocks[:, 8:], 16).add_(_fifth_bits(blocks[:, 4:8]))
+    out.copy_(q).mul_(_half(blocks, 0)).add_(_half(blocks, 2))
+
+
+def _q8_0(blocks: Tensor, out: Tensor) -> None:
+    out.copy_(blocks[:, 2:].view(torch.int8)).mul_(_half(blocks, 0))
+
+
+def _q4_k(blocks: Tensor, out: Tensor) -> None:
+    _affine_sub_blocks(blocks, _nibbles(blocks[:, 16:], 32), out)
+
+
+def _q5_k(blocks: Tensor, out: Tensor) -> None:
+    # Bit i of the 32 bytes at 16 is the fifth bit of sub-block i.
+    fifth = torch.stack([(blocks[:, 16:48] >> i & 1) << 4 for i in range(8)], dim=1)
+    _affine_sub_blocks(blocks, _nibbles(blocks[:, 48:], 32).add_(fifth.view(-1, 256)), out)
+
+
+def _q6_k(blocks: Tensor, out: Tensor) -> None:
+    # Each half of 128 elements: 64 bytes of low nibbles, and 32 bytes that hold the two high bits of its four quarters.
+    high = blocks[:, 128:192].reshape(-1, 2, 32)
+    high = torch.stack([(high >> 2 * quarter & 3) << 4 for quarter in range(4)], dim=2)
+    q = _nibbles(blocks[:, :128], 64).add_(high.view(-1, 256))
+    scales = blocks[:, 192:208].view(torch.int8) * _half(blocks, 208)
+    out.copy_(q).sub_(32).view(-1, 16, 16).mul_(scales[:, :, None])
+
+
+def _affine_sub_blocks(blocks: Tensor, q: Tensor, out: Tensor) -> None:
+    """Q4_K and Q5_K: eight sub-blocks of 32 with 6-bit scales and minima, packed into the 12 bytes at 4."""
+    # Bytes 0-3 and 4-7: the first four scales and minima, and in their top bits the other four's two highest bits;
+    # bytes 8-11: the other four's low nibbles, scales low and minima high.
+    first, low = blocks[:, 4:12].reshape(-1, 2, 4), blocks[:, 12:16]
+    other = torch.stack((low & 15, low >> 4), dim=1) | first >> 6 << 4
+    scale, minimum = torch.cat((first & 63, other), dim=2).unbind(1)
+    out = out.copy_(q).view(-1, 8, 32)
+    out.mul_((scale * _half(blocks, 0))[:, :, None]).sub_((minimum * _half(blocks, 2))[:, :, None])
+
+
+def _half(blocks: Tensor, at: int) -> Tensor:
+    """The float16 at a byte offset of every block, float32 [blocks, 1]."""
+    return blocks.view(torch.float16)[:, at // 2].float()[:, None]
+
+
+def _nibbles(packed: Tensor, width: int) -> Tensor:
+    """Of each `width` bytes the low nibbles, then the high ones; uint8 [blocks, bytes] -> [blocks, 2 * bytes]."""
+    # Eight bytes at a time: torch is slow on rows of 16 single bytes.
+    words = packed.clone(memory_format=torch.contiguous_format).view(torch.int64).view(len(packed), -1, width // 8)
+    return torch.stack((words, words >> 4), dim=2).bitwise_and_(NIBBLES).view(torch.uint8).view(len(packed), -1)
+
+
+def _fifth_bits(packed: Tensor) -> Tensor:
+    """Four bytes of bits, lowest first, as 0 or 16 per element; uint8 [blocks, 4] -> [blocks, 32]."""
+    eight = (torch.arange(256)[:, None] >> torch.arange(8) & 1) << 4  # for every byte its eight bits
+    return eight.to(torch.uint8).view(torch.int64).take(packed.long()).view(torch.uint8)
+
+
+@dataclass(frozen=True)
+class BlockType:
+    """How many elements a block holds, in how many bytes, how it widens, and the float type that it may be already."""
+
+    name: str
+    elements: int
+    bytes: int
+    widen: Callable[[Tensor, Tensor], None]  # blocks uint8 [n, bytes], out float32 [n, elements]
+    stored: torch.dtype | None = None
+
+
+TYPES = {
+    0: BlockType("F32", 1, 4, _f32, torch.float32),
+    1: BlockType("F16", 1, 2, _f16, torch.float16),
+    2: BlockType("Q4_0", 32, 18, _q4_0),
+    3: BlockType("Q4_1", 32, 20, _q4_1),
+    6: BlockType("Q5_0", 32, 22, _q5_0),
+    7: BlockType("Q5_1", 32, 24, _q5_1),
+    8: BlockType("Q8_0", 32, 34, _q8_0),
+    12: BlockType("Q4_K", 256, 144, _q4_k),
+    13: BlockType("Q5_K", 256, 176, _q5_k),
+    14: BlockType("Q6_K", 256, 210, _q6_k),
+    30: BlockType("BF16", 1, 2, _bf16, torch.bfloat16),
+}
+
+# Named only to say that they are not read.
+OTHER_TYPES = {
+    9: "Q8_1",
+    10: "Q2_K",
+    11: "Q3_K",
+    15: "Q8_K",
+    16: "IQ2_XXS",
+    17: "IQ2_XS",
+    18: "IQ3_XXS",
+    19: "IQ1_S",
+    20: "IQ4_NL",
+    21: "IQ3_S",
+    22: "IQ2_S",
+    23: "IQ4_XS",
+    24: "I8",
+    25: "I16",
+    26: "I32",
+    27: "I64",
+    28: "F64",
+    29: "IQ1_M",
+    34: "TQ1_0",
+    35: "TQ2_0",
+    39: "MXFP4",
+    40: "NVFP4",
+    41: "Q1_0",
+}

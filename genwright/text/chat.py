@@ -1,0 +1,312 @@
+"""Chat templates: Jinja text out of a checkpoint, hence untrusted, in a sandbox with a time and a size limit.
+
+Jinja's own sandbox keeps a template away from Python's internals, but lets it loop for ever and fill the memory. Here
+every loop, call and filter looks at the clock and measures what it made, and the few operations that make a large value
+out of small ones are measured before they run.
+"""
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime
+from typing import Any
+
+from jinja2 import Environment, TemplateError, TemplateSyntaxError, nodes, pass_context, pass_environment
+from jinja2.exceptions import SecurityError
+from jinja2.ext import Extension, loopcontrols
+from jinja2.filters import FILTERS, do_indent, make_attrgetter
+from jinja2.parser import Parser
+from jinja2.runtime import Context
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
+from jinja2.visitor import NodeTransformer
+
+from genwright.errors import UserError
+
+LLAMA2_TEMPLATE = r"""
+{%- if messages[0]['role'] == 'system' %}
+    {%- set system, turns = '<<SYS>>\n' + messages[0]['content'] + '\n<</SYS>>\n\n', messages[1:] %}
+{%- else %}
+    {%- set system, turns = '', messages %}
+{%- endif %}
+{%- for message in turns %}
+    {%- if message['role'] != ('user', 'assistant')[loop.index0 % 2] %}
+        {{- raise_exception('after an optional system message, roles must alternate user, assistant, user, ...') }}
+    {%- elif message['role'] == 'user' %}
+        {{- bos_token ~ '[INST] ' ~ ((system if loop.first else '') + message['content']) | trim ~ ' [/INST]' }}
+    {%- else %}
+        {{- ' ' ~ message['content'] | trim ~ ' ' ~ eos_token }}
+    {%- endif %}
+{%- endfor %}
+"""
+
+_SECONDS = 2.0
+_SOURCE = 64_000  # characters of a template; the largest published ones have about 20,000
+_CHARACTERS = 4 << 20  # of one value, and of the rendered text
+_ALLOCATED = 128 << 20  # characters of all values that a template makes
+_CELL = 32  # characters that an element of a list or dict counts for
+_BITS = 10_000  # of an integer
+# Fields of a format string with a width or precision of four digits or from a value, and what could hide one.
+_WIDE_FIELD = {"%": r"%\(|%[^a-zA-Z%]*(\d{4}|\*)", "{": r"\{[^{}:]*(\[|:[^{}]*(\d{4}|\{))"}
+
+_FILTERS = (  # Jinja's, less those that blow a value up and no chat template uses
+    "abs capitalize count d default dictsort e escape first float groupby int items last length list lower map max min"
+    " reject rejectattr reverse safe select selectattr sort string trim truncate unique upper wordcount"
+)
+_LAZY_FILTERS = {"map", "reject", "rejectattr", "select", "selectattr"}
+_STRING_METHODS = (
+    "capitalize casefold count endswith find index isalnum isalpha isdecimal isdigit islower isnumeric isspace istitle"
+    " isupper join lower lstrip partition removeprefix removesuffix replace rfind rindex rpartition rsplit rstrip split"
+    " splitlines startswith strip swapcase title upper"
+)
+
+
+class ChatTemplate:
+    """A compiled chat template."""
+
+    def __init__(self, source: str) -> None:
+        if len(source) > _SOURCE:
+            raise UserError(f"The chat template has {len(source):,} characters; at most {_SOURCE:,} are allowed.")
+        environment = _Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, loopcontrols])
+        try:
+            tree = _Guards().visit(environment.parse(source))
+            tree.set_environment(environment)
+            self._template = environment.from_string(tree)
+        except TemplateSyntaxError as error:
+            raise UserError(f"The chat template is not valid at line {error.lineno}: {_sentence(error)}.") from error
+        except Exception as error:  # nesting too deep for Jinja or for Python
+            raise UserError(f"The chat template cannot be compiled: {_sentence(error)}.") from error
+
+    def render(self, messages: list[dict[str, Any]], names: dict[str, str]) -> str:
+        """The conversation as text, up to where the assistant answers; `names` are `bos_token` and its like."""
+        if not (isinstance(messages, list) and messages and all(isinstance(m, dict) and "role" in m for m in messages)):
+            raise UserError('Chat messages must be a list of {"role": ..., "content": ...} objects, at least one.')
+        try:
+            # Plain data and a copy: nothing of the caller's is within reach of the template.
+            messages = json.loads(json.dumps(messages))
+        except (TypeError, ValueError) as error:
+            raise UserError(f"Chat messages must be plain data: {_sentence(error)}.") from error
+        given = {"messages": messages, "tools": None, "documents": None, "add_generation_prompt": True, **names}
+        try:
+            return _join(self._template.generate({**given, "#budget": _Budget()}))
+        except Exception as error:  # a template can raise anything
+            raise UserError(f"The chat template fails on this conversation: {_sentence(error)}.") from error
+
+
+def _sentence(error: Exception) -> str:
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text[:300].rstrip(".")
+
+
+class _Budget:
+    """What one rendering has left."""
+
+    def __init__(self) -> None:
+        self._deadline = time.monotonic() + _SECONDS
+        self._characters = _ALLOCATED
+
+    def tick(self) -> None:
+        if time.monotonic() > self._deadline:
+            raise SecurityError(f"it runs for more than {_SECONDS:g} seconds")
+
+    def charge(self, value: Any) -> Any:
+        """Pay for a value that the template just made."""
+        self.tick()
+        _size(value)
+        if isinstance(value, str):
+            self._characters -= len(value)
+        elif isinstance(value, list | tuple | dict):
+            self._characters -= _CELL * len(value)  # what is in it was paid for when made
+        if self._characters < 0:
+            raise SecurityError(f"it makes more than {_ALLOCATED:,} characters of text in all")
+        return value
+
+
+def _limit(size: int) -> None:
+    if size > _CHARACTERS:
+        raise SecurityError(f"it makes a text or list of more than {_CHARACTERS:,} characters")
+
+
+def _size(value: Any) -> int:
+    """About how many characters a value takes when written out; an error as soon as they are too many."""
+    total, todo = 0, [value]
+    while todo:
+        item = todo.pop()
+        if isinstance(item, str):
+            total += len(item)
+        elif isinstance(item, dict):
+            total += _CELL * len(item)
+            todo += [*item.keys(), *item.values()]
+        elif isinstance(item, list | tuple):
+            total += _CELL * len(item)
+            todo += item
+        elif isinstance(item, int) and item.bit_length() > _BITS:
+            raise SecurityError(f"it makes an integer of more than {_BITS:,} bits")
+        elif isinstance(item, Namespace) and item is not value:
+            raise SecurityError("it puts a namespace into another value")
+        _limit(total)
+    return total
+
+
+def _join(values: Iterable[Any], separator: str = "") -> str:
+    parts: list[str] = []
+    total = 0
+    for value in values:
+        parts.append(str(value))
+        total += len(parts[-1]) + len(separator)
+        _limit(total)
+    return separator.join(parts)
+
+
+def _replace(text: str, old: str, new: str, count: int | None = None) -> str:
+    text, old, new = str(text), str(old), str(new)
+    _limit(len(text) + text.count(old) * len(new))
+    return text.replace(old, new, -1 if count is None else count)
+
+
+def _check_format(text: str, values: Any, mark: str) -> None:
+    """A format string may not have wide fields, fields as wide as a value says, or a large value in many fields."""
+    if re.search(_WIDE_FIELD[mark], text):
+        raise SecurityError("it formats a value to more than 999 characters")
+    _limit(len(text) + text.count(mark) * (_size(values) + 1000))
+
+
+@pass_environment
+def _join_filter(environment: Environment, value: Iterable[Any], d: str = "", attribute: Any = None) -> str:
+    return _join(value if attribute is None else map(make_attrgetter(environment, attribute), value), str(d))
+
+
+def _format_filter(text: str, *values: Any) -> str:
+    _check_format(text, values, "%")
+    return text % values
+
+
+def _title_filter(text: str) -> str:
+    _limit(_CELL * len(text))  # it cuts the text into words
+    return FILTERS["title"](text)
+
+
+def _indent_filter(text: str, width: int | str = 4, first: bool = False, blank: bool = False) -> str:
+    _limit(len(text) + (len(text.splitlines()) + 1) * (width if isinstance(width, int) else len(width)))
+    return do_indent(text, width, first, blank)
+
+
+def _tojson_filter(
+    value: Any, ensure_ascii: bool = False, indent: int | None = None, separators: Any = None, sort_keys: bool = False
+) -> str:
+    _limit((indent or 0) * 1000)  # Python nests no deeper
+    encoder = json.JSONEncoder(ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    return _join(encoder.iterencode(value))
+
+
+@pass_context
+def _charged(context: Context, value: Any) -> Any:
+    return context["#budget"].charge(value)
+
+
+@pass_context
+def _each(context: Context, values: Iterable[Any]) -> Iterator[Any]:
+    for value in values:
+        context["#budget"].tick()
+        yield value
+
+
+def _raise_exception(message: str) -> None:
+    raise TemplateError(message)
+
+
+class _BoundedNamespace(Namespace):
+    """A namespace that holds no other, so that nothing grows by being written out."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        _size(list(dict(*args, **kwargs).values()))
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        _size([value])
+        super().__setitem__(name, value)
+
+
+class _Sandbox(ImmutableSandboxedEnvironment):
+    """Jinja's sandbox with less within reach, and every operation that makes a value measured."""
+
+    intercepted_binops = frozenset(["+", "*", "**", "%"])
+    concat = staticmethod(_join)
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        own: dict[str, Callable[..., Any]] = {"join": _join_filter, "replace": _replace, "format": _format_filter}
+        own |= {"indent": _indent_filter, "title": _title_filter, "tojson": _tojson_filter}
+        own |= {"#charged": _charged, "#each": _each, "#join": _join}
+        self.filters = {name: FILTERS[name] for name in _FILTERS.split()} | own
+        self.globals["namespace"] = _BoundedNamespace
+        self.globals["raise_exception"] = _raise_exception
+        self.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+        del self.globals["lipsum"]
+
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        if isinstance(obj, str):
+            return attr in _STRING_METHODS.split()
+        return not isinstance(obj, int | float) and super().is_safe_attribute(obj, attr, value)
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        if operator == "%" and isinstance(left, str):
+            _check_format(left, right, "%")
+        elif operator == "*":
+            for factor, value in ((left, right), (right, left)):
+                if isinstance(factor, int) and isinstance(value, str | list | tuple):
+                    _limit(factor * _size(value))
+        elif operator == "**" and isinstance(left, int) and isinstance(right, int):
+            _size(1 << min(left.bit_length() * max(right, 0), _BITS))  # as long as the power will be
+        return _charged(context, super().call_binop(context, operator, left, right))
+
+    def call(self, context: Context, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
+        context["#budget"].tick()
+        method = getattr(obj, "__wrapped__", obj)  # the sandbox wraps str.format
+        owner, name = getattr(method, "__self__", None), getattr(method, "__name__", "")
+        if isinstance(owner, str) and name in ("join", "replace"):
+            return _charged(context, _join(args[0], owner) if name == "join" else _replace(owner, *args, **kwargs))
+        if isinstance(owner, str) and name.startswith("format"):
+            _check_format(owner, [args, kwargs], "{")
+        return _charged(context, super().call(context, obj, *args, **kwargs))
+
+
+class _Guards(NodeTransformer):
+    """Has loops look at the clock, and everything that makes a value pay for it."""
+
+    def visit_For(self, node: nodes.For) -> nodes.Node:
+        self.generic_visit(node)
+        node.iter = _filter(node.iter, "#each")
+        return node
+
+    def visit_Filter(self, node: nodes.Filter) -> nodes.Node:
+        self.generic_visit(node)
+        if node.name in _LAZY_FILTERS and node.node is not None:
+            node.node = _filter(node.node, "#each")
+        return _filter(node, "#charged")
+
+    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
+        self.generic_visit(node)
+        return _filter(_filter(nodes.List(node.nodes), "#join"), "#charged")
+
+    def visit_List(self, node: nodes.List | nodes.Dict | nodes.Tuple) -> nodes.Node:
+        self.generic_visit(node)
+        is_target = isinstance(node, nodes.Tuple) and node.ctx == "store"
+        return node if is_target else _filter(node, "#charged")
+
+    visit_Dict = visit_Tuple = visit_List
+
+
+def _filter(node: nodes.Node, name: str) -> nodes.Filter:
+    return nodes.Filter(node, name, [], [], None, None, lineno=node.lineno)
+
+
+class _GenerationTag(Extension):
+    """`{% generation %}` marks what the assistant wrote, for training; here it is only a scope."""
+
+    tags = {"generation"}  # noqa: RUF012 (Jinja's own declaration)
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        lineno = next(parser.stream).lineno
+        return nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True), lineno=lineno)

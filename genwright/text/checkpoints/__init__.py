@@ -1,0 +1,83 @@
+"""Checkpoints: one file per format, found by content; all speak of tensors by their Hugging Face names."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from genwright.errors import UserError
+from genwright.text.config import ModelConfig
+from genwright.text.tokenizer import Tokenizer
+
+
+class Checkpoint(Protocol):
+    """A model's configuration, tokenizer and tensors, read when asked for."""
+
+    path: str
+    config: ModelConfig
+    hf_config: dict[str, Any]
+
+    def names(self) -> Sequence[str]: ...
+
+    def shape(self, name: str) -> tuple[int, ...]: ...
+
+    def tensor(self, name: str, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """One tensor, as stored or in `dtype`; it may be a view of the file."""
+        ...
+
+    def tokenizer(self) -> Tokenizer | None: ...
+
+    def generation_eos(self) -> tuple[int, ...]:
+        """The ids that end an answer, as far as the checkpoint itself says."""
+        ...
+
+
+def open_checkpoint(model: str, arch: str | None = None) -> Checkpoint:
+    """Open a folder, a file or a `random:` name; `arch` names the shape of a checkpoint that has no configuration."""
+    from genwright.text.checkpoints.gguf import GGUF
+    from genwright.text.checkpoints.gptfast import GptFast
+    from genwright.text.checkpoints.huggingface import HuggingFace
+    from genwright.text.checkpoints.random import RandomWeights
+
+    if model.startswith("random:"):
+        return RandomWeights(model)
+    path = Path(model).expanduser()
+    if not path.exists():
+        raise UserError(f"there is no checkpoint at {path}; `genwright pull` lists the models that can be fetched.")
+    if path.is_dir() and HuggingFace.recognises(path):
+        return HuggingFace(path)
+    for file in sorted(path.iterdir()) if path.is_dir() else [path]:
+        if file.is_file() and GGUF.recognises(file):
+            return GGUF(file)
+        if file.is_file() and GptFast.recognises(file):
+            return GptFast(file, arch)
+    if path.is_file() and HuggingFace.recognises(path.parent):  # one of the folder's own files
+        return HuggingFace(path.parent)
+    raise UserError(
+        f"{path} holds no checkpoint that Genwright knows: a Hugging Face folder (config.json with safetensors or "
+        ".bin files), a GGUF file, or gpt-fast's model.pth."
+    )
+
+
+def parse_dtype(name: str) -> torch.dtype:
+    """float32, float16 or bfloat16."""
+    if name not in ("float32", "float16", "bfloat16"):
+        raise UserError(f"dtype should be auto, float32, float16 or bfloat16, and is {name!r}.")
+    dtype: torch.dtype = getattr(torch, name)
+    return dtype
+
+
+def cast(tensor: torch.Tensor, dtype: torch.dtype | None, what: str) -> torch.Tensor:
+    """A stored tensor in `dtype`; `what` begins the sentence that refuses one that is not of plain floats."""
+    plain = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+    if tensor.dtype not in plain or tensor.layout != torch.strided:
+        kind = f"{tensor.dtype} {tensor.layout}".replace("torch.", "").removesuffix(" strided")
+        raise UserError(f"{what} as {kind}; weights are read from plain floats of 16, 32 or 64 bits.")
+    return tensor.detach() if dtype is None else tensor.detach().to(dtype)
+
+
+def reason(error: Exception) -> str:
+    """What a library complains of, cut down to the end of a sentence."""
+    text = " ".join(str(error).split()).partition(". ")[0].rstrip(".") or type(error).__name__
+    return "".join(letter if letter.isprintable() else "?" for letter in text[:160])

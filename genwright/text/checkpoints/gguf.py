@@ -1,0 +1,194 @@
+"""GGUF, llama.cpp's one-file checkpoints, read as if they were Hugging Face's."""
+
+import mmap
+import re
+from collections import Counter
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from genwright.errors import UserError
+from genwright.quant.ggml import TYPES, dequantize
+from genwright.text.checkpoints.gguf_header import MAGIC, Header
+from genwright.text.checkpoints.rope_order import halves_from_neighbours
+from genwright.text.config import ModelConfig
+from genwright.text.tokenizer import Tokenizer
+
+FAMILIES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
+
+# GGUF's tensor names -> Hugging Face's; those of a layer follow "blk.N." and "model.layers.N.".
+OUTER = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+LAYER = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+    "attn_output": "self_attn.o_proj",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+ROPE_FACTORS = "rope_freqs.weight"  # what llama3's scaling divides each RoPE frequency by: a setting, not a weight
+# llama.cpp reorders the rows of these in the llama family, so that neighbours rotate.
+NEIGHBOURS = ("q_proj.weight", "q_proj.bias", "k_proj.weight", "k_proj.bias")
+
+# Hugging Face's configuration keys -> the metadata keys (after "llama.") that must be there.
+CONFIG = {
+    "hidden_size": "embedding_length",
+    "num_hidden_layers": "block_count",
+    "num_attention_heads": "attention.head_count",
+    "intermediate_size": "feed_forward_length",
+    "max_position_embeddings": "context_length",
+    "rms_norm_eps": "attention.layer_norm_rms_epsilon",
+}
+YARN = {
+    "original_max_position_embeddings": "rope.scaling.original_context_length",
+    "beta_fast": "rope.scaling.yarn_beta_fast",
+    "beta_slow": "rope.scaling.yarn_beta_slow",
+    "attention_factor": "rope.scaling.yarn_attn_factor",
+}
+HEAD_DIMS = ("attention.key_length", "attention.value_length", "rope.dimension_count")
+
+# Many files give one end-of-text id and leave the end of a turn to be found among the control tokens.
+END_IDS = ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id")
+END_TOKENS = {"<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>"}
+CONTROL = 3
+
+
+class GGUF:
+    """Tensors stay in the file's own pages; floats are viewed there, quantized weights widened when asked for."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = str(path)
+        try:
+            with path.open("rb") as file:
+                # Private, so that writing into a view of the file is harmless.
+                self._file = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        except OSError as error:
+            raise UserError(f"{path} cannot be read: {error.strerror}.") from None
+        except ValueError:
+            raise UserError(f"{path} is empty.") from None
+        header = Header(self._file, self.path)
+        self.metadata = header.metadata
+        self._tensors = {_hugging_face_name(tensor.name): tensor for tensor in header.tensors}
+        if len(self._tensors) < len(header.tensors):
+            raise header.wrong("two of its tensors have the same name")
+        self.hf_config = self._hugging_face_config()
+        self.config = ModelConfig.from_hf(self.hf_config, self.path)
+        if ROPE_FACTORS in self._tensors and self.shape(ROPE_FACTORS) != (self.config.head_dim // 2,):
+            raise header.wrong(f"{ROPE_FACTORS} should have one factor for every two channels of a head")
+
+    @staticmethod
+    def recognises(path: Path) -> bool:
+        try:
+            with path.open("rb") as file:
+                return file.read(len(MAGIC)) == MAGIC
+        except OSError as error:
+            raise UserError(f"{path} cannot be read: {error.strerror}.") from None
+
+    def names(self) -> list[str]:
+        return [name for name in self._tensors if name != ROPE_FACTORS]
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self._tensors[name].shape
+
+    def tensor(self, name: str, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """As `dtype`; with None, quantized weights become float32."""
+        stored = self._tensors[name]
+        shape = stored.shape
+        raw = torch.frombuffer(self._file, dtype=torch.uint8, count=stored.size, offset=stored.start)
+        raw = raw.view(prod(shape[:-1]), -1)
+        reorder = name.endswith(NEIGHBOURS) and self.metadata["general.architecture"] == "llama"
+        if reorder and shape[0] % self.config.head_dim:
+            raise UserError(
+                f"{self.path} has {shape[0]} rows in {stored.name}, no whole heads of {self.config.head_dim}."
+            )
+        if reorder and len(shape) > 1:  # before widening: fewer bytes move
+            raw = halves_from_neighbours(raw, self.config.head_dim)
+        wide = dequantize(raw, stored.kind, dtype or TYPES[stored.kind].stored or torch.float32).view(shape)
+        return halves_from_neighbours(wide, self.config.head_dim) if reorder and len(shape) == 1 else wide
+
+    def tokenizer(self) -> Tokenizer | None:
+        return Tokenizer.from_gguf(self.metadata)
+
+    def generation_eos(self) -> tuple[int, ...]:
+        return self.config.eos_ids
+
+    def _hugging_face_config(self) -> dict[str, Any]:
+        """What `config.json` would say; ModelConfig checks the values."""
+        path, metadata, tensors = self.path, self.metadata, self._tensors
+        if metadata.get("split.count", 0) not in (0, 1):
+            raise UserError(f"{path} is a part of a split model; join its parts with `llama-gguf-split --merge` first.")
+        arch = metadata.get("general.architecture")
+        if not isinstance(arch, str) or arch not in FAMILIES:
+            raise UserError(f"{path} has the architecture {arch!r:.60}; known are {', '.join(FAMILIES)}.")
+        fields = {key[len(arch) + 1 :]: value for key, value in metadata.items() if key.startswith(f"{arch}.")}
+        if fields.get("expert_count"):
+            raise UserError(f"{path} is a mixture of experts; of GGUF files only dense models are read.")
+        if missing := [key for key in CONFIG.values() if key not in fields]:
+            raise UserError(f"{path} lacks {arch}.{missing[0]} in its metadata.")
+        if "model.embed_tokens.weight" not in tensors:
+            raise UserError(f"{path} lacks the tensor token_embd.weight.")
+        head_dims = [fields[key] for key in HEAD_DIMS if key in fields]
+        if any(head_dim != head_dims[0] for head_dim in head_dims):
+            raise UserError(f"{path} has different {', '.join(HEAD_DIMS)}; only equal ones are supported.")
+        vocab_size = self.shape("model.embed_tokens.weight")[0]
+        window = (fields.get("attention.sliding_window") or None) if arch == "llama" else None
+        return {
+            "architectures": ["MistralForCausalLM" if window else FAMILIES[arch]],
+            "model_type": "mistral" if window else arch,
+            **{key: fields[theirs] for key, theirs in CONFIG.items()},
+            **({"head_dim": head_dims[0]} if head_dims else {}),
+            "num_key_value_heads": fields.get("attention.head_count_kv", fields["attention.head_count"]),
+            "vocab_size": vocab_size,
+            "rope_theta": fields.get("rope.freq_base", 10000.0),
+            "rope_scaling": self._rope_scaling(fields),
+            "sliding_window": window,
+            "tie_word_embeddings": "lm_head.weight" not in tensors,
+            "attention_bias": "model.layers.0.self_attn.q_proj.bias" in tensors,
+            "mlp_bias": "model.layers.0.mlp.gate_proj.bias" in tensors,
+            "torch_dtype": self._dtype(),
+            "eos_token_id": _end_ids(metadata, vocab_size),
+        }
+
+    def _rope_scaling(self, fields: dict[str, Any]) -> dict[str, Any] | None:
+        kind = fields.get("rope.scaling.type", "linear")
+        factor = fields.get("rope.scaling.factor", fields.get("rope.scale_linear")) or 1.0
+        scaled = kind != "none" and (kind, factor) != ("linear", 1.0)
+        if ROPE_FACTORS in self._tensors:
+            if scaled:
+                raise UserError(f"{self.path} scales RoPE both by {ROPE_FACTORS} and by type {kind!r:.60}.")
+            return {"rope_type": "factors", "factors": self.tensor(ROPE_FACTORS, torch.float32).flatten().tolist()}
+        yarn = {key: fields[theirs] for key, theirs in YARN.items() if kind == "yarn" and theirs in fields}
+        return {"rope_type": kind, "factor": factor, **yarn} if scaled else None
+
+    def _dtype(self) -> str:
+        """Of most weights; bfloat16 when they are quantized: it holds them far closer than their quantization did."""
+        elements: Counter[int] = Counter()
+        for tensor in self._tensors.values():
+            elements[tensor.kind] += prod(tensor.shape)
+        return str(TYPES[max(elements, key=elements.__getitem__)].stored or torch.bfloat16).removeprefix("torch.")
+
+
+def _hugging_face_name(name: str) -> str:
+    """An unknown tensor keeps its name, for the loader to report."""
+    stem, _, suffix = name.rpartition(".")
+    layer = re.fullmatch(r"blk\.([0-9]+)\.(\w+)", stem)
+    if layer and layer[2] in LAYER:
+        return f"model.layers.{layer[1]}.{LAYER[layer[2]]}.{suffix}"
+    return f"{OUTER[stem]}.{suffix}" if stem in OUTER else name
+
+
+def _end_ids(metadata: dict[str, Any], vocab_size: int) -> list[int]:
+    """The ids that end an answer; one outside the vocabulary stands for none."""
+    ids = [metadata.get(key) for key in END_IDS]
+    tokens, kinds = metadata.get("tokenizer.ggml.tokens"), metadata.get("tokenizer.ggml.token_type")
+    if isinstance(tokens, list) and isinstance(kinds, list):
+        pairs = enumerate(zip(tokens, kinds, strict=False))
+        ids += [index for index, (token, kind) in pairs if kind == CONTROL and token in END_TOKENS]
+    return list(dict.fromkeys(index for index in ids if isinstance(index, int) and 0 <= index < vocab_size))

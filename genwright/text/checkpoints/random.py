@@ -1,0 +1,64 @@
+"""`random:NAME[,layers=16][,seed=0]`: a named shape with random weights, the same on every rank, device and tier."""
+
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from genwright.errors import UserError
+from genwright.kernels.hash import key, mix
+from genwright.text.config import ModelConfig
+from genwright.text.shapes import named_shape
+from genwright.text.tokenizer import Tokenizer
+
+_STD = 0.02
+_PIECE = 1 << 15  # elements hashed at a time: torch does not share out fewer among threads, which would wait for each other
+
+
+class RandomWeights:
+    """Values are hash(seed, tensor name, element), drawn when a tensor is asked for."""
+
+    def __init__(self, name: str):
+        self.path = name
+        shape, *options = name.removeprefix("random:").split(",")
+        settings = dict(option.partition("=")[::2] for option in options)
+        try:
+            self._seed = int(settings.pop("seed", "0"))
+            layers = {"num_hidden_layers": int(settings.pop("layers"))} if "layers" in settings else {}
+        except ValueError:
+            raise UserError(f"{name!r} should give layers and seed as whole numbers.") from None
+        if settings:
+            raise UserError(f"{name!r} has the option {next(iter(settings))!r}; known are layers and seed.")
+        self.hf_config: dict[str, Any] = {**named_shape(shape), **layers}
+        self.config = ModelConfig.from_hf(self.hf_config, name)
+        from genwright.text.models import architecture
+
+        self._shapes = dict(architecture(self.config).weight_map(self.config).tensors(self.config.layers))
+
+    def names(self) -> Sequence[str]:
+        return list(self._shapes)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self._shapes[name]
+
+    def tensor(self, name: str, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """Uniform with the standard deviation of a usual initialisation; norms around one."""
+        dtype = dtype or getattr(torch, self.config.dtype)
+        tensor = torch.empty(self._shapes[name], dtype=dtype)
+        step, mean = _STD * 12**0.5 / (1 << 24), 1.0 if name.endswith("norm.weight") else 0.0
+        counter = mix(torch.arange(_PIECE, dtype=torch.int32))
+        for number, piece in enumerate(tensor.view(-1).split(_PIECE)):
+            bits = mix(counter[: len(piece)] ^ _signed(key(self._seed, zlib.crc32(name.encode()), number)))
+            piece.copy_((bits >> 8).float().mul_(step).add_(mean + step / 2))  # 24 bits, evenly around the mean
+        return tensor
+
+    def tokenizer(self) -> Tokenizer | None:
+        return None
+
+    def generation_eos(self) -> tuple[int, ...]:
+        return ()
+
+
+def _signed(x: int) -> int:
+    return x - (1 << 32) if x >= 1 << 31 else x

@@ -1,0 +1,1 @@
+"""The engine: requests in, steps on pages, tokens out."""

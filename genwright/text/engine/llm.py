@@ -1,0 +1,184 @@
+"""LLM: a text model, ready to answer."""
+
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from genwright.errors import UserError
+from genwright.kernels.cpu.amx import has_bf16
+from genwright.text.checkpoints import Checkpoint, open_checkpoint, parse_dtype
+from genwright.text.engine.engine import Engine
+from genwright.text.engine.kv import PAGE
+from genwright.text.engine.memory import cache_pages, free_memory
+from genwright.text.engine.request import Piece, Request, Result, SamplingParams
+from genwright.text.engine.runner import ResidentRunner
+from genwright.text.engine.step import Chunk
+from genwright.text.layers.deterministic import Deterministic
+from genwright.text.layers.reference import Reference
+from genwright.text.models import architecture, load_model
+from genwright.text.pull import resolve
+
+Prompt = str | Sequence[int]
+MAX_BATCH = 64  # sequences in a step
+MAX_TOKENS = 512  # tokens in a step: prompts are read in chunks of what is left
+
+
+class LLM:
+    """Opens a checkpoint (a path, a name that `genwright pull` lists, or `random:NAME`) and runs requests on it."""
+
+    def __init__(
+        self,
+        model: str | Path,
+        device: str = "auto",
+        dtype: str = "auto",
+        deterministic: bool = False,
+        max_context: int | None = None,
+        arch: str | None = None,
+        gpu_mem: float | None = None,
+        cpu_mem: float | None = None,
+        progress: Callable[[int, int], None] = lambda done, total: None,
+    ):
+        checkpoint = open_checkpoint(resolve(str(model)), arch)
+        cfg = checkpoint.config
+        where = _pick_device(device)
+        kind = _pick_dtype(dtype, where, checkpoint)
+        self.tokenizer = checkpoint.tokenizer()
+        self.eos_ids = frozenset(
+            cfg.eos_ids + checkpoint.generation_eos() + (self.tokenizer.eos_ids if self.tokenizer else ())
+        )
+        spec = architecture(cfg).cache_spec(cfg, kind)
+        weights = sum(_size(checkpoint.shape(name)) for name in checkpoint.names()) * kind.itemsize
+        budget = cpu_mem if where.type == "cpu" else gpu_mem
+        pages, self.max_context = cache_pages(
+            spec,
+            cfg.max_context,
+            max_context,
+            weights,
+            free_memory(where) if budget is None else int(budget * 1e9),
+            MAX_BATCH,
+        )
+        self.model = load_model(checkpoint, kind, where, -(-self.max_context // PAGE) * PAGE, progress)
+        ops = Deterministic() if deterministic else Reference()
+        runner = ResidentRunner(self.model, ops, pages, MAX_BATCH, MAX_TOKENS)
+        self.engine = Engine(runner, MAX_BATCH, MAX_TOKENS, self.max_context)
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        callback: Callable[[Piece], bool | None] | None = None,
+    ) -> list[Result]:
+        """One result per prompt, in order; `callback` sees every piece and cancels its request by returning False."""
+        each = _as_list(prompts)
+        given = [params or SamplingParams()] * len(each) if isinstance(params, SamplingParams | None) else list(params)
+        if len(given) != len(each):
+            raise UserError(
+                f"there are {len(each)} prompts and {len(given)} SamplingParams; give one for all, or one each."
+            )
+        try:
+            requests = [
+                self.submit(prompt, p, index) for index, (prompt, p) in enumerate(zip(each, given, strict=True))
+            ]
+            while self.engine.busy():
+                for request, piece in self.step():
+                    if callback is not None and callback(piece) is False:
+                        request.finish("cancelled")
+        finally:
+            self.engine.cancel_all()
+        return [gather(samples) for samples in requests]
+
+    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[Piece]:
+        """The answer to one prompt, piece by piece; closing the iterator cancels the request."""
+        try:
+            self.submit(prompt, params or SamplingParams())
+            while self.engine.busy():
+                yield from (piece for _, piece in self.step())
+        finally:
+            self.engine.cancel_all()
+
+    def chat(self, messages: list[dict[str, Any]], params: SamplingParams | None = None) -> Result:
+        """The assistant's next message, by the model's own chat template."""
+        return self.generate([self.encode_chat(messages)], params)[0]
+
+    def encode_chat(self, messages: list[dict[str, Any]]) -> list[int]:
+        """The token ids of a conversation, ready for the assistant's turn."""
+        return self._needs_tokenizer().chat(messages)
+
+    def logits(self, ids: Sequence[int]) -> torch.Tensor:
+        """The logits after every token, [tokens, vocab] in float32."""
+        self.engine.check(ids)
+        pool = self.engine.pool
+        pages = pool.start(ids[:1])
+        if pages is None or not pool.extend(pages, len(ids)):
+            raise UserError(f"the cache has no room for {len(ids)} tokens beside the requests that are running.")
+        rows = []
+        for start in range(0, len(ids), MAX_TOKENS):
+            rows.append(
+                self.engine.runner.run([Chunk(list(ids[start : start + MAX_TOKENS]), start, pages.ids(), True)])
+            )
+        pool.release(pages)
+        return torch.cat(rows)
+
+    def submit(self, prompt: Prompt, params: SamplingParams, index: int = 0) -> list[Request]:
+        """Queue a prompt's n requests; `step` then advances them together with all others."""
+        ids = self._encode(prompt)
+        seed = secrets.randbits(63) if params.seed is None else params.seed
+        requests = [
+            Request(ids, params, seed, self.eos_ids, self.tokenizer.stream() if self.tokenizer else None, index, sample)
+            for sample in range(params.n)
+        ]
+        for request in requests:
+            self.engine.submit(request)
+        return requests
+
+    def step(self) -> list[tuple[Request, Piece]]:
+        """One step of everything that was submitted: the requests that moved, and what each got."""
+        return [(request, request.take()) for request in self.engine.step()]
+
+    def _encode(self, prompt: Prompt) -> list[int]:
+        return self._needs_tokenizer().encode(prompt) if isinstance(prompt, str) else list(prompt)
+
+    def _needs_tokenizer(self) -> Any:
+        if self.tokenizer is None:
+            raise UserError("this checkpoint has no tokenizer, so prompts must be token ids.")
+        return self.tokenizer
+
+
+def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    """A bare string or list of ids is one prompt."""
+    if isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], int)):
+        return [prompts]  # type: ignore[list-item]
+    return list(prompts)  # type: ignore[arg-type]
+
+
+def gather(samples: list[Request]) -> Result:
+    """A prompt's first sample, with the others inside it."""
+    first, *rest = (request.result() for request in samples)
+    return replace(first, samples=rest)
+
+
+def _size(shape: tuple[int, ...]) -> int:
+    return torch.Size(shape).numel()
+
+
+def _pick_device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError):
+        raise UserError(f"there is no device {name!r} here; 'auto', 'cpu' and 'cuda' are the usual ones.") from None
+    return device
+
+
+def _pick_dtype(name: str, device: torch.device, checkpoint: Checkpoint) -> torch.dtype:
+    """`auto` is the stored type, but on a processor without bf16 products float32, which is faster there."""
+    if name == "auto":
+        stored = getattr(torch, checkpoint.config.dtype)
+        return torch.float32 if device.type == "cpu" and not has_bf16() else stored
+    return parse_dtype(name)

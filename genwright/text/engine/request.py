@@ -1,0 +1,214 @@
+"""What a caller asks for and gets back: SamplingParams, Request, Result."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from genwright.errors import UserError
+
+if TYPE_CHECKING:  # so that the command line reads SamplingParams without importing torch
+    from genwright.text.engine.kv import SequencePages
+    from genwright.text.tokenizer import Detokenizer
+
+# parameter: lowest, highest
+_RANGES = {
+    "temperature": (0.0, 100.0),
+    "top_k": (0, 1 << 24),
+    "top_p": (0.0, 1.0),
+    "min_p": (0.0, 1.0),
+    "repetition_penalty": (0.01, 100.0),
+    "presence_penalty": (-100.0, 100.0),
+    "frequency_penalty": (-100.0, 100.0),
+    "n": (1, 4096),
+    "max_new_tokens": (1, 1 << 30),
+    "min_new_tokens": (0, 1 << 30),
+    "logprobs": (0, 1000),
+}
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """How one request is decoded; filters apply in the order penalties, bias, temperature, top_k, top_p, min_p."""
+
+    temperature: float = 0.0  # 0 is greedy
+    top_k: int = 0  # 0 keeps all
+    top_p: float = 1.0
+    min_p: float = 0.0  # of the likeliest token's probability
+    repetition_penalty: float = 1.0  # divides positive logits of tokens seen in prompt or answer (Keskar et al., 2019)
+    presence_penalty: float = 0.0  # subtracted once per token seen in the answer
+    frequency_penalty: float = 0.0  # subtracted per occurrence in the answer
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    seed: int | None = None  # None draws one and reports it
+    n: int = 1
+    max_new_tokens: int = 128
+    min_new_tokens: int = 0
+    stop: tuple[str, ...] = ()
+    stop_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    logprobs: int | None = None  # how many alternatives to report beside each chosen token; 0 reports the token alone
+    prompt_logprobs: bool = False
+
+    def __post_init__(self) -> None:
+        for name, (low, high) in _RANGES.items():
+            value, whole = getattr(self, name), isinstance(low, int)
+            if value is None and name == "logprobs":
+                continue
+            kinds = (int,) if whole else (int, float)
+            if isinstance(value, bool) or not isinstance(value, kinds) or not low <= value <= high:
+                what = "a whole number" if whole else "a number"
+                raise UserError(f"{name} should be {what} from {low} to {high}, and is {value!r}.")
+        for name in ("ignore_eos", "prompt_logprobs"):
+            if not isinstance(getattr(self, name), bool):
+                raise UserError(f"{name} should be true or false, and is {getattr(self, name)!r}.")
+        if not isinstance(self.seed, int | None):
+            raise UserError(f"seed should be a whole number, and is {self.seed!r}.")
+        stops = [self.stop] if isinstance(self.stop, str) else self.stop
+        if not isinstance(stops, list | tuple) or not all(isinstance(text, str) and text for text in stops):
+            raise UserError(f"stop should be strings that are not empty, and is {stops!r}.")
+        if not isinstance(self.stop_ids, list | tuple) or not all(isinstance(token, int) for token in self.stop_ids):
+            raise UserError(f"stop_ids should be token ids, and is {self.stop_ids!r}.")
+        bias = self.logit_bias.items() if isinstance(self.logit_bias, Mapping) else [(None, None)]
+        if not all(isinstance(token, int) and isinstance(x, int | float) and x == x for token, x in bias):
+            raise UserError(f"logit_bias should map token ids to numbers, and is {self.logit_bias!r}.")
+        object.__setattr__(self, "stop", tuple(stops))
+        object.__setattr__(self, "stop_ids", tuple(self.stop_ids))
+
+
+@dataclass(frozen=True)
+class Logprob:
+    """A token, the log-probability that the model itself gave it, and the likeliest alternatives."""
+
+    id: int
+    logprob: float
+    top: dict[int, float]
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds since the request was made, and what its prompt cost."""
+
+    first_token: float
+    total: float
+    prompt_tokens: int
+    cached_tokens: int  # of the prompt, found in the prefix cache
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What one step adds to an answer; `text` may lag behind `ids`, never half a character ahead."""
+
+    index: int  # of the prompt
+    sample: int
+    ids: list[int]
+    text: str
+
+
+@dataclass(frozen=True)
+class Result:
+    """One answer; `samples` holds the others when n > 1."""
+
+    text: str | None  # None without a tokenizer
+    ids: list[int]
+    finish_reason: str  # stop, length, cancelled or error
+    seed: int
+    timing: Timing
+    logprobs: list[Logprob] | None = None
+    prompt_logprobs: list[Logprob | None] | None = None  # the first token has none
+    samples: list["Result"] = field(default_factory=list)
+
+
+class Request:
+    """One sequence on its way through the engine."""
+
+    def __init__(
+        self,
+        prompt: list[int],
+        params: SamplingParams,
+        seed: int,
+        eos_ids: frozenset[int] = frozenset(),
+        detokenizer: "Detokenizer | None" = None,
+        index: int = 0,
+        sample: int = 0,
+    ):
+        self.tokens = list(prompt)
+        self.prompt_tokens = len(prompt)
+        self.params, self.seed, self.index, self.sample = params, seed, index, sample
+        self.limit = len(prompt) + params.max_new_tokens  # tokens that it can come to
+        self.ends = frozenset(params.stop_ids) | (frozenset() if params.ignore_eos else eos_ids)
+        self.detokenizer = detokenizer
+        self.text = ""
+        self._told_ids = self._told_text = 0  # how much was handed out in pieces
+        self.pages: SequencePages | None = None
+        self.cached_tokens = 0
+        self.finish_reason: str | None = None
+        self.logprobs: list[Logprob] = []
+        self.prompt_logprobs: list[Logprob | None] = [None]
+        self.started, self.first, self.ended = time.perf_counter(), 0.0, 0.0
+
+    @property
+    def output(self) -> list[int]:
+        return self.tokens[self.prompt_tokens :]
+
+    def add(self, token: int) -> None:
+        """Take the next token, and see whether it was the last."""
+        self.tokens.append(token)
+        self.first = self.first or time.perf_counter()
+        if token in self.ends:
+            self.finish("stop")
+            return
+        if self.detokenizer is not None:
+            self._add_text(self.detokenizer.push(token))
+        if self.finish_reason is None and len(self.tokens) >= self.limit:
+            self.finish("length")
+
+    def finish(self, reason: str) -> None:
+        if self.finish_reason is None:
+            self.finish_reason, self.ended = reason, time.perf_counter()
+            if self.detokenizer is not None:
+                self._add_text(self.detokenizer.end())
+
+    def take(self) -> Piece:
+        """What is new since the last call; text that may yet become a stop string is held back."""
+        held = 0 if self.finish_reason else self._possible_stop()
+        ids, text = (
+            self.tokens[self.prompt_tokens + self._told_ids :],
+            self.text[self._told_text : len(self.text) - held],
+        )
+        self._told_ids += len(ids)
+        self._told_text += len(text)
+        return Piece(self.index, self.sample, ids, text)
+
+    def result(self) -> Result:
+        assert self.finish_reason is not None
+        return Result(
+            text=self.text if self.detokenizer is not None else None,
+            ids=self.output,
+            finish_reason=self.finish_reason,
+            seed=self.seed,
+            timing=Timing(
+                (self.first or self.ended) - self.started,
+                self.ended - self.started,
+                self.prompt_tokens,
+                self.cached_tokens,
+            ),
+            logprobs=None if self.params.logprobs is None else self.logprobs,
+            prompt_logprobs=self.prompt_logprobs if self.params.prompt_logprobs else None,
+        )
+
+    def _add_text(self, piece: str) -> None:
+        before = len(self.text)
+        self.text += piece
+        if not self.params.stop:
+            return
+        longest = max(map(len, self.params.stop))
+        starts = [self.text.find(stop, max(0, before - longest + 1)) for stop in self.params.stop]
+        if any(start >= 0 for start in starts):
+            self.text = self.text[: min(start for start in starts if start >= 0)]
+            self.finish_reason, self.ended = "stop", time.perf_counter()
+
+    def _possible_stop(self) -> int:
+        """How many last characters begin a stop string."""
+        return max(
+            (n for stop in self.params.stop for n in range(1, len(stop)) if self.text.endswith(stop[:n])), default=0
+        )

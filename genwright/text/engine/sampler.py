@@ -1,0 +1,131 @@
+"""Sampler: logits to tokens in one batched pass, with noise that depends on seed, sample, position and token alone."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+import torch
+
+from genwright.kernels.hash import key, mix, uniform
+from genwright.text.engine.request import Logprob, Request
+
+
+class Purpose(IntEnum):
+    """What a draw is for: draws of different purposes at one position are independent."""
+
+    SAMPLE = 0
+    DRAFT = 1
+    ACCEPT = 2
+    RESIDUAL = 3
+
+
+@dataclass(frozen=True)
+class Filters:
+    """The sampling options of a batch's rows, as columns [rows, 1]."""
+
+    temperature: torch.Tensor
+    top_k: torch.Tensor
+    top_p: torch.Tensor
+    min_p: torch.Tensor
+    candidates: int | None  # how many likeliest tokens can matter to any row; None for all, in no order
+
+    @classmethod
+    def of(cls, requests: Sequence[Request], vocab: int, device: torch.device) -> "Filters":
+        params = [request.params for request in requests]
+
+        def column(values: list[float], dtype: torch.dtype) -> torch.Tensor:
+            return torch.tensor(values, dtype=dtype, device=device)[:, None]
+
+        top_k = [min(p.top_k or vocab, vocab) for p in params]
+        sorting = min(top_k) < vocab or any(p.top_p < 1 for p in params)
+        return cls(
+            column([p.temperature or 1.0 for p in params], torch.float32),
+            column(list(map(float, top_k)), torch.int64),
+            column([p.top_p for p in params], torch.float32),
+            column([p.min_p for p in params], torch.float32),
+            max(top_k) if sorting else None,
+        )
+
+
+def sample(logits: torch.Tensor, requests: Sequence[Request]) -> list[int | None]:
+    """The next token of each request from its row of logits [rows, vocab]; None where a row is not numbers."""
+    broken = logits.isnan().any(dim=-1)
+    logits = adjust(logits, requests)
+    tokens = logits.argmax(dim=-1)
+    drawn = [row for row, request in enumerate(requests) if request.params.temperature > 0]
+    if drawn:
+        asking = [requests[row] for row in drawn]
+        chosen = logits if len(drawn) == len(requests) else logits[drawn]
+        probabilities, ids = distribution(chosen, Filters.of(asking, logits.shape[1], logits.device))
+        tokens[drawn] = draw(probabilities, ids, asking, Purpose.SAMPLE)
+    return [None if bad else token for token, bad in zip(tokens.tolist(), broken.tolist(), strict=True)]
+
+
+def adjust(logits: torch.Tensor, requests: Sequence[Request]) -> torch.Tensor:
+    """Apply penalties, bias and the minimum length; rows that ask for none of these share the input's memory."""
+    rows = [row for row, request in enumerate(requests) if _adjusts(request)]
+    if not rows:
+        return logits
+    logits = logits.clone()
+    for row in rows:
+        _adjust_row(logits[row], requests[row])
+    return logits
+
+
+def _adjusts(request: Request) -> bool:
+    p = request.params
+    penalised = p.repetition_penalty != 1 or p.presence_penalty or p.frequency_penalty
+    return bool(penalised or p.logit_bias or len(request.tokens) - request.prompt_tokens < p.min_new_tokens)
+
+
+def _adjust_row(row: torch.Tensor, request: Request) -> None:
+    """In place, on one row [vocab]."""
+    p = request.params
+    if p.repetition_penalty != 1:
+        seen = torch.tensor(request.tokens, device=row.device).unique()
+        values = row[seen]
+        row[seen] = torch.where(values > 0, values / p.repetition_penalty, values * p.repetition_penalty)
+    if (p.presence_penalty or p.frequency_penalty) and request.output:
+        ids, counts = torch.tensor(request.output, device=row.device).unique(return_counts=True)
+        row[ids] -= p.presence_penalty + p.frequency_penalty * counts
+    if p.logit_bias:
+        ids = torch.tensor(list(p.logit_bias), device=row.device)
+        row[ids] += torch.tensor(list(p.logit_bias.values()), dtype=row.dtype, device=row.device)
+    if len(request.tokens) - request.prompt_tokens < p.min_new_tokens and request.ends:
+        row[torch.tensor(sorted(request.ends), device=row.device)] = float("-inf")
+
+
+def distribution(logits: torch.Tensor, filters: Filters) -> tuple[torch.Tensor, torch.Tensor]:
+    """Probabilities [rows, candidates] after temperature, top_k, top_p and min_p, and the token ids they belong to."""
+    logits = logits / filters.temperature
+    if filters.candidates is None:
+        ids = torch.arange(logits.shape[1], device=logits.device)[None]  # one row for all
+    else:
+        logits, ids = logits.topk(filters.candidates, dim=-1)  # sorted, likeliest first
+        rank = torch.arange(filters.candidates, device=logits.device)
+        logits = logits.masked_fill(rank >= filters.top_k, float("-inf"))
+    probabilities = logits.softmax(dim=-1)
+    if filters.candidates is not None:
+        before = probabilities.cumsum(dim=-1) - probabilities  # the mass of likelier tokens
+        probabilities = probabilities.masked_fill((before >= filters.top_p) & (rank > 0), 0)
+    floor = filters.min_p * probabilities.amax(dim=-1, keepdim=True)
+    probabilities = probabilities.masked_fill(probabilities < floor, 0)
+    return probabilities / probabilities.sum(dim=-1, keepdim=True), ids
+
+
+def draw(probabilities: torch.Tensor, ids: torch.Tensor, requests: Sequence[Request], purpose: Purpose) -> torch.Tensor:
+    """One id per row by an exponential race: the smallest of -log(u) / p wins with probability p."""
+    keys = [key(request.seed, request.sample, len(request.tokens), purpose) for request in requests]
+    column = torch.tensor(keys, dtype=torch.int64, device=ids.device).to(torch.int32)[:, None]
+    clock = uniform(mix(mix(ids.to(torch.int32)) ^ column)).log_().neg_()
+    winner = (probabilities / clock).argmax(dim=-1, keepdim=True)
+    return ids.expand_as(probabilities).gather(1, winner)[:, 0]
+
+
+def logprobs(logits: torch.Tensor, chosen: Sequence[int], tops: int) -> list[Logprob]:
+    """The model's own log-probabilities of the chosen tokens, with the `tops` likeliest beside them."""
+    scores = logits.log_softmax(dim=-1)
+    picked = scores.gather(1, torch.tensor(chosen, device=logits.device)[:, None])[:, 0].tolist()
+    values, ids = scores.topk(tops, dim=-1)
+    rows = zip(chosen, picked, ids.tolist(), values.tolist(), strict=True)
+    return [Logprob(token, value, dict(zip(ids, top, strict=True))) for token, value, ids, top in rows]

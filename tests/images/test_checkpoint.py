@@ -1,0 +1,75 @@
+from dataclasses import replace
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from genwright.errors import UserError
+from genwright.images.checkpoint import draw_weights, load_unet, random_unet
+
+from .conftest import TINY
+
+
+def test_pt_and_safetensors_give_the_same(tiny_file, tmp_path):
+    state = torch.load(tiny_file, weights_only=True)
+    save_file({name: tensor.contiguous() for name, tensor in state.items()}, tmp_path / "model")
+    torch.save(state, tmp_path / "old", _use_new_zipfile_serialization=False)
+    for path in (tiny_file, tmp_path / "model", tmp_path / "old"):
+        loaded = load_unet(str(path), TINY).state_dict()
+        assert loaded.keys() == state.keys()
+        assert all(torch.equal(loaded[name], state[name]) for name in state)
+
+
+def test_random_weights_depend_on_seed_and_name_alone():
+    small, large = draw_weights(TINY, 1).state_dict(), draw_weights(replace(TINY, num_res_blocks=2), 1).state_dict()
+    name = "input_blocks.1.0.in_layers.2.weight"
+    assert torch.equal(small[name], large[name])
+    assert not torch.equal(small[name], draw_weights(TINY, 2).state_dict()[name])
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"num_channels": 64}, r"time_embed.0.weight has shape \[128, 32\], but this UNet shape needs \[256, 64\]"),
+        ({"num_classes": None}, "holds label_emb.weight, which this UNet shape lacks: .* of another shape"),
+        ({"num_res_blocks": 2}, "lacks input_blocks|has shape"),
+    ],
+)
+def test_checkpoint_of_another_shape_is_one_sentence(tiny_file, change, words):
+    with pytest.raises(UserError, match=words):
+        load_unet(str(tiny_file), replace(TINY, **change))
+
+
+class Payload:
+    def __reduce__(self):
+        return print, ("unpickled",)
+
+
+def test_damaged_and_foreign_files_are_one_sentence(tiny_file, tmp_path, capsys):
+    whole = tiny_file.read_bytes()
+    torch.save({"x": Payload()}, tmp_path / "payload.pt")
+    torch.save([1, 2], tmp_path / "list.pt")
+    torch.save({"model": {"x": torch.zeros(1)}}, tmp_path / "nested.pt")
+    files = {
+        "empty.pt": b"",
+        "cut.pt": whole[: len(whole) // 2],
+        "text.pt": b"hello there, this is no model",
+        "zip.pt": b"PK\x03\x04rubbish",
+        "pickle.pt": b"\x80\x02rubbish",
+        "long.safetensors": (2**60).to_bytes(8, "little") + b"{}",
+    }
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    for name in [*files, "payload.pt", "list.pt", "nested.pt", "missing.pt"]:
+        with pytest.raises(UserError) as caught:
+            load_unet(str(tmp_path / name), TINY)
+        assert "\n" not in str(caught.value) and name in str(caught.value)
+    assert "unpickled" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("model", "words"), [("random:cifar", "no preset 'cifar'"), ("random:cat256,x=1", "seed=NUMBER")]
+)
+def test_wrong_random_models_are_one_sentence(model, words):
+    with pytest.raises(UserError, match=words):
+        random_unet(model)

@@ -1,0 +1,93 @@
+"""The fused kernels, and what holds on a GPU alone."""
+
+import pytest
+import torch
+
+from genwright.images import blocks
+from genwright.images.checkpoint import draw_weights
+from genwright.images.pipeline import ImageModel, SamplerSettings, SampleRun
+from genwright.images.samplers import heun
+
+from .conftest import TINY
+
+pytestmark = pytest.mark.gpu
+SHAPES = [(192, 64, 64), (576, 64, 64), (384, 32, 32), (1536, 8, 8), (96, 5, 7)]
+
+
+def relative(out, expected):
+    return ((out.double() - expected).norm() / expected.norm()).item()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(("channels", "height", "width"), SHAPES)
+@torch.no_grad()
+def test_norm_act_equals_float64(channels, height, width, dtype):
+    shape = (3, channels, height, width)
+    # A mean far from 0 would show cancellation.
+    x = (torch.randn(shape, device="cuda") * 2 + 30).to(dtype).to(memory_format=torch.channels_last)
+    norm = torch.nn.GroupNorm(32, channels, device="cuda")
+    torch.nn.init.normal_(norm.weight)
+    torch.nn.init.normal_(norm.bias)
+    scale, shift = torch.randn(3, 2 * channels, device="cuda").chunk(2, dim=1)
+    for options in (
+        {},
+        {"add": torch.randn(channels, device="cuda").to(dtype), "scale": scale, "shift": shift},
+        {"add": torch.randn(3, channels, device="cuda"), "silu": False},
+        {"resampled": "up"},
+        *([{"resampled": "down"}] if height % 2 == 0 else []),
+    ):
+        out = blocks.norm_act(x, norm, **options)
+        wide = {key: value.double() if torch.is_tensor(value) else value for key, value in options.items()}
+        expected = blocks.norm_act(x.double(), norm.double(), **wide)
+        norm.float()
+        assert relative(out, expected) < (4e-4 if dtype == torch.float16 else 3e-3)
+
+
+@pytest.mark.parametrize(("channels", "height", "width"), SHAPES)
+@torch.no_grad()
+def test_add_residual_equals_float64(channels, height, width):
+    h, x = torch.randn(2, 3, channels, height, width, device="cuda", dtype=torch.float16)
+    h, x = (t.to(memory_format=torch.channels_last) for t in (h, x))
+    bias = torch.randn(channels, device="cuda", dtype=torch.float16)
+    expected = h.double() + x.double() + bias.double().view(1, -1, 1, 1)
+    assert relative(blocks.add_residual(h, x, bias), expected) < 4e-4
+
+
+@pytest.mark.parametrize("how", ["up", "down"])
+@torch.no_grad()
+def test_resample_equals_float64(how):
+    x = torch.randn(3, 96, 6, 10, device="cuda").half().to(memory_format=torch.channels_last)
+    out = blocks.resample(x, how)
+    assert out.is_contiguous(memory_format=torch.channels_last)
+    assert relative(out, blocks.resample(x.double(), how)) < 4e-4
+
+
+@torch.no_grad()
+def test_unet_in_half_precision_stays_near_float64():
+    unet = draw_weights(TINY, 0)
+    x, t, labels = torch.randn(4, 3, 16, 16), torch.tensor([-900.0, 0.0, 500.0, 1000.0]), torch.arange(4)
+    expected = unet.double()(x.double(), t.double(), labels).cuda()
+    out = unet.float().use_dtype(torch.float16).cuda()(x.cuda(), t.cuda(), labels.cuda())
+    assert relative(out, expected) < 5e-3
+
+
+@pytest.mark.parametrize("sampler", ["onestep", "heun"])
+def test_sample_17_of_seed_7_is_the_same_from_any_batch(tiny_file, sampler):
+    model = ImageModel(str(tiny_file), config=TINY, device="cuda")
+    steps = {"sampler": sampler, "steps": 4, "seed": 7}
+    batches = [model.sample(18, batch_size=size, **steps) for size in (1, 4, 16)] + [model.sample(100, **steps)]
+    assert len({batch.array[17].tobytes() for batch in batches}) == 1
+
+
+def test_no_step_waits_for_the_device(tiny_file):
+    model = ImageModel(str(tiny_file), config=TINY, device="cuda")
+    settings = SamplerSettings(sampler="heun", steps=4, s_churn=2.0)
+    run = SampleRun(model, settings, 8, seed=7)
+    run(0, 8)  # compiles and captures
+    indices = torch.arange(8, device="cuda")
+    denoise, noise = model.denoise(settings, run.labels(indices), 0), run.noise(indices)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        heun(denoise, noise() * 80, settings.sigmas, noise, settings.churn)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")

@@ -1,0 +1,79 @@
+"""Tiny random models of every family, made by transformers, which the tests compare with."""
+
+from pathlib import Path
+
+import torch
+import transformers
+
+_SIZES = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 199,
+    "max_position_embeddings": 512,
+    "rms_norm_eps": 1e-5,
+    "initializer_range": 0.3,  # far from the tiny default, so that attention is sharp and tokens differ
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": None,
+}
+_LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 10000.0,
+    "factor": 4.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+_YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 128}
+_LINEAR = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0}
+
+FAMILIES = {
+    "llama": ("Llama", {}),
+    "llama-mha": ("Llama", {"num_key_value_heads": 4, "head_dim": 24}),
+    "llama-biased": ("Llama", {"attention_bias": True, "mlp_bias": True}),
+    "llama-linear": ("Llama", {"rope_parameters": _LINEAR}),
+    "codellama": ("Llama", {"rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}),
+    "llama-3.2": ("Llama", {"rope_parameters": _LLAMA3, "tie_word_embeddings": True}),
+    "mistral": ("Mistral", {"sliding_window": 24}),
+    "qwen2": ("Qwen2", {}),
+    "qwen2-yarn": ("Qwen2", {"rope_parameters": _YARN}),
+    "qwen2-window": ("Qwen2", {"use_sliding_window": True, "sliding_window": 20, "max_window_layers": 1}),
+    "qwen3": ("Qwen3", {"head_dim": 32, "tie_word_embeddings": True}),
+}
+
+
+def make(family: str, folder: Path, **save: object) -> transformers.PreTrainedModel:
+    """A model of the family, in float32, saved to the folder."""
+    kind, changes = FAMILIES[family]
+    torch.manual_seed(sum(map(ord, family)))
+    config = getattr(transformers, f"{kind}Config")(**{**_SIZES, **changes})
+    config._attn_implementation = "eager"
+    model = getattr(transformers, f"{kind}ForCausalLM")(config).float().eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith(("norm.weight", "bias")):
+                parameter.uniform_(0.5, 1.5)
+    model.save_pretrained(folder, **save)
+    return model
+
+
+@torch.no_grad()
+def greedy(model: transformers.PreTrainedModel, prompt: list[int], count: int) -> list[int]:
+    """transformers' own greedy continuation, never ending early."""
+    out = model.generate(
+        torch.tensor([prompt]),
+        max_new_tokens=count,
+        min_new_tokens=count,
+        do_sample=False,
+        pad_token_id=0,
+        eos_token_id=None,
+    )
+    return out[0, len(prompt) :].tolist()
+
+
+@torch.no_grad()
+def reference_logits(model: transformers.PreTrainedModel, prompt: list[int]) -> torch.Tensor:
+    return model(torch.tensor([prompt])).logits[0]
