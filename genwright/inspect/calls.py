@@ -19,16 +19,19 @@ class Finish:
         self._started = time.perf_counter()
 
     def returned(self, result: Any) -> None:
+        self._stop()
         self._record.status, self._record.result = "returned", summarise(result)
         self._write()
 
     def failed(self, error: BaseException) -> None:
+        self._stop()
         self._record.status = "raised"
         trace = traceback.format_exception(error)
         self._record.exception = {"type": type(error).__name__, "message": str(error), "traceback": trace[-6:]}
         self._write()
 
     def streamed(self, items: list[Any], count: int, error: BaseException | None) -> None:
+        self._stop()
         if error is not None:
             self.failed(error)
         self._record.result = {"type": "stream", "count": count, "items": items}
@@ -43,8 +46,11 @@ class Finish:
         self.returned(result)
         return result
 
-    def _write(self) -> None:
+    def _stop(self) -> None:
+        """Take the time before the result is summarised, which may take longer than the call."""
         self._record.seconds = round(time.perf_counter() - self._started, 6)
+
+    def _write(self) -> None:
         files = [describe_file(p, a, stamp(p) != self._before[p]) for a, p in self._paths.items()]
         new = sorted(set(self._home.iterdir()) - self._there)
         self._record.files = [*files, *(describe_file(p, "", True) for p in new if p not in self._before)]

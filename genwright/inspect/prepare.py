@@ -10,6 +10,7 @@ from genwright.inspect.analysis import Analysis
 from genwright.inspect.bind import Signature
 from genwright.inspect.edits import Change, Edits, apply, expression
 from genwright.inspect.overrides import plan_overrides
+from genwright.inspect.resources import NO_EXPRESSIONS
 from genwright.inspect.scenario import Scenario, literal
 from genwright.inspect.unattended import Handler
 
@@ -39,7 +40,7 @@ def _plan_resources(analysis: Analysis, scenario: Scenario, edits: Edits) -> Non
     for node in ast.walk(analysis.tree):
         if not isinstance(node, ast.Constant) or node not in scopes.parent or not isinstance(node.value, str):
             continue
-        if node.value in given and not isinstance(scopes.parent[node], ast.JoinedStr | ast.Expr):
+        if node.value in given and not isinstance(scopes.parent[node], NO_EXPRESSIONS):
             replaced[node] = repr(given[node.value])
     unused = sorted(set(given) - {str(n.value) for n in replaced})
     if unused:

@@ -29,6 +29,10 @@ _PLACEHOLDER = re.compile(
 _PLURALS = re.compile(r"(s|dir|directory|folder|list)$", re.IGNORECASE)
 
 
+# Where a literal stands but another expression may not: docstrings, parts of f-strings, patterns.
+NO_EXPRESSIONS = (ast.Expr, ast.JoinedStr, ast.MatchValue)
+
+
 @dataclass(frozen=True)
 class Resource:
     """One placeholder: the literal, what it stands for, and the sample (below RESOURCES_PATH) that replaces it."""
@@ -61,7 +65,7 @@ def find_resources(tree: ast.Module, scopes: Scopes) -> list[Resource]:
         value = node.value
         if len(value) > 300 or "\n" in value or not _PLACEHOLDER.search(value) or re.match(r"\w+://", value):
             continue
-        if isinstance(scopes.parent[node], ast.Expr | ast.JoinedStr):
+        if isinstance(scopes.parent[node], NO_EXPRESSIONS):
             continue
         variable = _variable(node, scopes)
         kind, folder = _classify(value, variable)

@@ -35,6 +35,7 @@ from genwright.inspect.scopes import Scopes
         ('url = "https://host/path/to/image.jpg"', None),
         ('"""See path/to/image.jpg."""', None),
         ('x = f"path/to/{name}.jpg"', None),
+        ('match x:\n    case "path/to/image.jpg": pass', None),
     ],
 )
 def test_placeholders(source: str, found: tuple[str, bool, str] | None) -> None:
