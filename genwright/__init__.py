@@ -8,15 +8,17 @@ from genwright.kernels.cpu.threads import keep_waiting_short
 
 if TYPE_CHECKING:
     from genwright.images.pipeline import ImageModel as ImageModel
+    from genwright.inspect.executor import Executor as Executor
     from genwright.text.engine.llm import LLM as LLM
     from genwright.text.engine.request import SamplingParams as SamplingParams
 
 _HOMES = {
+    "Executor": "genwright.inspect.executor",
     "ImageModel": "genwright.images.pipeline",
     "LLM": "genwright.text.engine.llm",
     "SamplingParams": "genwright.text.engine.request",
 }
-__all__ = ["LLM", "ImageModel", "SamplingParams"]
+__all__ = ["LLM", "Executor", "ImageModel", "SamplingParams"]
 
 # These only set environment variables, which torch reads when it starts.
 keep_onednn_off()
