@@ -56,7 +56,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> str:
 def products(script: str) -> list[str]:
     """oneDNN's bf16 operations while the model runs."""
     said = python(script, ONEDNN_VERBOSE="1").split("<begin>")[1].split("<end>")[0]
-    return [line for line in said.splitlines() if line.startswith("onednn_verbose") and "exec" in line and "bf16" in line]
+    return [
+        line for line in said.splitlines() if line.startswith("onednn_verbose") and "exec" in line and "bf16" in line
+    ]
 
 
 def test_with_torch_first_onednn_is_switched_off(run: str) -> None:

@@ -11,4 +11,4 @@ def keep_waiting_short() -> None:
     process that made a model ten times slower; sleeping early costs nothing that could be measured on an idle machine.
     """
     if "torch" not in sys.modules and "OMP_WAIT_POLICY" not in os.environ:
-        os.environ.setdefault("GOMP_SPINCOUNT", "2000")
+        os.environ.setdefault("GOMP_SPINCOUNT", "20000")

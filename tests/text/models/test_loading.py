@@ -75,7 +75,9 @@ def growth(full_size: bool, tmp_path_factory: pytest.TempPathFactory) -> dict[st
     write_q8(checkpoint, folder / "model.gguf")
     make("llama", folder / "warm")
     paths = {"safetensors": "safetensors", "pth": "gptfast", "gguf": "model.gguf"}
-    cases = {name: (str(folder / paths[form]) if form in paths else model, dtype) for name, (form, dtype) in CASES.items()}
+    cases = {
+        name: (str(folder / paths[form]) if form in paths else model, dtype) for name, (form, dtype) in CASES.items()
+    }
     command = [sys.executable, "-c", MEASURE, str(folder / "warm"), json.dumps(cases)]
     lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     return dict(json.loads(line) for line in lines)
@@ -129,7 +131,9 @@ def test_a_missing_tensor_is_named(tmp_path: Path) -> None:
         LLM(tmp_path)
     where["weight_map"]["model.layers.2.mlp.down_proj.weight"] = where["weight_map"]["lm_head.weight"]
     index.write_text(json.dumps(where))
-    with pytest.raises(UserError, match=r"should hold the tensor 'model\.layers\.2\.mlp\.down_proj\.weight', and does not"):
+    with pytest.raises(
+        UserError, match=r"should hold the tensor 'model\.layers\.2\.mlp\.down_proj\.weight', and does not"
+    ):
         LLM(tmp_path)
     assert model.config.num_hidden_layers == 3
 
@@ -138,7 +142,9 @@ def test_a_wrong_shape_is_named(tmp_path: Path) -> None:
     make("llama", tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**config, "intermediate_size": 97}))
-    sentence = r"has 'model\.layers\.0\.mlp\.gate_proj\.weight' of shape \[96, 64\]; its configuration calls for \[97, 64\]\.$"
+    sentence = (
+        r"has 'model\.layers\.0\.mlp\.gate_proj\.weight' of shape \[96, 64\]; its configuration calls for \[97, 64\]\.$"
+    )
     with pytest.raises(UserError, match=sentence):
         LLM(tmp_path)
 
