@@ -35,7 +35,9 @@ def start_up() -> tuple[float, float]:
     firsts = []
     for _ in range(ROUNDS):
         started = time.perf_counter()
-        with subprocess.Popen([*command, "generate", PROMPT], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        with subprocess.Popen(
+            [*command, "generate", PROMPT], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        ) as process:
             assert process.stdout is not None
             process.stdout.read(1)
             firsts.append(time.perf_counter() - started)
@@ -46,7 +48,9 @@ def start_up() -> tuple[float, float]:
 def decoding(llm: LLM, path: Path) -> dict[str, float]:
     """Tokens per second at batch 1, float32."""
     count = 96
-    theirs = transformers.AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32).eval()
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(
+        path.parent, gguf_file=path.name, dtype=torch.float32
+    ).eval()
     ids = torch.tensor([llm.tokenizer.encode(PROMPT)])
     ours = SamplingParams(max_new_tokens=count, ignore_eos=True)
     options = {"max_new_tokens": count, "min_new_tokens": count, "do_sample": False, "pad_token_id": 0}
