@@ -13,8 +13,10 @@ app = new_app()
 
 @app.command()
 def convert(
-    source: Annotated[str, typer.Argument(help="A checkpoint: a folder, a file, a name, or random:NAME.")],
-    target: Annotated[Path, typer.Argument(help="The folder to write; it must not exist yet.")],
+    source: Annotated[
+        str, typer.Argument(metavar="SRC", help="A checkpoint: a folder, a file, a name, or random:NAME.")
+    ],
+    target: Annotated[Path, typer.Argument(metavar="DST", help="The folder to write; it must not exist yet.")],
     to: Annotated[str, typer.Option(help="safetensors, or gptfast for its model.pth.")] = "safetensors",
     dtype: Annotated[str, typer.Option(help="auto (as stored), float32, float16 or bfloat16.")] = "auto",
     arch: Annotated[str | None, typer.Option(help="The named shape of a checkpoint that has no configuration.")] = None,

@@ -74,7 +74,9 @@ class ModelConfig:
         if heads % kv_heads:
             raise read.wrong("num_key_value_heads", f"a divisor of the {heads} attention heads")
         if read.text("hidden_act", "silu") not in ("silu", "swish"):
-            raise UserError(f"{where} asks for the activation {config['hidden_act']!r:.60}; this architecture has silu.")
+            raise UserError(
+                f"{where} asks for the activation {config['hidden_act']!r:.60}; this architecture has silu."
+            )
         attention_bias = read.flag("attention_bias", False)
         return cls(
             architecture=ARCHITECTURES[family],
@@ -212,9 +214,12 @@ def _rope(read: FieldReader, head_dim: int) -> Rope:
         settings["original_max_position_embeddings"] = _original_context(read)
     if kind == "factors":
         factors = scaling.config.get("factors")
-        good = isinstance(factors, list) and all(isinstance(f, float) and 1e-30 < f < 1e30 for f in factors)
-        if not good or len(factors) != head_dim // 2:
-            raise scaling.wrong("factors", f"{head_dim // 2} positive numbers, one for every two channels of a head")
+        count = head_dim // 2
+        if (
+            not isinstance(factors, list)
+            or [isinstance(f, float) and 1e-30 < f < 1e30 for f in factors] != [True] * count
+        ):
+            raise scaling.wrong("factors", f"{count} positive numbers, one for every two channels of a head")
         settings["factors"] = factors
     return Rope(theta, kind, settings)
 

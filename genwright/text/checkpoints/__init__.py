@@ -70,10 +70,11 @@ def parse_dtype(name: str) -> torch.dtype:
 
 def cast(tensor: torch.Tensor, dtype: torch.dtype | None, what: str) -> torch.Tensor:
     """A stored tensor in `dtype`; `what` begins the sentence that refuses one that is not of plain floats."""
-    if tensor.dtype not in (torch.float32, torch.float16, torch.bfloat16, torch.float64):
-        kind = str(tensor.dtype).removeprefix("torch.")
-        raise UserError(f"{what} as {kind}; weights are read from floats of 16, 32 or 64 bits.")
-    return tensor if dtype is None else tensor.to(dtype)
+    plain = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+    if tensor.dtype not in plain or tensor.layout != torch.strided:
+        kind = f"{tensor.dtype} {tensor.layout}".replace("torch.", "").removesuffix(" strided")
+        raise UserError(f"{what} as {kind}; weights are read from plain floats of 16, 32 or 64 bits.")
+    return tensor.detach() if dtype is None else tensor.detach().to(dtype)
 
 
 def reason(error: Exception) -> str:

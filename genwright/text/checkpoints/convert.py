@@ -16,7 +16,7 @@ from genwright.text.checkpoints.gptfast import LAYER, OUTER
 from genwright.text.checkpoints.rope_order import neighbours_from_halves
 from genwright.text.config import Rope
 from genwright.text.layers.rope import frequencies
-from genwright.text.models import check_tensors
+from genwright.text.models import architecture, check_tensors
 
 FORMATS = ("safetensors", "gptfast")
 SHARD_BYTES = 5 << 30
@@ -72,7 +72,8 @@ def _as_llama3(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def _write_safetensors(checkpoint: Checkpoint, folder: Path, dtype: torch.dtype, progress: Progress) -> None:
-    shapes: Shapes = {name: checkpoint.shape(name) for name in checkpoint.names()}
+    cfg = checkpoint.config
+    shapes: Shapes = dict(architecture(cfg).weight_map(cfg).tensors(cfg.layers))
     shards = list(_shards(shapes, dtype.itemsize))
     files, done = {}, 0
     for number, names in enumerate(shards, 1):
@@ -125,8 +126,8 @@ def _write_gptfast(checkpoint: Checkpoint, folder: Path, dtype: torch.dtype, pro
     path = folder / "model.pth"
     shapes: Shapes = {}
     for name, parts in sources.items():
-        first, *others = (checkpoint.shape(part) for part in parts)
-        shapes[name] = (sum(shape[0] for shape in (first, *others)), *first[1:])
+        stacked = [checkpoint.shape(part) for part in parts]
+        shapes[name] = (sum(shape[0] for shape in stacked), *stacked[0][1:])
     with torch.serialization.skip_data():
         torch.save({name: torch.empty(shape, dtype=dtype) for name, shape in shapes.items()}, path)
     with path.open("rb+") as file:  # take the space now: a full disk could only kill us once the file is mapped

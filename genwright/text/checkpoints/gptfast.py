@@ -1,5 +1,6 @@
 """gpt-fast's model.pth: Meta's names, q, k and v fused, rotary channels as neighbours, and no configuration."""
 
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -39,7 +40,8 @@ class GptFast:
     def __init__(self, path: Path, arch: str | None = None):
         self.path = str(path)
         self._tensors = _tensors(load_pickled(path))
-        self._layers = 1 + max((int(n.split(".")[1]) for n in self._tensors if n.startswith("layers.")), default=-1)
+        numbers = [int(found[1]) for name in self._tensors if (found := re.match(r"layers\.([0-9]{1,4})\.", name))]
+        self._layers = 1 + max(numbers, default=-1)
         self.hf_config: dict[str, Any] = self._find_config(path, arch)
         self.config = ModelConfig.from_hf(self.hf_config, self.path)
         self._names = dict(self._hugging_face_names())
@@ -52,12 +54,10 @@ class GptFast:
         return list(self._names)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        tensor, first, rows = self._span(name)
-        return tuple(tensor.shape) if rows is None else (max(min(rows, len(tensor) - first), 0), *tensor.shape[1:])
+        return tuple(self._stored(name).shape)
 
     def tensor(self, name: str, dtype: torch.dtype | None = None) -> torch.Tensor:
-        tensor, first, rows = self._span(name)
-        tensor = cast(tensor if rows is None else tensor[first : first + rows], dtype, f"{self.path} stores {name!r}")
+        tensor = cast(self._stored(name), dtype, f"{self.path} stores {name!r}")
         if name.endswith(("q_proj.weight", "k_proj.weight")):
             tensor = halves_from_neighbours(tensor, self.config.head_dim)
         return tensor
@@ -79,14 +79,14 @@ class GptFast:
                 if theirs in self._tensors or (_is_qkv(theirs) and _fused(theirs) in self._tensors):
                     yield f"model.layers.{layer}.{ours}", theirs
 
-    def _span(self, name: str) -> tuple[torch.Tensor, int, int | None]:
-        """The stored tensor, and which of its rows are the one asked for: None for all."""
+    def _stored(self, name: str) -> torch.Tensor:
+        """A tensor of the file, or the rows of a fused one, by their Hugging Face name."""
         theirs = self._names[name]
         if theirs in self._tensors:
-            return self._tensors[theirs], 0, None
-        q, kv = self.config.q_dim, self.config.kv_dim
-        first, rows = {"wq": (0, q), "wk": (q, kv), "wv": (q + kv, kv)}[theirs.split(".")[3]]
-        return self._tensors[_fused(theirs)], first, rows
+            return self._tensors[theirs]
+        fused, q, kv = self._tensors[_fused(theirs)], self.config.q_dim, self.config.kv_dim
+        rows = {"wq": slice(q), "wk": slice(q, q + kv), "wv": slice(q + kv, None)}[theirs.split(".")[3]]
+        return fused[rows] if fused.dim() else fused
 
     def _find_config(self, path: Path, arch: str | None) -> dict[str, Any]:
         """From `config.json` beside it, else from the name given, else from the one named shape that fits."""

@@ -42,7 +42,7 @@ class HuggingFace:
             return tuple(self._stored(name, file).shape)
         try:
             return tuple(file.get_slice(name).get_shape())
-        except SafetensorError as error:
+        except (SafetensorError, UnicodeEncodeError) as error:
             raise self._lacks(name, error) from None
 
     def tensor(self, name: str, dtype: torch.dtype | None = None) -> torch.Tensor:
@@ -100,4 +100,6 @@ class HuggingFace:
 
     def _lacks(self, name: str, error: Exception | None = None) -> UserError:
         detail = f": {reason(error)}" if error else ""
-        return UserError(f"{self.folder / self._where[name]} should hold the tensor {name!r:.80}, and does not{detail}.")
+        return UserError(
+            f"{self.folder / self._where[name]} should hold the tensor {name!r:.80}, and does not{detail}."
+        )

@@ -1,6 +1,6 @@
 """The engine's step: schedule, run, sample, take stock."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 
@@ -59,12 +59,12 @@ class Engine:
     def busy(self) -> bool:
         return bool(self.scheduler.waiting or self.scheduler.running)
 
-    def step(self) -> list[Request]:
-        """Advance what is scheduled; returns the requests that have something new to tell."""
-        told = list(self._drop_cancelled())
+    def step(self) -> None:
+        """Advance what is scheduled."""
+        self._drop_ended()
         scheduled = self.scheduler.schedule()
         if not scheduled:
-            return told
+            return
         try:
             work = self._guess(scheduled)
             logits = self.runner.run([_chunk(*item) for item in work])
@@ -72,20 +72,20 @@ class Engine:
             if not isinstance(error, torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
                 raise
             self._give_way()
-            return told
+            return
         self.steps += 1
-        return told + self._take(work, logits)
+        self._take(work, logits)
 
-    def cancel_all(self) -> None:
-        for request in [*self.scheduler.running, *self.scheduler.waiting]:
+    def cancel(self, requests: Iterable[Request]) -> None:
+        """End those of the requests that have not ended yet."""
+        for request in requests:
             request.finish("cancelled")
-        list(self._drop_cancelled())
+        self._drop_ended()
 
-    def _drop_cancelled(self) -> Iterator[Request]:
+    def _drop_ended(self) -> None:
         for request in [*self.scheduler.running, *self.scheduler.waiting]:
             if request.finish_reason is not None:
                 self.scheduler.remove(request, keep=True)
-                yield request
 
     def _guess(self, scheduled: list[tuple[Request, int]]) -> Work:
         """The step's work with what a draft guesses of it, chunks of equal length side by side."""
@@ -105,7 +105,7 @@ class Engine:
         else:
             youngest.finish("error")
 
-    def _take(self, work: Work, logits: torch.Tensor) -> list[Request]:
+    def _take(self, work: Work, logits: torch.Tensor) -> None:
         """Sample for the sequences that are up to date, and let go of those that ended."""
         ready: list[tuple[Request, Guess]] = []
         rows: list[int] = []  # of the logits: one per request that is ready, and one per token of its guess
@@ -124,7 +124,7 @@ class Engine:
                 rows += range(row, row + 1 + len(guess.tokens))
             row += 1 + len(guess.tokens)
         if not ready:
-            return []
+            return
         requests, guesses = map(list, zip(*ready, strict=True))
         chosen = logits if len(rows) == len(logits) else logits[rows]
         row = 0
@@ -135,7 +135,6 @@ class Engine:
             if request.finish_reason is not None:
                 self.scheduler.remove(request, keep=request.finish_reason != "error")
             row += 1 + len(guess.tokens)
-        return requests
 
     def _add(self, request: Request, gain: list[int | None], logits: torch.Tensor) -> None:
         """Give a request its tokens up to one that ends it; all but the last are in the cache already."""

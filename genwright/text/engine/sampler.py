@@ -106,10 +106,10 @@ def _adjust_row(row: torch.Tensor, request: Request) -> None:
 
 
 def distribution(logits: torch.Tensor, filters: Filters) -> tuple[torch.Tensor, torch.Tensor]:
-    """Probabilities after temperature, top_k, top_p and min_p, and the token ids they belong to, [rows, candidates]."""
+    """Probabilities [rows, candidates] after temperature, top_k, top_p and min_p, and the token ids they belong to."""
     logits = logits / filters.temperature
     if filters.candidates is None:
-        ids = torch.arange(logits.shape[1], dtype=torch.int64, device=logits.device).expand_as(logits)
+        ids = torch.arange(logits.shape[1], device=logits.device).expand_as(logits)
     else:
         logits, ids = logits.topk(filters.candidates, dim=-1)  # sorted, likeliest first
         rank = torch.arange(filters.candidates, device=logits.device)
@@ -125,8 +125,8 @@ def distribution(logits: torch.Tensor, filters: Filters) -> tuple[torch.Tensor, 
 
 def draw(probabilities: torch.Tensor, ids: torch.Tensor, requests: Sequence[Request], purpose: Purpose) -> torch.Tensor:
     """One id per row by an exponential race: the smallest of -log(u) / p wins with probability p."""
-    column = _keys(requests, purpose, ids.device)[:, None]
-    clock = uniform(mix(mix(ids.to(torch.int32)) ^ column)).log_().neg_()
+    hashed = mix((ids[:1] if ids.stride(0) == 0 else ids).to(torch.int32))  # rows that share their ids, once
+    clock = uniform(mix(hashed ^ _keys(requests, purpose, ids.device)[:, None])).log_().neg_()
     winner = (probabilities / clock).argmax(dim=-1, keepdim=True)
     return ids.gather(1, winner)[:, 0]
 

@@ -29,14 +29,15 @@ class Reference:
     ) -> torch.Tensor:
         """Split the fused projection, rotate q and k, write k and v to their slots, and return q."""
         assert step.rope is not None
-        q, k, v = (
-            part.view(len(qkv), -1, cfg.head_dim) for part in qkv.split((cfg.q_dim, cfg.kv_dim, cfg.kv_dim), dim=-1)
-        )
+        heads = qkv.view(len(qkv), -1, cfg.head_dim)
+        qk, v = heads.split((cfg.heads + cfg.kv_heads, cfg.kv_heads), dim=1)
         if "q_norm" in weights:
-            q, k = rms_norm(q, weights["q_norm"], cfg.norm_eps), rms_norm(k, weights["k_norm"], cfg.norm_eps)
-        for name, rows in (("k", rotate(k, *step.rope)), ("v", v)):
+            parts = zip(("q_norm", "k_norm"), qk.split((cfg.heads, cfg.kv_heads), dim=1), strict=True)
+            qk = torch.cat([rms_norm(part, weights[norm], cfg.norm_eps) for norm, part in parts], dim=1)
+        q, k = rotate(qk, *step.rope).split((cfg.heads, cfg.kv_heads), dim=1)
+        for name, rows in (("k", k), ("v", v)):
             cache.rows[name].flatten(0, 1).index_copy_(0, step.slots, rows)
-        return rotate(q, *step.rope)
+        return q
 
     def attend(self, q: torch.Tensor, cache: LayerCache, step: Step, scale: float, window: int | None) -> torch.Tensor:
         """Causal attention within each sequence: [tokens, heads, head_dim] to [tokens, heads * head_dim]."""

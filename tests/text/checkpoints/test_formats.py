@@ -37,7 +37,9 @@ def write_sharded(model: PreTrainedModel, folder: Path) -> None:
 
 def write_bin(model: PreTrainedModel, folder: Path) -> None:
     model.config.save_pretrained(folder)
-    torch.save(state(model), folder / "pytorch_model.bin")
+    tensors = {name: torch.nn.Parameter(tensor) for name, tensor in state(model).items()}  # as some were saved
+    tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = torch.ones(8)  # so were buffers that are none today
+    torch.save(tensors, folder / "pytorch_model.bin")
 
 
 def write_sharded_bin(model: PreTrainedModel, folder: Path) -> None:
@@ -357,12 +359,24 @@ def test_what_is_no_whole_model_is_not_converted(form, models, tmp_path):
     assert not (tmp_path / "new").exists()
 
 
-def test_quantized_weights_of_gptfast_are_refused(models, tmp_path):
+@pytest.mark.parametrize(
+    ("name", "tensor", "sentence"),
+    [
+        (
+            "attention.wo.weight",
+            torch.zeros(64, 64, dtype=torch.int8),
+            r"stores '.*o_proj\.weight' as int8; .* plain floats",
+        ),
+        ("attention.wo.weight", torch.eye(64).to_sparse(), r"stores '.*o_proj\.weight' as float32 sparse_coo; "),
+        ("attention.wqkv.weight", torch.zeros(192, 64), r"'.*v_proj\.weight' of shape \[96, 64\]; .* \[32, 64\]"),
+        ("attention.wqkv.weight", torch.zeros(()), r"'.*q_proj\.weight' of shape \[\]; .* \[64, 64\]"),
+        ("ffn_norm.weight", "text", r"no tensor '.*0\.post_attention_layernorm\.weight'"),
+    ],
+)
+def test_gptfast_tensors_that_are_not_the_models(name, tensor, sentence, models, tmp_path):
     model, _, _ = models["llama"]
-    tensors = gptfast_tensors(model)
-    tensors["layers.0.attention.wo.weight"] = torch.zeros(64, 64, dtype=torch.int8)
-    tensors["layers.0.attention.wo.scales"] = torch.ones(64)
     model.config.save_pretrained(tmp_path)
-    torch.save(tensors, tmp_path / "model_int8.pth")
-    with pytest.raises(UserError, match=r"o_proj\.weight' as int8; .*float"):
+    odd = {"layers.x.y": torch.zeros(1), "layers.99999999999.attention.wo.weight": torch.zeros(1), 7: torch.zeros(1)}
+    torch.save({**gptfast_tensors(model), **odd, f"layers.0.{name}": tensor}, tmp_path / "model.pth")
+    with pytest.raises(UserError, match=sentence):
         logits(tmp_path)

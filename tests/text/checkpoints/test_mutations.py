@@ -69,8 +69,6 @@ def run(mutations: Iterator[tuple[Path, bytes]]) -> Counter[str]:
     return results
 
 
-
-
 def nested(depth: int) -> Any:
     """Lists in lists: Python's own limit of recursion is 1,000."""
     value: Any = 0
@@ -94,7 +92,8 @@ def mutate(draw: random.Random, value: dict[str, Any], more_keys: tuple[str, ...
     """Change, drop, add, swap or nest an entry, at any depth."""
     inner = [item for item in value.values() if isinstance(item, dict) and item]
     if inner and draw.random() < 0.4:
-        return mutate(draw, draw.choice(inner), more_keys)
+        mutate(draw, draw.choice(inner), more_keys)
+        return
     keys = list(value)
     key = draw.choice(keys)
     kind = draw.randrange(8)
@@ -210,9 +209,13 @@ def test_safetensors_files(folders: dict[str, Path], full_size: bool) -> None:
         if kind == 1:
             return whole[:at] + bytes([draw.randrange(256)]) + whole[at + 1 :]
         if kind == 2:
-            return struct.pack("<Q", draw.choice([0, 1, size - 1, size + 8, 1 << 27, 1 << 40, (1 << 64) - 1])) + whole[8:]
+            return (
+                struct.pack("<Q", draw.choice([0, 1, size - 1, size + 8, 1 << 27, 1 << 40, (1 << 64) - 1])) + whole[8:]
+            )
         if kind == 3:
-            return with_header(whole[8 : 8 + size].replace(draw.choice(words), draw.choice(words), draw.randrange(1, 4)))
+            return with_header(
+                whole[8 : 8 + size].replace(draw.choice(words), draw.choice(words), draw.randrange(1, 4))
+            )
         if kind == 4:
             return whole + draw.randbytes(draw.randrange(1, 100))
         return of_header({k: v for k, v in json.loads(whole[8 : 8 + size]).items() if k != "__metadata__"})
@@ -240,5 +243,3 @@ def test_pytorch_files(folders: dict[str, Path], full_size: bool) -> None:
 
     results = run((path, damage()) for _ in range(200 if full_size else 30))
     assert results["refused"] > 10, results
-
-
