@@ -80,7 +80,7 @@ class LLM:
             if drafting is not None:
                 context = min(self.max_context, drafting.config.max_context)
                 guesser = DraftModel(load(*both[1], context), self.model, MAX_TOKENS, context)
-            speculation = Speculation(guesser, speculate_k, ROW_COST[where.type])
+            speculation = Speculation(guesser, speculate_k, ROW_COST.get(where.type, ROW_COST["cuda"]))
         self.engine = Engine(runner, MAX_BATCH, MAX_TOKENS, self.max_context, speculation)
 
     def generate(

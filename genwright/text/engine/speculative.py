@@ -21,7 +21,8 @@ from genwright.text.engine.step import Chunk
 from genwright.text.models import Model
 
 PROMPT_LOOKUP = "prompt-lookup"
-# What each further row of a step costs, in steps of one row, while reading the weights is most of a step.
+# What each further row of a step costs, in steps of one row, where reading the weights is most of a step. Measured, and
+# not timed on the way: what is guessed for a request should depend on its tokens, not on the clock.
 ROW_COST = {"cpu": 0.2, "cuda": 0.02}
 
 
@@ -118,7 +119,7 @@ class DraftModel:
         known = len(request.tokens)
         if request in self._broken or known + count > self.max_context:
             return False
-        pages = self._pages.get(request) or self.pool.start(request.tokens)
+        pages = self._pages[request] if request in self._pages else self.pool.start(request.tokens)
         if pages is None:
             return False
         for token in self._fed.pop(request, []):
@@ -205,8 +206,9 @@ class Speculation:
         wanted = []
         for request in requests:
             most = min(self.k, budget, request.limit - len(request.tokens) - 1)
-            count = self._paces.setdefault(request, Pace()).length(max(most, 0), cost) if most > 0 else 0
-            count = reserve(request, count) if count else 0
+            if most < 1:
+                continue
+            count = reserve(request, self._paces.setdefault(request, Pace()).length(most, cost))
             if count:
                 wanted.append((request, count))
                 budget -= count
