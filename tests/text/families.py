@@ -29,6 +29,22 @@ _LLAMA3 = {
 }
 _YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 128}
 _LINEAR = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0}
+_EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 24}
+_DEEPSEEK = {
+    **_EXPERTS,
+    "num_key_value_heads": 4,
+    "n_routed_experts": 8,
+    "n_shared_experts": 2,
+    "n_group": 4,
+    "topk_group": 2,
+    "first_k_dense_replace": 1,
+    "q_lora_rank": 32,
+    "kv_lora_rank": 24,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 12,
+    "v_head_dim": 10,
+}
+_DEEPSEEK_YARN = {**_YARN, "mscale": 0.707, "mscale_all_dim": 0.9, "beta_fast": 32, "beta_slow": 1}
 
 FAMILIES = {
     "llama": ("Llama", {}),
@@ -42,6 +58,18 @@ FAMILIES = {
     "qwen2-yarn": ("Qwen2", {"rope_parameters": _YARN}),
     "qwen2-window": ("Qwen2", {"use_sliding_window": True, "sliding_window": 20, "max_window_layers": 1}),
     "qwen3": ("Qwen3", {"head_dim": 32, "tie_word_embeddings": True}),
+    "opt": ("OPT", {"ffn_dim": 96}),
+    "opt-350m": ("OPT", {"ffn_dim": 96, "word_embed_proj_dim": 40, "do_layer_norm_before": False}),
+    "galactica": ("OPT", {"ffn_dim": 96, "activation_function": "gelu", "enable_bias": False}),
+    "mixtral": ("Mixtral", {"num_local_experts": 6, "num_experts_per_tok": 2, "sliding_window": None}),
+    "qwen2-moe": ("Qwen2Moe", {**_EXPERTS, "num_experts": 6, "shared_expert_intermediate_size": 40}),
+    "qwen3-moe": (
+        "Qwen3Moe",
+        {**_EXPERTS, "num_experts": 6, "norm_topk_prob": True, "mlp_only_layers": [1], "head_dim": 24},
+    ),
+    "deepseek-v2-lite": ("DeepseekV2", {**_DEEPSEEK, "q_lora_rank": None, "rope_parameters": _DEEPSEEK_YARN}),
+    "deepseek-v2": ("DeepseekV2", {**_DEEPSEEK, "topk_method": "group_limited_greedy", "routed_scaling_factor": 3.0}),
+    "deepseek-v3": ("DeepseekV3", {**_DEEPSEEK, "num_experts_per_tok": 3, "rope_parameters": _DEEPSEEK_YARN}),
 }
 
 
@@ -53,9 +81,9 @@ def make(family: str, folder: Path, **save: object) -> transformers.PreTrainedMo
     config._attn_implementation = "eager"
     model = getattr(transformers, f"{kind}ForCausalLM")(config).float().eval()
     with torch.no_grad():
-        for name, parameter in model.named_parameters():
+        for name, tensor in model.state_dict().items():
             if name.endswith(("norm.weight", "bias")):
-                parameter.uniform_(0.5, 1.5)
+                tensor.uniform_(0.5, 1.5)
     model.save_pretrained(folder, **save)
     return model
 

@@ -9,7 +9,8 @@ import transformers
 from text.families import FAMILIES
 
 from genwright.errors import UserError
-from genwright.text.config import ARCHITECTURES, ModelConfig, read_json
+from genwright.text.config import ARCHITECTURES, ModelConfig
+from genwright.text.fields import read_json
 from genwright.text.shapes import NAMES, named_shape
 
 LLAMA3 = {

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 import torch
 
 from genwright.errors import UserError
+from genwright.quant.fp8 import VALUES, Fp8Blocks
 from genwright.text.config import ModelConfig
 from genwright.text.tokenizer import Tokenizer
 
@@ -21,6 +22,14 @@ class Checkpoint(Protocol):
     def names(self) -> Sequence[str]: ...
 
     def shape(self, name: str) -> tuple[int, ...]: ...
+
+    def dtype(self, name: str) -> torch.dtype:
+        """Of the stored tensor, or what it is widened to where that is no type of torch."""
+        ...
+
+    def where(self, name: str) -> str:
+        """The file that holds a tensor, or that should."""
+        ...
 
     def tensor(self, name: str, dtype: torch.dtype | None = None) -> torch.Tensor:
         """One tensor, as stored or in `dtype`; it may be a view of the file."""
@@ -66,6 +75,16 @@ def parse_dtype(name: str) -> torch.dtype:
         raise UserError(f"dtype should be auto, float32, float16 or bfloat16, and is {name!r}.")
     dtype: torch.dtype = getattr(torch, name)
     return dtype
+
+
+def widen(checkpoint: Checkpoint, name: str, stored: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
+    """A stored tensor in `dtype`, FP8 ones by their scales; None leaves it as it is."""
+    if stored.dtype == VALUES and dtype is not None:
+        scales = checkpoint.tensor(f"{name}_scale_inv", torch.float32)
+        return Fp8Blocks(stored, scales).dequantize(dtype)
+    if stored.dtype in (VALUES, torch.float8_e8m0fnu):
+        return stored if dtype is None else stored.to(dtype)
+    return cast(stored, dtype, f"{checkpoint.where(name)} stores {name!r}")
 
 
 def cast(tensor: torch.Tensor, dtype: torch.dtype | None, what: str) -> torch.Tensor:

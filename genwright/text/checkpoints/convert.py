@@ -73,7 +73,7 @@ def _as_llama3(checkpoint: Checkpoint) -> dict[str, Any]:
 
 def _write_safetensors(checkpoint: Checkpoint, folder: Path, dtype: torch.dtype, progress: Progress) -> None:
     cfg = checkpoint.config
-    shapes: Shapes = dict(architecture(cfg).weight_map(cfg).tensors(cfg.layers))
+    shapes: Shapes = dict(architecture(cfg).weight_map(cfg).tensors())
     shards = list(_shards(shapes, dtype.itemsize))
     files, done = {}, 0
     for number, names in enumerate(shards, 1):

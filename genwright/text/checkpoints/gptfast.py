@@ -12,7 +12,8 @@ from genwright.errors import UserError
 from genwright.text.checkpoints import cast
 from genwright.text.checkpoints.pickled import is_pickled, load_pickled
 from genwright.text.checkpoints.rope_order import halves_from_neighbours
-from genwright.text.config import ModelConfig, read_json
+from genwright.text.config import ModelConfig
+from genwright.text.fields import read_json
 from genwright.text.shapes import ALIASES, NAMES, named_shape
 from genwright.text.tokenizer import Tokenizer
 
@@ -55,6 +56,12 @@ class GptFast:
 
     def shape(self, name: str) -> tuple[int, ...]:
         return tuple(self._stored(name).shape)
+
+    def dtype(self, name: str) -> torch.dtype:
+        return self._stored(name).dtype
+
+    def where(self, name: str) -> str:
+        return self.path
 
     def tensor(self, name: str, dtype: torch.dtype | None = None) -> torch.Tensor:
         tensor = cast(self._stored(name), dtype, f"{self.path} stores {name!r}")
