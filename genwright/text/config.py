@@ -107,6 +107,7 @@ class ModelConfig:
     moe: Moe | None = None
     mla: Mla | None = None
     opt: Opt | None = None
+    draft_layers: int = 0  # for multi-token prediction; a checkpoint may lack them all the same
 
     @classmethod
     def from_hf(cls, config: Mapping[str, Any], where: str) -> "ModelConfig":

@@ -114,6 +114,7 @@ def _deepseek(read: FieldReader, family: str, sizes: dict[str, Any]) -> ModelCon
         windows=(None,) * layers,
         moe=_deepseek_experts(read, family == "DeepseekV3ForCausalLM", layers),
         mla=mla,
+        draft_layers=read.integer("num_nextn_predict_layers", 0, 16, default=0),
     )
 
 
@@ -212,9 +213,8 @@ def _rope(read: FieldReader, head_dim: int) -> Rope:
     }
     if kind not in required:
         raise UserError(f"{read.where} asks for RoPE scaling {kind!r:.60}; known are {', '.join(required)}.")
-    optional = ("original_max_position_embeddings", "beta_fast", "beta_slow", "attention_factor")
-    if kind == "yarn":
-        optional += ("mscale", "mscale_all_dim")
+    optional = ["original_max_position_embeddings", "beta_fast", "beta_slow", "attention_factor"]
+    optional += ["mscale", "mscale_all_dim"] if kind == "yarn" else []
     given = [key for key in optional if scaling.config.get(key) is not None and scaling.config[key] != 0]
     settings: dict[str, Any] = {key: scaling.number(key) for key in (*required[kind], *given)}
     if kind == "llama3" and settings["low_freq_factor"] >= settings["high_freq_factor"]:
@@ -222,7 +222,7 @@ def _rope(read: FieldReader, head_dim: int) -> Rope:
     if kind == "yarn" and "original_max_position_embeddings" not in settings:
         settings["original_max_position_embeddings"] = _original_context(read)
     if kind == "factors":
-        factors = scaling.config.get("factors")
+        factors: Any = scaling.config.get("factors")
         good = isinstance(factors, list) and all(isinstance(f, float) and 1e-30 < f < 1e30 for f in factors)
         if not good or len(factors) != head_dim // 2:
             raise scaling.wrong("factors", f"{head_dim // 2} positive numbers, one for every two channels of a head")
@@ -237,7 +237,7 @@ def _original_context(read: FieldReader) -> float:
 
 
 def _windows(read: FieldReader, family: str, layers: int) -> tuple[int | None, ...]:
-    """Mistral and Mixtral slide in every layer; Qwen only when `use_sliding_window`, and only in the layers that say so."""
+    """Mistral and Mixtral slide everywhere; Qwen when `use_sliding_window`, and only in the layers that say so."""
     full: tuple[int | None, ...] = (None,) * layers
     always = family in ("MistralForCausalLM", "MixtralForCausalLM")
     sliding = always or read.flag("use_sliding_window", False)

@@ -71,11 +71,17 @@ FAMILIES = {
     "deepseek-v2": ("DeepseekV2", {**_DEEPSEEK, "topk_method": "group_limited_greedy", "routed_scaling_factor": 3.0}),
     "deepseek-v3": ("DeepseekV3", {**_DEEPSEEK, "num_experts_per_tok": 3, "rope_parameters": _DEEPSEEK_YARN}),
 }
+# Not compared with transformers by itself: a V3 whose matrices are whole FP8 blocks.
+_BLOCKS = {"hidden_size": 256, "intermediate_size": 512, "moe_intermediate_size": 256, "vocab_size": 256}
+_BLOCKS |= {"q_lora_rank": 128, "kv_lora_rank": 128, "qk_nope_head_dim": 128, "qk_rope_head_dim": 128}
+_BLOCKS |= {"v_head_dim": 128, "num_experts_per_tok": 3, "rope_parameters": _DEEPSEEK_YARN | {"mscale": 0.9}}
+_BLOCKS |= {"initializer_range": 0.1, "rms_norm_eps": 1e-6}
+OTHERS = {"deepseek-v3-blocks": ("DeepseekV3", {**_DEEPSEEK, **_BLOCKS})}
 
 
 def make(family: str, folder: Path, **save: object) -> transformers.PreTrainedModel:
     """A model of the family, in float32, saved to the folder."""
-    kind, changes = FAMILIES[family]
+    kind, changes = {**FAMILIES, **OTHERS}[family]
     torch.manual_seed(sum(map(ord, family)))
     config = getattr(transformers, f"{kind}Config")(**{**_SIZES, **changes})
     config._attn_implementation = "eager"

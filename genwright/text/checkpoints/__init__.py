@@ -44,9 +44,11 @@ class Checkpoint(Protocol):
 
 def open_checkpoint(model: str, arch: str | None = None) -> Checkpoint:
     """Open a folder, a file or a `random:` name; `arch` names the shape of a checkpoint that has no configuration."""
+    from genwright.text.checkpoints.deepseek import DeepSeekShards
     from genwright.text.checkpoints.gguf import GGUF
     from genwright.text.checkpoints.gptfast import GptFast
     from genwright.text.checkpoints.huggingface import HuggingFace
+    from genwright.text.checkpoints.opt import OptArrays
     from genwright.text.checkpoints.random import RandomWeights
 
     if model.startswith("random:"):
@@ -56,6 +58,10 @@ def open_checkpoint(model: str, arch: str | None = None) -> Checkpoint:
         raise UserError(f"there is no checkpoint at {path}; `genwright pull` lists the models that can be fetched.")
     if path.is_dir() and HuggingFace.recognises(path):
         return HuggingFace(path)
+    if path.is_dir() and DeepSeekShards.recognises(path):
+        return DeepSeekShards(path, arch)
+    if path.is_dir() and OptArrays.recognises(path):
+        return OptArrays(path, arch)
     for file in sorted(path.iterdir()) if path.is_dir() else [path]:
         if file.is_file() and GGUF.recognises(file):
             return GGUF(file)
@@ -65,7 +71,7 @@ def open_checkpoint(model: str, arch: str | None = None) -> Checkpoint:
         return HuggingFace(path.parent)
     raise UserError(
         f"{path} holds no checkpoint that Genwright knows: a Hugging Face folder (config.json with safetensors or "
-        ".bin files), a GGUF file, or gpt-fast's model.pth."
+        ".bin files), a GGUF file, gpt-fast's model.pth, DeepSeek's model*-mp*.safetensors, or FlexLLMGen's arrays."
     )
 
 

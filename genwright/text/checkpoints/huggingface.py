@@ -10,21 +10,13 @@ from safetensors import SafetensorError, safe_open
 from genwright.errors import UserError
 from genwright.text.checkpoints import reason, widen
 from genwright.text.checkpoints.pickled import load_pickled
+from genwright.text.checkpoints.safetensors_file import DTYPES
 from genwright.text.config import ModelConfig
 from genwright.text.fields import FieldReader, read_json
 from genwright.text.tokenizer import Tokenizer
 
 _INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 _SINGLES = ("model.safetensors", "pytorch_model.bin")
-# safetensors' names; what is not here is refused when it is read.
-DTYPES = {
-    "F64": torch.float64,
-    "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "F8_E4M3": torch.float8_e4m3fn,
-    "F8_E8M0": torch.float8_e8m0fnu,
-}
 
 
 class HuggingFace:
@@ -61,7 +53,7 @@ class HuggingFace:
         return DTYPES.get(kind, torch.uint8) if isinstance(kind, str) else kind
 
     def where(self, name: str) -> str:
-        return str(self.folder / (self._where[name] if name in self._where else self._listing))
+        return str(self.folder / self._where.get(name, self._listing))
 
     def tensor(self, name: str, dtype: torch.dtype | None = None) -> torch.Tensor:
         stored = self._read(name, lambda file, stored: file.get_tensor(stored), lambda tensor: tensor)

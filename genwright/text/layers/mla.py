@@ -37,7 +37,7 @@ def up_projections(kv_b: torch.Tensor, mla: Mla) -> tuple[torch.Tensor, torch.Te
 def attend_latent(
     q: torch.Tensor, kv_b: torch.Tensor, rows: torch.Tensor, mla: Mla, step: Step, scale: float
 ) -> torch.Tensor:
-    """q [tokens, heads, nope + rope] against the cache's rows [pages, PAGE, kv_lora_rank + rope]; [tokens, heads, v]."""
+    """q [tokens, heads, nope + rope] over the cache's rows [pages, PAGE, kv_lora_rank + rope]: [tokens, heads, v]."""
     out = q.new_empty(*q.shape[:2], mla.v_head_dim)
     for group in step.groups:
         span = slice(group.first_row, group.first_row + group.count * group.queries)

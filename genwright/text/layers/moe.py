@@ -35,34 +35,40 @@ def run_experts(x: torch.Tensor, ids: torch.Tensor, gate_up: Weight, down: Weigh
     flat = ids.flatten()
     order = flat.argsort(stable=True)  # pairs of token and expert, by expert
     pairs = x[order // ids.shape[1]]
-    if isinstance(gate_up, torch.Tensor) and isinstance(down, torch.Tensor) and _aligned(gate_up) and _aligned(down):
-        ends = torch.zeros(len(gate_up), dtype=torch.int32, device=x.device)
-        ends = ends.scatter_add(0, flat, torch.ones_like(flat, dtype=torch.int32)).cumsum(0, dtype=torch.int32)
-        gate, up = grouped_mm(pairs, gate_up.transpose(1, 2), offs=ends).chunk(2, dim=-1)
-        y = grouped_mm(silu(gate) * up, down.transpose(1, 2), offs=ends)
+    if isinstance(gate_up, torch.Tensor) and isinstance(down, torch.Tensor) and _groupable(gate_up, down):
+        y = _grouped(pairs, flat, gate_up, down)
     elif len(x) <= FEW:
-        y = torch.cat(
-            [
-                _gathered(part, gate_up[ids], down[ids])
-                for part, ids in zip(pairs.split(SLICE), flat[order].split(SLICE), strict=True)
-            ]
-        )
+        parts = zip(pairs.split(SLICE), flat[order].split(SLICE), strict=True)
+        y = torch.cat([_gathered(rows, gate_up[experts], down[experts]) for rows, experts in parts])
     else:
-        y = torch.empty_like(pairs)
-        first = 0
-        for expert, count in enumerate(flat.bincount(minlength=gate_up.shape[0]).tolist()):
-            if count:
-                rows = slice(first, first + count)
-                gate, up = _product(pairs[rows], gate_up[expert]).chunk(2, dim=-1)
-                y[rows] = _product(silu(gate) * up, down[expert])
-                first += count
+        y = _one_by_one(pairs, flat, gate_up, down)
     return torch.empty_like(y).index_copy_(0, order, y).unflatten(0, ids.shape)
 
 
+def _grouped(x: torch.Tensor, ids: torch.Tensor, gate_up: torch.Tensor, down: torch.Tensor) -> torch.Tensor:
+    """Rows by expert in one product each; where an expert's rows end stays on the device."""
+    ends = torch.zeros(len(gate_up), dtype=torch.int32, device=x.device)
+    ends = ends.scatter_add(0, ids, torch.ones_like(ids, dtype=torch.int32)).cumsum(0, dtype=torch.int32)
+    gate, up = grouped_mm(x, gate_up.transpose(1, 2), offs=ends).chunk(2, dim=-1)
+    return grouped_mm(silu(gate) * up, down.transpose(1, 2), offs=ends)
+
+
 def _gathered(x: torch.Tensor, gate_up: Weight, down: Weight) -> torch.Tensor:
-    """Each row by a weight of its own: x [pairs, dim]."""
+    """Each row by weights of its own: x [pairs, dim], gate_up [pairs, 2 * ffn_dim, dim]."""
     gate, up = torch.bmm(_dense(gate_up, x.dtype), x[..., None]).squeeze(-1).chunk(2, dim=-1)
     return torch.bmm(_dense(down, x.dtype), (silu(gate) * up)[..., None]).squeeze(-1)
+
+
+def _one_by_one(x: torch.Tensor, ids: torch.Tensor, gate_up: Weight, down: Weight) -> torch.Tensor:
+    """Rows by expert, an expert after the other: for prompts, whose packed weights are widened one at a time."""
+    y, first = torch.empty_like(x), 0
+    for expert, count in enumerate(ids.bincount(minlength=gate_up.shape[0]).tolist()):
+        if count:
+            rows = slice(first, first + count)
+            gate, up = _product(x[rows], gate_up[expert]).chunk(2, dim=-1)
+            y[rows] = _product(silu(gate) * up, down[expert])
+            first += count
+    return y
 
 
 def _dense(weight: Weight, dtype: torch.dtype) -> torch.Tensor:
@@ -73,6 +79,7 @@ def _product(x: torch.Tensor, weight: Weight) -> torch.Tensor:
     return weight.linear(x) if isinstance(weight, Packed) else x @ weight.T
 
 
-def _aligned(weight: torch.Tensor) -> bool:
-    """Whether rows start at multiples of 16 bytes, as a grouped product needs."""
-    return weight.shape[-1] * weight.itemsize % 16 == 0 and weight.shape[-2] * weight.itemsize % 16 == 0
+def _groupable(*weights: torch.Tensor) -> bool:
+    """Whether torch has a grouped product for them: rows at multiples of 16 bytes, and on a GPU in bfloat16."""
+    aligned = all(size * w.itemsize % 16 == 0 for w in weights for size in w.shape[1:])
+    return aligned and all(w.device.type == "cpu" or w.dtype == torch.bfloat16 for w in weights)

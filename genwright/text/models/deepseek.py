@@ -3,7 +3,6 @@
 import math
 
 import torch
-from torch.nn.functional import embedding
 
 from genwright.text.config import ModelConfig
 from genwright.text.engine.kv import CacheSpec, LayerCache
@@ -125,4 +124,5 @@ def weight_map(cfg: ModelConfig) -> WeightMap:
         "norm": [("shared_head.norm.weight", (d,))],
     }
     blocks = [sparse if cfg.has_experts(i) else dense for i in range(cfg.layers)]
+    draft = draft if cfg.draft_layers else {}
     return WeightMap(outer, blocks, "model.layers.{}.", draft, exact=ROUTER, unpacked=frozenset({"kv_b"}))

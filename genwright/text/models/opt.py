@@ -4,7 +4,7 @@ import torch
 from torch.nn.functional import embedding
 
 from genwright.text.config import ModelConfig
-from genwright.text.engine.kv import CacheSpec, LayerCache
+from genwright.text.engine.kv import LayerCache
 from genwright.text.engine.step import Step
 from genwright.text.layers.reference import Reference, Weights
 from genwright.text.models import llama
