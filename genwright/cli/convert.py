@@ -14,8 +14,10 @@ app = new_app()
 
 @app.command()
 def convert(
-    source: Annotated[str, typer.Argument(help="A checkpoint: a folder, a file, a name, or random:NAME.")],
-    target: Annotated[Path, typer.Argument(help="The folder to write; it must not exist yet.")],
+    source: Annotated[
+        str, typer.Argument(metavar="SRC", help="A checkpoint: a folder, a file, a name, or random:NAME.")
+    ],
+    target: Annotated[Path, typer.Argument(metavar="DST", help="The folder to write; it must not exist yet.")],
     to: Annotated[
         str,
         typer.Option(help="safetensors; bf16 for the same with FP8 weights widened; gptfast for its model.pth."),

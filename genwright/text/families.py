@@ -222,10 +222,12 @@ def _rope(read: FieldReader, head_dim: int) -> Rope:
     if kind == "yarn" and "original_max_position_embeddings" not in settings:
         settings["original_max_position_embeddings"] = _original_context(read)
     if kind == "factors":
-        factors: Any = scaling.config.get("factors")
-        good = isinstance(factors, list) and all(isinstance(f, float) and 1e-30 < f < 1e30 for f in factors)
-        if not good or len(factors) != head_dim // 2:
-            raise scaling.wrong("factors", f"{head_dim // 2} positive numbers, one for every two channels of a head")
+        factors, count = scaling.config.get("factors"), head_dim // 2
+        if (
+            not isinstance(factors, list)
+            or [isinstance(f, float) and 1e-30 < f < 1e30 for f in factors] != [True] * count
+        ):
+            raise scaling.wrong("factors", f"{count} positive numbers, one for every two channels of a head")
         settings["factors"] = factors
     return Rope(theta, kind, settings)
 

@@ -41,7 +41,7 @@ def test_synthetic_prompts_and_token_ids():
 
 def test_several_prompts_are_told_apart(smollm2):
     done = genwright("generate", "A", "B", "--max-new-tokens", "2", "--model", str(smollm2))
-    assert [line for line in done.stdout.splitlines() if line.startswith("---")][0].startswith("--- prompt 1")
+    assert next(line for line in done.stdout.splitlines() if line.startswith("---")).startswith("--- prompt 1")
     assert "--- prompt 2" in done.stdout
 
 

@@ -187,8 +187,8 @@ def _write_gptfast(checkpoint: Checkpoint, folder: Path, dtype: torch.dtype, pro
     path = folder / "model.pth"
     shapes: dict[str, tuple[int, ...]] = {}
     for name, parts in sources.items():
-        stored = [checkpoint.shape(part) for part in parts]
-        shapes[name] = (sum(shape[0] for shape in stored), *stored[0][1:])
+        stacked = [checkpoint.shape(part) for part in parts]
+        shapes[name] = (sum(shape[0] for shape in stacked), *stacked[0][1:])
     with torch.serialization.skip_data():
         torch.save({name: torch.empty(shape, dtype=dtype) for name, shape in shapes.items()}, path)
     with path.open("rb+") as file:  # take the space now: a full disk could only kill us once the file is mapped

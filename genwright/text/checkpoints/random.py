@@ -13,7 +13,7 @@ from genwright.text.shapes import named_shape
 from genwright.text.tokenizer import Tokenizer
 
 _STD = 0.02
-_PIECE = 1 << 15  # elements hashed at a time, so that the passes stay in the processor's cache
+_PIECE = 1 << 15  # elements hashed at a time: small enough for the cache, and for torch not to wake other threads
 
 
 class RandomWeights:

@@ -99,7 +99,7 @@ def distribution(logits: torch.Tensor, filters: Filters) -> tuple[torch.Tensor, 
     """Probabilities [rows, candidates] after temperature, top_k, top_p and min_p, and the token ids they belong to."""
     logits = logits / filters.temperature
     if filters.candidates is None:
-        ids = torch.arange(logits.shape[1], device=logits.device)[None]  # one row for all
+        ids = torch.arange(logits.shape[1], device=logits.device).expand_as(logits)
     else:
         logits, ids = logits.topk(filters.candidates, dim=-1)  # sorted, likeliest first
         rank = torch.arange(filters.candidates, device=logits.device)
@@ -117,9 +117,10 @@ def draw(probabilities: torch.Tensor, ids: torch.Tensor, requests: Sequence[Requ
     """One id per row by an exponential race: the smallest of -log(u) / p wins with probability p."""
     keys = [key(request.seed, request.sample, len(request.tokens), purpose) for request in requests]
     column = torch.tensor(keys, dtype=torch.int64, device=ids.device).to(torch.int32)[:, None]
-    clock = uniform(mix(mix(ids.to(torch.int32)) ^ column)).log_().neg_()
+    hashed = mix((ids[:1] if ids.stride(0) == 0 else ids).to(torch.int32))  # rows that share their ids, once
+    clock = uniform(mix(hashed ^ column)).log_().neg_()
     winner = (probabilities / clock).argmax(dim=-1, keepdim=True)
-    return ids.expand_as(probabilities).gather(1, winner)[:, 0]
+    return ids.gather(1, winner)[:, 0]
 
 
 def logprobs(logits: torch.Tensor, chosen: Sequence[int], tops: int) -> list[Logprob]:

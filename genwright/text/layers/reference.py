@@ -43,13 +43,14 @@ class Reference:
         self, qkv: torch.Tensor, weights: Weights, cfg: ModelConfig, cache: LayerCache, step: Step
     ) -> torch.Tensor:
         """Split the fused projection, rotate q and k, write k and v to their slots, and return q."""
-        q, k, v = (
-            part.view(len(qkv), -1, cfg.head_dim) for part in qkv.split((cfg.q_dim, cfg.kv_dim, cfg.kv_dim), dim=-1)
-        )
+        heads = qkv.view(len(qkv), -1, cfg.head_dim)
+        qk, v = heads.split((cfg.heads + cfg.kv_heads, cfg.kv_heads), dim=1)
         if "q_norm" in weights:
-            q, k = rms_norm(q, weights["q_norm"], cfg.norm_eps), rms_norm(k, weights["k_norm"], cfg.norm_eps)
+            parts = zip(("q_norm", "k_norm"), qk.split((cfg.heads, cfg.kv_heads), dim=1), strict=True)
+            qk = torch.cat([rms_norm(part, weights[norm], cfg.norm_eps) for norm, part in parts], dim=1)
         if step.rope is not None:
-            q, k = rotate(q, *step.rope), rotate(k, *step.rope)
+            qk = rotate(qk, *step.rope)
+        q, k = qk.split((cfg.heads, cfg.kv_heads), dim=1)
         for name, rows in (("k", k), ("v", v)):
             cache.rows[name].flatten(0, 1).index_copy_(0, step.slots, rows)
         return q

@@ -92,7 +92,8 @@ def mutate(draw: random.Random, value: dict[str, Any], more_keys: tuple[str, ...
     """Change, drop, add, swap or nest an entry, at any depth."""
     inner = [item for item in value.values() if isinstance(item, dict) and item]
     if inner and draw.random() < 0.4:
-        return mutate(draw, draw.choice(inner), more_keys)
+        mutate(draw, draw.choice(inner), more_keys)
+        return
     keys = list(value)
     key = draw.choice(keys)
     kind = draw.randrange(8)
