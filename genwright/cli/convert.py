@@ -20,10 +20,10 @@ def convert(
     target: Annotated[Path, typer.Argument(metavar="DST", help="The folder to write; it must not exist yet.")],
     to: Annotated[
         str,
-        typer.Option(help="safetensors; bf16 for the same with FP8 weights widened; gptfast for its model.pth."),
+        typer.Option(help="safetensors; bf16: the same with FP8 weights widened; gptfast: its model.pth; deepseek."),
     ] = "safetensors",
     model_parallel: Annotated[
-        int | None, typer.Option(help="Write DeepSeek's shards instead, for so many ranks.", min=1, max=4096)
+        int | None, typer.Option(help="Write DeepSeek's shards, for so many ranks.", min=1, max=4096)
     ] = None,
     dtype: Annotated[str, typer.Option(help="auto (as stored), float32, float16 or bfloat16.")] = "auto",
     arch: Annotated[str | None, typer.Option(help="The named shape of a checkpoint that has no configuration.")] = None,
@@ -33,7 +33,7 @@ def convert(
     from genwright.text.checkpoints.convert import convert as write
     from genwright.text.pull import resolve
 
-    if model_parallel is not None and to != "safetensors":
+    if model_parallel is not None and to not in ("safetensors", "deepseek"):
         raise UserError(f"--model-parallel writes DeepSeek's shards; it does not go with --to {to}.")
     checkpoint = open_checkpoint(resolve(source), arch)
     form = to if model_parallel is None else "deepseek"

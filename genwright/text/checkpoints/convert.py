@@ -17,7 +17,7 @@ from genwright.text.checkpoints import Checkpoint, parse_dtype
 from genwright.text.checkpoints.deepseek import deepseek_name, model_args, shard_name, slices
 from genwright.text.checkpoints.gptfast import LAYER, OUTER
 from genwright.text.checkpoints.rope_order import neighbours_from_halves
-from genwright.text.checkpoints.safetensors_file import Entry, size, write_header, write_tensor
+from genwright.text.checkpoints.safetensors_file import NAMES, Entry, size, write_header, write_tensor
 from genwright.text.config import Rope
 from genwright.text.layers.rope import frequencies
 from genwright.text.models import architecture, check_tensors
@@ -84,6 +84,8 @@ def _entries(checkpoint: Checkpoint, dtype: torch.dtype | None, widened: bool) -
     for name in names:
         stored = checkpoint.dtype(name)
         kind = torch.bfloat16 if widened and stored == VALUES else dtype or stored
+        if kind not in NAMES:
+            checkpoint.tensor(name)  # says what is wrong with it
         entries[name] = (checkpoint.shape(name), kind)
         if kind == VALUES:
             scales = f"{name}_scale_inv"
@@ -118,8 +120,8 @@ def _as_llama3(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def _read(checkpoint: Checkpoint, name: str, dtype: torch.dtype) -> torch.Tensor:
-    """A tensor in the type it is to be written in."""
-    return checkpoint.tensor(name, None if checkpoint.dtype(name) == dtype else dtype)
+    """A tensor in the type it is to be written in; one of 8 bits as it is stored."""
+    return checkpoint.tensor(name, None if dtype.itemsize == 1 else dtype)
 
 
 def _write_safetensors(checkpoint: Checkpoint, folder: Path, entries: Mapping[str, Entry], progress: Progress) -> None:
