@@ -21,7 +21,7 @@ class Fp8Blocks(Packed):
     scales: torch.Tensor
 
     @property
-    def shape(self) -> tuple[int, ...]:  # type: ignore[override]
+    def shape(self) -> tuple[int, ...]:
         return tuple(self.values.shape)
 
     def tensors(self) -> Mapping[str, torch.Tensor]:

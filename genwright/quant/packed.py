@@ -11,7 +11,9 @@ from torch.nn.functional import linear
 class Packed(ABC):
     """A matrix [outputs, inputs], or a stack of them; each format is a subclass that knows how it is stored."""
 
-    shape: tuple[int, ...]
+    @property
+    @abstractmethod
+    def shape(self) -> tuple[int, ...]: ...
 
     @abstractmethod
     def tensors(self) -> Mapping[str, torch.Tensor]:

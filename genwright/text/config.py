@@ -56,6 +56,7 @@ class Moe:
     correction_bias: bool  # added to the scores for the choice of experts, not for their weights
     normalise: bool  # the chosen experts' weights sum to one
     scale: float  # of the weights, afterwards
+    mixtral_names: bool = False  # tensors are called as Mixtral's are: block_sparse_moe, w1, w2, w3
 
 
 @dataclass(frozen=True)

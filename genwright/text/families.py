@@ -81,6 +81,7 @@ def _llama_experts(read: FieldReader, family: str, layers: int) -> Moe | None:
         correction_bias=False,
         normalise=mixtral or read.flag("norm_topk_prob", False),
         scale=1.0,
+        mixtral_names=mixtral,
     )
 
 

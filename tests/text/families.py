@@ -29,6 +29,7 @@ _LLAMA3 = {
 }
 _YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 128}
 _LINEAR = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0}
+_PLAIN_OPT = {"ffn_dim": 96, "enable_bias": False, "layer_norm_elementwise_affine": False}
 _EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 24}
 _DEEPSEEK = {
     **_EXPERTS,
@@ -60,7 +61,7 @@ FAMILIES = {
     "qwen3": ("Qwen3", {"head_dim": 32, "tie_word_embeddings": True}),
     "opt": ("OPT", {"ffn_dim": 96}),
     "opt-350m": ("OPT", {"ffn_dim": 96, "word_embed_proj_dim": 40, "do_layer_norm_before": False}),
-    "galactica": ("OPT", {"ffn_dim": 96, "activation_function": "gelu", "enable_bias": False}),
+    "galactica": ("OPT", {**_PLAIN_OPT, "activation_function": "gelu"}),
     "mixtral": ("Mixtral", {"num_local_experts": 6, "num_experts_per_tok": 2, "sliding_window": None}),
     "qwen2-moe": ("Qwen2Moe", {**_EXPERTS, "num_experts": 6, "shared_expert_intermediate_size": 40}),
     "qwen3-moe": (

@@ -54,10 +54,11 @@ class Deterministic(Reference):
         return y
 
     def mix(self, y: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
-        mixed = y[:, 0] * shares[:, :1]
+        wide = y.float() * shares[..., None]
+        mixed = wide[:, 0]
         for place in range(1, y.shape[1]):
-            mixed = mixed + y[:, place] * shares[:, place : place + 1]
-        return mixed
+            mixed = mixed + wide[:, place]
+        return mixed.to(y.dtype)
 
     def attend(self, q: torch.Tensor, cache: LayerCache, step: Step, scale: float, window: int | None) -> torch.Tensor:
         return self._attend(q, cache.rows["k"], cache.rows["v"], step, scale, window).flatten(1)

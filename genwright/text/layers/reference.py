@@ -91,7 +91,7 @@ class Reference:
         x = self.norm(x, weights, norm, cfg.norm_eps)
         shares, ids = self.route(x, weights, cfg)
         gate_up, down = (weights[f"experts.{name}"].unflatten(0, (cfg.moe.experts, -1)) for name in ("gate_up", "down"))
-        mixed = self.mix(self.experts(x, ids, gate_up, down), shares.to(x.dtype))
+        mixed = self.mix(self.experts(x, ids, gate_up, down), shares)
         if cfg.moe.shared_dim:
             shared = self._gated(x, weights, "shared.")
             if cfg.moe.shared_gate:
@@ -108,8 +108,8 @@ class Reference:
         return run_experts(x, ids, gate_up, down)
 
     def mix(self, y: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
-        """sum_k shares[t, k] y[t, k]: y [tokens, top_k, dim]."""
-        return torch.bmm(shares[:, None], y).squeeze(1)
+        """sum_k shares[t, k] y[t, k], in float32: y [tokens, top_k, dim]."""
+        return torch.bmm(shares[:, None], y.float()).squeeze(1).to(y.dtype)
 
     def mlp(self, x: torch.Tensor, weights: Weights, activation: str) -> torch.Tensor:
         """fc2(relu(fc1(x))), or with gelu."""

@@ -83,9 +83,8 @@ def expert_map(cfg: ModelConfig) -> dict[str, Sources]:
     moe, d = cfg.moe, cfg.dim
     if moe is None:
         return {}
-    mixtral = not (moe.shared_dim or cfg.mla or cfg.qk_norm)
-    home = "block_sparse_moe." if mixtral else "mlp."
-    gate, up, down = ("w1", "w3", "w2") if mixtral else ("gate_proj", "up_proj", "down_proj")
+    home = "block_sparse_moe." if moe.mixtral_names else "mlp."
+    gate, up, down = ("w1", "w3", "w2") if moe.mixtral_names else ("gate_proj", "up_proj", "down_proj")
     each = [f"{home}experts.{expert}." for expert in range(moe.experts)]
     weights: dict[str, Sources] = {
         "router": [(f"{home}gate.weight", (moe.experts, d))],

@@ -17,6 +17,7 @@ from genwright.errors import UserError
 from genwright.quant.fp8 import VALUES, Fp8Blocks
 from genwright.text.checkpoints import open_checkpoint
 from genwright.text.checkpoints.convert import convert
+from genwright.text.checkpoints.safetensors_file import size, write_header
 from genwright.text.config import ModelConfig
 from genwright.text.models import load_draft, load_model
 
@@ -250,3 +251,16 @@ def test_greedy_tokens_of_shards_are_transformers(tmp_path):
         assert "layers.3.eh_proj.weight" not in file.keys()  # noqa: SIM118
     got = LLM(tmp_path / "mp", device="cpu", dtype="float32").generate([PROMPT], SamplingParams(max_new_tokens=8))
     assert got[0].ids == greedy(theirs, PROMPT, 8)[: len(got[0].ids)]
+
+
+def test_the_fitting_shape_is_found_without_a_configuration(tmp_path):
+    shapes = {"embed.weight": (102400, 2048), "layers.26.attn_norm.weight": (2048,)}
+    with (tmp_path / "model0-mp1.safetensors").open("wb") as file:
+        entries = {name: (shape, torch.bfloat16) for name, shape in shapes.items()}
+        write_header(file, entries)
+        file.truncate(file.tell() + sum(map(size, entries.values())))
+    cfg = open_checkpoint(str(tmp_path)).config
+    assert (cfg.layers, cfg.moe.experts, cfg.mla.q_lora_rank) == (27, 64, None)
+    assert open_checkpoint(str(tmp_path), arch="deepseek-v2").config.layers == 60
+    with pytest.raises(UserError, match=r"model0-mp1\.safetensors has no tensor 'model\.norm\.weight'"):
+        LLM(tmp_path, device="cpu")
