@@ -1,6 +1,6 @@
 """The engine's step: schedule, run, sample, take stock."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 
@@ -51,28 +51,25 @@ class Engine:
     def busy(self) -> bool:
         return bool(self.scheduler.waiting or self.scheduler.running)
 
-    def step(self) -> list[Request]:
-        """Advance what is scheduled; returns the requests that have something new to tell."""
-        told = list(self._drop_cancelled())
+    def step(self) -> None:
+        """Advance what is scheduled."""
+        self._drop_ended()
         work = self.scheduler.schedule()
-        if not work:
-            return told
-        logits = self._run(work)
-        if logits is None:
-            return told
-        self.steps += 1
-        return told + self._take(work, logits)
+        logits = self._run(work) if work else None
+        if logits is not None:
+            self.steps += 1
+            self._take(work, logits)
 
-    def cancel_all(self) -> None:
-        for request in [*self.scheduler.running, *self.scheduler.waiting]:
+    def cancel(self, requests: Iterable[Request]) -> None:
+        """End those of the requests that have not ended yet."""
+        for request in requests:
             request.finish("cancelled")
-        list(self._drop_cancelled())
+        self._drop_ended()
 
-    def _drop_cancelled(self) -> Iterator[Request]:
+    def _drop_ended(self) -> None:
         for request in [*self.scheduler.running, *self.scheduler.waiting]:
             if request.finish_reason is not None:
                 self.scheduler.remove(request, keep=True)
-                yield request
 
     def _run(self, work: Work) -> torch.Tensor | None:
         """The step's logits; None if memory ran out and the youngest sequence gave way."""
@@ -88,7 +85,7 @@ class Engine:
             youngest.finish("error")
         return None
 
-    def _take(self, work: Work, logits: torch.Tensor) -> list[Request]:
+    def _take(self, work: Work, logits: torch.Tensor) -> None:
         """Sample for the sequences that are up to date, and let go of those that ended."""
         ready: list[tuple[Request, int]] = []  # with their rows of the logits
         row = 0
@@ -106,7 +103,7 @@ class Engine:
             if request.pages.length == len(request.tokens):
                 ready.append((request, row - 1))
         if not ready:
-            return []
+            return
         requests, rows = map(list, zip(*ready, strict=True))
         chosen = logits if len(rows) == len(logits) else logits[rows]
         for index, (request, token) in enumerate(zip(requests, sample(chosen, requests), strict=True)):
@@ -119,7 +116,6 @@ class Engine:
         for request in requests:
             if request.finish_reason is not None:
                 self.scheduler.remove(request, keep=request.finish_reason != "error")
-        return requests
 
 
 def _wants_prompt(request: Request, start: int) -> bool:

@@ -79,26 +79,16 @@ class LLM:
             raise UserError(
                 f"there are {len(each)} prompts and {len(given)} SamplingParams; give one for all, or one each."
             )
-        try:
-            requests = [
-                self.submit(prompt, p, index) for index, (prompt, p) in enumerate(zip(each, given, strict=True))
-            ]
-            while self.engine.busy():
-                for request, piece in self.step():
-                    if callback is not None and callback(piece) is False:
-                        request.finish("cancelled")
-        finally:
-            self.engine.cancel_all()
+        requests = [self.requests(prompt, p, index) for index, (prompt, p) in enumerate(zip(each, given, strict=True))]
+        for request, piece in self._follow([sample for samples in requests for sample in samples]):
+            if callback is not None and callback(piece) is False:
+                request.finish("cancelled")
         return [gather(samples) for samples in requests]
 
     def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[Piece]:
         """The answer to one prompt, piece by piece; closing the iterator cancels the request."""
-        try:
-            self.submit(prompt, params or SamplingParams())
-            while self.engine.busy():
-                yield from (piece for _, piece in self.step())
-        finally:
-            self.engine.cancel_all()
+        for _, piece in self._follow(self.requests(prompt, params or SamplingParams())):
+            yield piece
 
     def chat(self, messages: list[dict[str, Any]], params: SamplingParams | None = None) -> Result:
         """The assistant's next message, by the model's own chat template."""
@@ -123,21 +113,31 @@ class LLM:
         pool.release(pages)
         return torch.cat(rows)
 
-    def submit(self, prompt: Prompt, params: SamplingParams, index: int = 0) -> list[Request]:
-        """Queue a prompt's n requests; `step` then advances them together with all others."""
+    def requests(self, prompt: Prompt, params: SamplingParams, index: int = 0) -> list[Request]:
+        """A prompt's n requests, for the engine to take."""
         ids = self._encode(prompt)
         seed = secrets.randbits(63) if params.seed is None else params.seed
-        requests = [
+        return [
             Request(ids, params, seed, self.eos_ids, self.tokenizer.stream() if self.tokenizer else None, index, sample)
             for sample in range(params.n)
         ]
-        for request in requests:
-            self.engine.submit(request)
-        return requests
 
-    def step(self) -> list[tuple[Request, Piece]]:
-        """One step of everything that was submitted: the requests that moved, and what each got."""
-        return [(request, request.take()) for request in self.engine.step()]
+    def _follow(self, requests: list[Request]) -> Iterator[tuple[Request, Piece]]:
+        """Run these requests, beside whatever else the engine has, and tell what each gets; leaving early cancels."""
+        live = dict.fromkeys(requests)
+        try:
+            for request in requests:
+                self.engine.submit(request)
+            while live:
+                self.engine.step()
+                for request in list(live):
+                    if request.finish_reason is not None:
+                        del live[request]
+                    piece = request.take()
+                    if piece.ids or piece.text:
+                        yield request, piece
+        finally:
+            self.engine.cancel(requests)
 
     def _encode(self, prompt: Prompt) -> list[int]:
         return self._needs_tokenizer().encode(prompt) if isinstance(prompt, str) else list(prompt)

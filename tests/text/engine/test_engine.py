@@ -210,3 +210,13 @@ def test_memory_that_is_too_small_says_what_would_fit(tmp_path):
         LLM(tmp_path, device="cpu", dtype="float32", cpu_mem=1e-6)
     with pytest.raises(UserError, match=r"max_context=\d+ would fit"):
         LLM(tmp_path, device="cpu", dtype="float32", cpu_mem=0.00085, max_context=512)
+
+
+def test_generating_between_two_pieces_of_a_stream_disturbs_neither(tiny):
+    alone = [token for piece in tiny.stream([1, 2, 3], GREEDY) for token in piece.ids]
+    stream = tiny.stream([1, 2, 3], GREEDY)
+    first = next(stream)
+    between = tiny.generate([[4, 5, 6]], GREEDY)[0].ids
+    rest = [token for piece in stream for token in piece.ids]
+    assert first.ids + rest == alone
+    assert between == tiny.generate([[4, 5, 6]], GREEDY)[0].ids
