@@ -35,6 +35,8 @@ def convert(
 
     if model_parallel is not None and to not in ("safetensors", "deepseek"):
         raise UserError(f"--model-parallel writes DeepSeek's shards; it does not go with --to {to}.")
+    if to == "bf16" and dtype != "auto":
+        raise UserError("--to bf16 widens FP8 weights and keeps the others as stored; it does not go with --dtype.")
     checkpoint = open_checkpoint(resolve(source), arch)
     form = to if model_parallel is None else "deepseek"
     with bar("Converting") as progress:

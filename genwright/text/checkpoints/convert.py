@@ -20,10 +20,12 @@ from genwright.text.checkpoints.rope_order import neighbours_from_halves
 from genwright.text.checkpoints.safetensors_file import NAMES, Entry, size, write_header, write_tensor
 from genwright.text.config import Rope
 from genwright.text.layers.rope import frequencies
-from genwright.text.models import architecture, check_tensors
+from genwright.text.models import architecture, check_tensors, has_draft
 
 FORMATS = ("safetensors", "bf16", "gptfast", "deepseek")
 SHARD_BYTES = 5 << 30
+# The embedding and the head once more, which come with the multi-token-prediction layer.
+DRAFT_COPIES = ("embed_tokens.weight", "shared_head.head.weight")
 Progress = Callable[[int, int], None]
 
 
@@ -44,7 +46,9 @@ def convert(
         raise UserError(f"the format should be one of {', '.join(FORMATS)}, and is {form!r}.")
     if target.exists():
         raise UserError(f"{target} exists already; name a folder that does not.")
-    check_tensors(checkpoint)
+    check_tensors(checkpoint, has_draft(checkpoint))
+    if form == "gptfast":
+        dtype = dtype or parse_dtype(checkpoint.config.dtype)
     part = target.with_name(target.name + ".part")
     shutil.rmtree(part, ignore_errors=True)
     try:
@@ -52,8 +56,8 @@ def convert(
         entries = _entries(checkpoint, dtype, widened=form == "bf16")
         packed = any(kind == VALUES for _, kind in entries.values())
         config = _config(checkpoint, dtype, packed)
-        if form == "gptfast":
-            _write_gptfast(checkpoint, part, dtype or parse_dtype(checkpoint.config.dtype), progress)
+        if form == "gptfast" and dtype is not None:
+            _write_gptfast(checkpoint, part, dtype, progress)
         elif form == "deepseek":
             _write_shards(checkpoint, part, entries, ranks, progress)
             (part / f"config_mp{ranks}.json").write_text(json.dumps(model_args(config, packed), indent=2) + "\n")
@@ -76,10 +80,10 @@ def _entries(checkpoint: Checkpoint, dtype: torch.dtype | None, widened: bool) -
     """What to write: the model's tensors and those of its multi-token-prediction layer, with their types."""
     cfg = checkpoint.config
     weights = architecture(cfg).weight_map(cfg)
-    names = [name for name, _ in weights.tensors()]
-    if weights.draft:  # with the copies of the embedding and the head that come with it
-        after = weights.prefix.format(cfg.layers)
-        names += [name for name in checkpoint.names() if name.startswith(after) and not name.endswith("_scale_inv")]
+    names = [name for name, _ in weights.tensors(has_draft(checkpoint))]
+    if has_draft(checkpoint):
+        copies = {weights.prefix.format(cfg.layers) + name for name in DRAFT_COPIES}
+        names += [name for name in checkpoint.names() if name in copies and checkpoint.dtype(name) != VALUES]
     entries: dict[str, Entry] = {}
     for name in names:
         stored = checkpoint.dtype(name)
@@ -101,7 +105,7 @@ def _config(checkpoint: Checkpoint, dtype: torch.dtype | None, packed: bool) -> 
         config["rope_scaling"] = _as_llama3(checkpoint)
     if packed:
         blocks = {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [BLOCK, BLOCK]}
-        config["quantization_config"] = {**blocks, **config.get("quantization_config", {})}
+        config["quantization_config"] = {**blocks, **(config.get("quantization_config") or {})}
     else:
         config.pop("quantization_config", None)
     return config

@@ -46,7 +46,7 @@ OURS = {theirs: ours for ours, (theirs, _) in MODULES.items()}
 PARTS = {"self_attn": "attn", "mlp": "ffn"}
 LEAVES = {"weight": "weight", "weight_scale_inv": "scale", "e_score_correction_bias": "bias"}
 _SHARD = re.compile(r"model([0-9]{1,4})-mp([0-9]{1,4})\.safetensors")
-_EXPERT = re.compile(r"\.experts\.([0-9]+)\.")
+_EXPERT = re.compile(r"\.experts\.([0-9]{1,6})\.")
 
 # DeepSeek's ModelArgs: Hugging Face's key for each, and its default.
 ARGS: dict[str, tuple[str, Any]] = {

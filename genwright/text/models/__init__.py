@@ -89,13 +89,20 @@ def load_model(
 
 def load_draft(checkpoint: Checkpoint, model: Model, packed: bool = True) -> dict[str, Any] | None:
     """The weights of the multi-token-prediction layer, which stands after the last; None where there is none."""
-    weights = model.architecture.weight_map(model.cfg)
-    part = weights.block(model.cfg.layers) if weights.draft else {}
-    if not part or part["join"][0][0] not in checkpoint.names():
+    if not has_draft(checkpoint):
         return None
     check_tensors(checkpoint, draft=True)
+    weights = model.architecture.weight_map(model.cfg)
+    part = weights.block(model.cfg.layers)
     load = Loader(checkpoint, weights, model.dtype, model.device, packed, lambda done, total: None, _count(part))
     return load.part(part)
+
+
+def has_draft(checkpoint: Checkpoint) -> bool:
+    """Whether a checkpoint has the multi-token-prediction layer that its configuration may promise."""
+    cfg = checkpoint.config
+    weights = architecture(cfg).weight_map(cfg)
+    return bool(weights.draft) and weights.block(cfg.layers)["join"][0][0] in checkpoint.names()
 
 
 @dataclass
@@ -115,11 +122,16 @@ class Loader:
         return {name: self.fuse(name, sources) for name, sources in part.items()}
 
     def fuse(self, name: str, sources: Sources) -> Weight:
-        if self.packed and name not in self.weights.unpacked and self._in_blocks(sources):
+        if self.packed and name not in self._wide and self._in_blocks(sources):
             values = self._fuse(sources, VALUES)
             scales = [(f"{source}_scale_inv", scales_shape(shape)) for source, shape in sources]
             return Fp8Blocks(values, self._fuse(scales, torch.float32, count=False))
         return self._fuse(sources, torch.float32 if name in self.weights.exact else self.dtype)
+
+    @property
+    def _wide(self) -> set[str]:
+        """Weights that are never kept packed: those of no layer are looked up, not multiplied with."""
+        return {*self.weights.unpacked, *self.weights.exact, *self.weights.outer}
 
     def _fuse(self, sources: Sources, dtype: torch.dtype, count: bool = True) -> torch.Tensor:
         rows = sum(shape[0] for _, shape in sources)
@@ -156,7 +168,11 @@ def check_tensors(checkpoint: Checkpoint, draft: bool = False) -> None:
     for name, wanted in architecture(cfg).weight_map(cfg).tensors(draft):
         check(name, wanted)
         if checkpoint.dtype(name) == VALUES:
-            check(f"{name}_scale_inv", scales_shape(wanted))
+            scales = f"{name}_scale_inv"
+            check(scales, scales_shape(wanted))
+            if len(wanted) != 2 or checkpoint.dtype(scales) == VALUES:
+                what = "which matrices alone are, with scales of more bits"
+                raise UserError(f"{checkpoint.where(name)} has {name!r} in FP8, {what}.")
 
 
 def _rope_tables(cfg: ModelConfig, max_context: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
