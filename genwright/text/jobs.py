@@ -157,5 +157,8 @@ def run_jobs(
 def as_json(result: Result) -> dict[str, Any]:
     """A result as JSON; what was not asked for is left out."""
     row = asdict(result)
+    row["timing"]["tokens_per_second"] = len(result.ids) / result.timing.total if result.timing.total else 0.0
+    if result.acceptance is not None:
+        row["acceptance"] |= {"rates": result.acceptance.rates, "mean": result.acceptance.mean}
     row["samples"] = [as_json(sample) for sample in result.samples]
     return {key: value for key, value in row.items() if value is not None and (key != "samples" or value)}
