@@ -30,13 +30,15 @@ def quiet(done: int, total: int) -> None:
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A tiny V3 whose matrices are whole blocks, in float32 and in FP8, with a multi-token-prediction layer."""
+    """A tiny V3 with a multi-token-prediction layer, in float32 and FP8, in two shards, and as DeepSeek leaves them."""
     root = tmp_path_factory.mktemp("deepseek")
     make("deepseek-v3-blocks", root / "float32")
     with_draft(root / "float32")
     in_fp8(root / "float32", root / "fp8")
     in_fp8(root / "float32", root / "ue8m0", "ue8m0")
-    return {name: root / name for name in ("float32", "fp8", "ue8m0")}
+    convert(open_checkpoint(str(root / "fp8")), root / "mp", "deepseek", None, quiet, 2)
+    as_deepseeks(root / "mp", root / "theirs")
+    return {path.name: path for path in root.iterdir()}
 
 
 def logits(path: Path, packed: bool = True, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -82,11 +84,10 @@ def test_shards_and_back_are_bit_identical(name, ranks, folders, tmp_path):
         assert after[key].dtype == tensor.dtype and after[key].view(torch.uint8).equal(tensor.view(torch.uint8)), key
 
 
-def test_shards_have_deepseeks_names_and_cuts(folders, tmp_path):
+def test_shards_have_deepseeks_names_and_cuts(folders):
     """By the mapping of DeepSeek's inference/convert.py, written out for a few tensors."""
-    convert(open_checkpoint(str(folders["fp8"])), tmp_path / "mp", "deepseek", None, quiet, 2)
     tensors = load_file(folders["fp8"] / "model.safetensors")
-    shards = [load_file(tmp_path / "mp" / f"model{rank}-mp2.safetensors") for rank in range(2)]
+    shards = [load_file(folders["mp"] / f"model{rank}-mp2.safetensors") for rank in range(2)]
     cut = {
         "embed.weight": ("model.embed_tokens.weight", 0),
         "head.weight": ("lm_head.weight", 0),
@@ -116,26 +117,23 @@ ARGS |= {"qk_nope_head_dim": 128, "qk_rope_head_dim": 128, "v_head_dim": 128, "o
 ARGS |= {"rope_factor": 4.0, "mscale": 0.9, "dtype": "fp8"}
 
 
-def as_deepseeks(folder: Path, target: Path) -> Path:
+def as_deepseeks(folder: Path, target: Path) -> None:
     """What DeepSeek's own conversion leaves: no multi-token-prediction layer, no config.json, and its settings."""
     target.mkdir()
     for path in folder.glob("*.safetensors"):
         tensors = {name: t for name, t in load_file(path).items() if not name.startswith(f"layers.{LAYERS}.")}
         save_file(tensors, target / path.name)
     (target / "config_tiny.json").write_text(json.dumps(ARGS))
-    return target
 
 
-def test_deepseeks_own_shards_load(folders, tmp_path):
-    convert(open_checkpoint(str(folders["fp8"])), tmp_path / "ours", "deepseek", None, quiet, 2)
-    theirs = as_deepseeks(tmp_path / "ours", tmp_path / "theirs")
-    checkpoint = open_checkpoint(str(theirs))
-    assert torch.equal(logits(theirs), logits(folders["fp8"]))
+def test_deepseeks_own_shards_load(folders):
+    checkpoint = open_checkpoint(str(folders["theirs"]))
+    assert torch.equal(logits(folders["theirs"]), logits(folders["fp8"]))
     model = load_model(checkpoint, torch.float32, torch.device("cpu"), 64)
     assert load_draft(checkpoint, model) is None
-    written = json.loads((tmp_path / "ours" / "config_mp2.json").read_text())
+    written = json.loads((folders["mp"] / "config_mp2.json").read_text())
     assert written.items() >= ARGS.items()
-    both = [ModelConfig.from_hf(open_checkpoint(str(tmp_path / p)).hf_config, "") for p in ("ours", "theirs")]
+    both = [ModelConfig.from_hf(open_checkpoint(str(folders[p])).hf_config, p) for p in ("mp", "theirs")]
     assert both[0].moe == both[1].moe and both[0].mla == both[1].mla
 
 
@@ -216,9 +214,7 @@ WRONG = {
 @pytest.mark.parametrize("sentence", WRONG)
 def test_what_is_missing_or_mixed_up_is_one_sentence(sentence, folders, tmp_path):
     name, damage = WRONG[sentence]
-    shutil.copytree(folders["fp8"], tmp_path / "fp8")
-    convert(open_checkpoint(str(folders["fp8"])), tmp_path / "mp", "deepseek", None, quiet, 2)
-    as_deepseeks(tmp_path / "mp", tmp_path / "theirs")
+    shutil.copytree(folders[name], tmp_path / name)
     damage(tmp_path / name)
     with pytest.raises(UserError, match=sentence) as error:
         LLM(tmp_path / name, device="cpu", dtype="float32")
