@@ -7,6 +7,7 @@ import pytest
 import torch
 from cli.test_main import genwright
 from safetensors.torch import load_file
+from text.families import make
 
 from genwright import LLM
 from genwright.cli.convert import app
@@ -39,6 +40,17 @@ def test_the_default_model_becomes_a_folder(smollm2: Path, tmp_path: Path) -> No
     assert torch.equal(ours.logits([1, 2, 3]), theirs.logits([1, 2, 3]))
 
 
+def test_deepseeks_shards_and_back(tmp_path: Path) -> None:
+    make("deepseek-v3-blocks", tmp_path / "hf")
+    app([str(tmp_path / "hf"), str(tmp_path / "mp"), "--model-parallel", "2"], standalone_mode=False)
+    files = {"config.json", "config_mp2.json", "generation_config.json"}
+    files |= {f"model{rank}-mp2.safetensors" for rank in range(2)}
+    assert {path.name for path in (tmp_path / "mp").iterdir()} == files
+    app([str(tmp_path / "mp"), str(tmp_path / "back")], standalone_mode=False)
+    before, after = (load_file(tmp_path / name / "model.safetensors") for name in ("hf", "back"))
+    assert before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
@@ -61,10 +73,16 @@ def test_exit_codes(arguments: list[str], code: int, words: str) -> None:
     ("arguments", "words"),
     [
         ([TINY, "."], "exists already; name a folder that does not."),
-        ([TINY, "new", "--to", "onnx"], "the format should be safetensors or gptfast, and is 'onnx'."),
+        (
+            [TINY, "new", "--to", "onnx"],
+            "the format should be one of safetensors, bf16, gptfast, deepseek, and is 'onnx'.",
+        ),
         ([TINY, "new", "--dtype", "int8"], "dtype should be auto, float32, float16 or bfloat16, and is 'int8'."),
         (["/dev/null", "new"], "/dev/null holds no checkpoint that Genwright knows"),
-        (["random:qwen3-0.6b,layers=1", "new", "--to", "gptfast"], "has biases or q and k norms"),
+        (["random:qwen3-0.6b,layers=1", "new", "--to", "gptfast"], "has biases, q and k norms"),
+        ([TINY, "new", "--to", "bf16", "--dtype", "float16"], "it does not go with --dtype."),
+        ([TINY, "new", "--model-parallel", "2"], "is no model of DeepSeek's"),
+        ([TINY, "new", "--model-parallel", "2", "--to", "bf16"], "it does not go with --to bf16."),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

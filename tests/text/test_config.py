@@ -1,6 +1,7 @@
 """ModelConfig against transformers' own configurations, and one sentence for each thing that can be wrong."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,9 @@ import transformers
 from text.families import FAMILIES
 
 from genwright.errors import UserError
-from genwright.text.config import ARCHITECTURES, ModelConfig, read_json
+from genwright.text.config import ARCHITECTURES, ModelConfig
+from genwright.text.fields import read_json
+from genwright.text.models import architecture
 from genwright.text.shapes import NAMES, named_shape
 
 LLAMA3 = {
@@ -41,14 +44,15 @@ def test_every_family_reads_as_transformers_means_it(family: str) -> None:
         theirs.num_hidden_layers,
         theirs.num_attention_heads,
     )
-    assert (ours.kv_heads, ours.ffn_dim) == (theirs.num_key_value_heads, theirs.intermediate_size)
-    assert ours.head_dim == (getattr(theirs, "head_dim", None) or theirs.hidden_size // theirs.num_attention_heads)
-    assert (ours.vocab_size, ours.max_context, ours.norm_eps) == (
-        theirs.vocab_size,
-        theirs.max_position_embeddings,
-        theirs.rms_norm_eps,
-    )
+    assert (ours.vocab_size, ours.max_context) == (theirs.vocab_size, theirs.max_position_embeddings)
     assert (ours.tied, ours.eos_ids) == (theirs.tie_word_embeddings, (2,))
+    if ours.opt is not None:
+        assert (ours.ffn_dim, ours.opt.embed_dim) == (theirs.ffn_dim, theirs.word_embed_proj_dim)
+        return
+    assert ours.ffn_dim == theirs.intermediate_size
+    assert ours.mla or ours.kv_heads == theirs.num_key_value_heads
+    assert ours.rope_dim == (getattr(theirs, "head_dim", None) or theirs.hidden_size // theirs.num_attention_heads)
+    assert ours.norm_eps == theirs.rms_norm_eps
     assert ours.rope.theta == theirs.rope_parameters["rope_theta"]
     assert ours.rope.kind == theirs.rope_parameters["rope_type"]
     sliding = [kind == "sliding_attention" for kind in getattr(theirs, "layer_types", None) or []]
@@ -57,6 +61,20 @@ def test_every_family_reads_as_transformers_means_it(family: str) -> None:
     assert ours.windows == tuple(
         theirs.sliding_window if slides else None for slides in sliding or [False] * ours.layers
     )
+
+
+# In billions, as published; DeepSeek-V3's 671 are without the multi-token-prediction layer.
+PARAMETERS = {"llama-2-7b": 6.7, "llama-3.1-405b": 405, "opt-125m": 0.125, "opt-350m": 0.33, "opt-13b": 12.9}
+PARAMETERS |= {"opt-175b": 175, "galactica-30b": 30, "mixtral-8x7b": 46.7, "mixtral-8x22b": 141}
+PARAMETERS |= {"qwen1.5-moe-a2.7b": 14.3, "qwen2-57b-a14b": 57.4, "qwen3-30b-a3b": 30.5, "qwen3-235b-a22b": 235}
+PARAMETERS |= {"deepseek-v2-lite": 15.7, "deepseek-v2": 236, "deepseek-v3": 671}
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_named_shapes_have_the_published_number_of_parameters(name: str) -> None:
+    cfg = ModelConfig.from_hf(named_shape(name), name)
+    count = sum(math.prod(shape) for _, shape in architecture(cfg).weight_map(cfg).tensors())
+    assert count / 1e9 == pytest.approx(PARAMETERS[name], rel=0.01)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -144,6 +162,36 @@ WRONG: dict[str, dict[str, Any]] = {
         "sliding_window": 64,
         "layer_types": [[]] * 32,
     },
+    "(quantization_config) should give 'quant_method' as fp8, the one quantized format that is read": {
+        "quantization_config": {"quant_method": "awq"}
+    },
+    "'weight_block_size' as [128, 128], the one block size that is read, and has None": {
+        "quantization_config": {"quant_method": "fp8"}
+    },
+    "'num_local_experts' as a whole number from 1 to 4096": {"architectures": ["MixtralForCausalLM"]},
+    "'num_experts_per_tok' as a whole number from 1 to 4, and has 5": {
+        "architectures": ["MixtralForCausalLM"],
+        "num_local_experts": 4,
+        "num_experts_per_tok": 5,
+    },
+    "'kv_lora_rank' as a whole number": {"architectures": ["DeepseekV3ForCausalLM"]},
+    "'scoring_func' as sigmoid, which this architecture has, and has 'softmax'": {
+        **named_shape("deepseek-v3"),
+        "scoring_func": "softmax",
+    },
+    "'topk_method' as greedy or group_limited_greedy, and has 'noaux_tc'": {
+        **named_shape("deepseek-v2"),
+        "topk_method": "noaux_tc",
+    },
+    "'n_group' as a number of equal groups of the 256 experts, and has 7": {**named_shape("deepseek-v3"), "n_group": 7},
+    "'num_experts_per_tok' as a whole number from 1 to 32, and has 33": {
+        **named_shape("deepseek-v3"),
+        "topk_group": 1,
+        "num_experts_per_tok": 33,
+    },
+    "asks for biases, which no published model": {**named_shape("deepseek-v3"), "attention_bias": True},
+    "'activation_function' as relu or gelu, and has 'tanh'": {**named_shape("opt-125m"), "activation_function": "tanh"},
+    "hidden_size of 768, which 7 heads cannot divide": {**named_shape("opt-125m"), "num_attention_heads": 7},
     "'sliding_window' as a whole number from 1": {"architectures": ["MistralForCausalLM"], "sliding_window": 0},
 }
 

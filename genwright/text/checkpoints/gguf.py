@@ -95,6 +95,13 @@ class GGUF:
     def shape(self, name: str) -> tuple[int, ...]:
         return self._tensors[name].shape
 
+    def dtype(self, name: str) -> torch.dtype:
+        dtype: torch.dtype = getattr(torch, self.config.dtype)
+        return dtype
+
+    def where(self, name: str) -> str:
+        return self.path
+
     def tensor(self, name: str, dtype: torch.dtype | None = None) -> torch.Tensor:
         """As `dtype`; with None, quantized weights become float32."""
         stored = self._tensors[name]

@@ -1,19 +1,18 @@
 """gpt-fast's model.pth: Meta's names, q, k and v fused, rotary channels as neighbours, and no configuration."""
 
 import re
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from genwright.errors import UserError
 from genwright.text.checkpoints import cast
 from genwright.text.checkpoints.pickled import is_pickled, load_pickled
 from genwright.text.checkpoints.rope_order import halves_from_neighbours
-from genwright.text.config import ModelConfig, read_json
-from genwright.text.shapes import ALIASES, NAMES, named_shape
+from genwright.text.config import ModelConfig
+from genwright.text.fields import read_json
+from genwright.text.shapes import find_shape
 from genwright.text.tokenizer import Tokenizer
 
 OUTER = {
@@ -56,6 +55,12 @@ class GptFast:
     def shape(self, name: str) -> tuple[int, ...]:
         return tuple(self._stored(name).shape)
 
+    def dtype(self, name: str) -> torch.dtype:
+        return self._stored(name).dtype
+
+    def where(self, name: str) -> str:
+        return self.path
+
     def tensor(self, name: str, dtype: torch.dtype | None = None) -> torch.Tensor:
         tensor = cast(self._stored(name), dtype, f"{self.path} stores {name!r}")
         if name.endswith(("q_proj.weight", "k_proj.weight")):
@@ -92,25 +97,11 @@ class GptFast:
         """From `config.json` beside it, else from the name given, else from the one named shape that fits."""
         if arch is None and (path.parent / "config.json").exists():
             return read_json(path.parent / "config.json")
-        if arch is not None:
-            return named_shape(arch)
-        fitting = [name for name in NAMES if self._fits(named_shape(name))]
-        if not fitting:
-            raise UserError(
-                f"{path} fits none of the known shapes; put its config.json beside it, or name one with arch."
-            )
-        if len(fitting) > 1:
-            # The most specific name that a folder of the path carries.
-            spellings = {**ALIASES, **dict(zip(fitting, fitting, strict=True))}
-            folders = [part.lower() for part in path.resolve().parts[:-1]]
-            chosen = [n for n in sorted(spellings, key=len) if spellings[n] in fitting and any(n in f for f in folders)]
-            if not chosen:
-                raise UserError(f"{path} fits {', '.join(fitting)}; choose with arch (--arch NAME).")
-            fitting = [spellings[chosen[-1]]]
-            print(f"{path}: taken to be {fitting[0]}, by its folder's name.", file=sys.stderr)
-        return named_shape(fitting[0])
+        return find_shape(path, arch, self._fits)
 
     def _fits(self, shape: dict[str, Any]) -> bool:
+        if shape["model_type"] not in ("llama", "mistral"):
+            return False
         head_dim = shape.get("head_dim", shape["hidden_size"] // shape["num_attention_heads"])
         kv = shape["num_key_value_heads"] * head_dim
         expected = {
@@ -125,7 +116,7 @@ class GptFast:
         else:
             expected["layers.0.attention.wk.weight"] = (kv, shape["hidden_size"])
         here = all(n in self._tensors and tuple(self._tensors[n].shape) == s for n, s in expected.items())
-        return here and shape["num_hidden_layers"] == self._layers and shape["model_type"] in ("llama", "mistral")
+        return here and shape["num_hidden_layers"] == self._layers
 
 
 def _tensors(loaded: dict[str, Any]) -> dict[str, torch.Tensor]:

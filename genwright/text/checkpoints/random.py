@@ -34,7 +34,7 @@ class RandomWeights:
         self.config = ModelConfig.from_hf(self.hf_config, name)
         from genwright.text.models import architecture
 
-        self._shapes = dict(architecture(self.config).weight_map(self.config).tensors(self.config.layers))
+        self._shapes = dict(architecture(self.config).weight_map(self.config).tensors(draft=True))
 
     def names(self) -> Sequence[str]:
         return list(self._shapes)
@@ -42,9 +42,16 @@ class RandomWeights:
     def shape(self, name: str) -> tuple[int, ...]:
         return self._shapes[name]
 
+    def dtype(self, name: str) -> torch.dtype:
+        dtype: torch.dtype = getattr(torch, self.config.dtype)
+        return dtype
+
+    def where(self, name: str) -> str:
+        return self.path
+
     def tensor(self, name: str, dtype: torch.dtype | None = None) -> torch.Tensor:
         """Uniform with the standard deviation of a usual initialisation; norms around one."""
-        dtype = dtype or getattr(torch, self.config.dtype)
+        dtype = dtype or self.dtype(name)
         tensor = torch.empty(self._shapes[name], dtype=dtype)
         step, mean = _STD * 12**0.5 / (1 << 24), 1.0 if name.endswith("norm.weight") else 0.0
         counter = mix(torch.arange(_PIECE, dtype=torch.int32))

@@ -18,7 +18,8 @@ from text.families import make
 from genwright import LLM
 from genwright.errors import UserError
 
-FAMILIES = ("llama", "llama-3.2", "llama-linear", "mistral", "qwen2-yarn", "qwen2-window", "qwen3")
+LATER = ("opt-350m", "mixtral", "qwen2-moe", "deepseek-v2", "deepseek-v3")
+FAMILIES = ("llama", "llama-3.2", "llama-linear", "mistral", "qwen2-yarn", "qwen2-window", "qwen3", *LATER)
 SECONDS = 10.0  # for one of them, on a busy machine
 KILOBYTES = 64 << 10  # that the peak of memory may grow by over all of them
 
@@ -116,6 +117,10 @@ CONFIG_KEYS = (
     *("sliding_window", "use_sliding_window", "layer_types", "max_window_layers", "head_dim", "rope_theta", "type"),
     *("rope_scaling", "rope_parameters", "original_max_position_embeddings", "factor", "beta_fast", "beta_slow"),
     *("attention_factor", "torch_dtype", "dtype", "attention_bias", "mlp_bias", "hidden_act", "tie_word_embeddings"),
+    *("num_local_experts", "num_experts", "num_experts_per_tok", "moe_intermediate_size", "decoder_sparse_step"),
+    *("mlp_only_layers", "n_group", "topk_group", "topk_method", "scoring_func", "first_k_dense_replace", "mscale"),
+    *("q_lora_rank", "kv_lora_rank", "qk_rope_head_dim", "num_nextn_predict_layers", "quantization_config"),
+    *("mscale_all_dim", "word_embed_proj_dim", "do_layer_norm_before", "activation_function", "n_shared_experts"),
     *("rope_type", "factors", "low_freq_factor", "high_freq_factor", "num_key_value_heads", "eos_token_id"),
 )
 
