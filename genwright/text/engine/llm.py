@@ -56,7 +56,7 @@ class LLM:
         )
         both = [(each, _pick_dtype(dtype, where, each)) for each in (checkpoint, drafting) if each is not None]
         page_bytes = sum(architecture(each.config).cache_spec(each.config, kind).page_bytes for each, kind in both)
-        weights = sum(_size(each.shape(name)) * kind.itemsize for each, kind in both for name in each.names())
+        weights = sum(_bytes(each, name, kind) for each, kind in both for name in each.names())
         budget = cpu_mem if where.type == "cpu" else gpu_mem
         pages, self.max_context = cache_pages(
             page_bytes,
@@ -194,8 +194,10 @@ def gather(samples: list[Request]) -> Result:
     return replace(first, samples=rest)
 
 
-def _size(shape: tuple[int, ...]) -> int:
-    return torch.Size(shape).numel()
+def _bytes(checkpoint: Checkpoint, name: str, kind: torch.dtype) -> int:
+    """What a tensor takes once loaded: 8-bit floats stay packed, others become `kind`."""
+    packed = checkpoint.dtype(name).itemsize == 1
+    return torch.Size(checkpoint.shape(name)).numel() * (1 if packed else kind.itemsize)
 
 
 def _pick_device(name: str) -> torch.device:
