@@ -10,6 +10,7 @@ import torch
 
 from genwright.errors import UserError
 from genwright.kernels.cpu.amx import has_bf16
+from genwright.kernels.device import pick_device
 from genwright.text.checkpoints import Checkpoint, open_checkpoint, parse_dtype
 from genwright.text.engine.engine import Engine
 from genwright.text.engine.kv import PAGE
@@ -49,7 +50,7 @@ class LLM:
         checkpoint = open_checkpoint(resolve(str(model)), arch)
         drafting = _open_draft(draft, speculate_k, checkpoint)
         cfg = checkpoint.config
-        where = _pick_device(device)
+        where = pick_device(device)
         self.tokenizer = checkpoint.tokenizer()
         self.eos_ids = frozenset(
             cfg.eos_ids + checkpoint.generation_eos() + (self.tokenizer.eos_ids if self.tokenizer else ())
@@ -198,17 +199,6 @@ def _bytes(checkpoint: Checkpoint, name: str, kind: torch.dtype) -> int:
     """What a tensor takes once loaded: 8-bit floats stay packed, others become `kind`."""
     packed = checkpoint.dtype(name).itemsize == 1
     return torch.Size(checkpoint.shape(name)).numel() * (1 if packed else kind.itemsize)
-
-
-def _pick_device(name: str) -> torch.device:
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError):
-        raise UserError(f"there is no device {name!r} here; 'auto', 'cpu' and 'cuda' are the usual ones.") from None
-    return device
 
 
 def _pick_dtype(name: str, device: torch.device, checkpoint: Checkpoint) -> torch.dtype:

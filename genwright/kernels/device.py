@@ -1,0 +1,22 @@
+"""Which device computes."""
+
+import torch
+
+from genwright.errors import UserError
+
+
+def pick_device(name: str) -> torch.device:
+    """The device of that name; "auto" is a GPU where there is one."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise UserError(f"There is no device {name!r}; choose auto, cpu or cuda.") from None
+    if device.type not in ("cpu", "cuda"):
+        raise UserError(f"Genwright computes on cpu or cuda, not on {name!r}.")
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise UserError("There is no CUDA device here; choose cpu.")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise UserError(f"There is no device {name!r}: the last is cuda:{torch.cuda.device_count() - 1}.")
+    return device
