@@ -21,8 +21,8 @@ from genwright.text.engine.step import Chunk
 from genwright.text.models import Model
 
 PROMPT_LOOKUP = "prompt-lookup"
-# What each further row of a step costs, in steps of one row, where reading the weights is most of a step. Measured, and
-# not timed on the way: what is guessed for a request should depend on its tokens, not on the clock.
+# What each further row of a step costs, in steps of one row, where reading the weights is most of a step. Fixed, not
+# timed on the way: what is guessed should not depend on the clock.
 ROW_COST = {"cpu": 0.2, "cuda": 0.02}
 
 
