@@ -17,7 +17,7 @@ import transformers
 from genwright import LLM, SamplingParams
 from genwright.text.pull import pull
 
-ROUNDS = 5
+ROUNDS = 3
 PROMPT = "Once upon a time, in a village by the sea, there lived an old fisherman who"
 REQUESTS = [f"Write a story about the number {n}." for n in range(32)]
 
