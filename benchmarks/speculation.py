@@ -1,8 +1,8 @@
 """Speculation on the default model (SmolLM2-135M): tokens/s with and without a draft, and what a poor draft costs.
 
 Every contender runs on the same loaded weights with an empty cache, in turns, and gives its median, reading the prompt
-included. Counted steps and tokens do not depend on what else the machine does. The prompts: a text to shorten by its
-own sentences, and to summarise in other words, both with prompt lookup; a tale to invent, with prompt lookup, which has
+included. Counted steps and tokens do not depend on what else the machine does. The prompts: a text to summarise by
+its own sentences, and freely, both with prompt lookup; a tale to invent, with prompt lookup, which has
 little to look up there, and with a draft model of random weights, which is right by chance only.
 """
 
@@ -40,7 +40,7 @@ by one metre, because the sea rises and storms come more often than they did. Th
 nine million pounds, half of which the government pays. Some fishermen fear that the building site will close the
 entrance for weeks at a time. The council has promised that a channel of twenty metres will stay open in every season.
 """.replace("\n", " ").strip()
-SHORTEN = f"Shorten the following text. Keep the original sentences.\n\nText: {TEXT}\n\nShortened text:"
+EXTRACT = f"Summarise this text. Keep the original sentences: {TEXT}"
 SUMMARISE = f"Summarise this text: {TEXT}"
 INVENT = "Invent a long tale about a clockmaker who finds a door in the sky."
 
@@ -81,7 +81,7 @@ def main() -> None:
     print("| prompt | draft | tokens/s | ratio | steps | tokens | accepted per guess | by position |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- |")
     for what, text, name, draft in (
-        ("shorten", SHORTEN, "prompt lookup", PromptLookup),
+        ("summarise by its sentences", EXTRACT, "prompt lookup", PromptLookup),
         ("summarise", SUMMARISE, "prompt lookup", PromptLookup),
         ("invent", INVENT, "prompt lookup", PromptLookup),
         ("invent", INVENT, "random weights", poor(llm)),
