@@ -252,9 +252,8 @@ class Trainer:
             self.optimizer = self._new_optimizer()
 
     def _new_optimizer(self) -> torch.optim.Optimizer:
-        fused = self.device.type == "cuda"
-        s = self.settings
-        return torch.optim.AdamW(self.parameters, lr=s.lr, betas=(0.9, 0.99), weight_decay=s.weight_decay, fused=fused)
+        decay = self.settings.weight_decay
+        return torch.optim.AdamW(self.parameters, self.settings.lr, betas=(0.9, 0.99), weight_decay=decay, fused=True)
 
     def _sum_over_ranks(self, total: Tensor) -> None:
         from torch import distributed
