@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from genwright.errors import UserError
@@ -25,7 +24,6 @@ from genwright.images.unet import AttentionBlock, ResBlock, UNet, UNetConfig
 METHODS = ("edm", "consistency", "distill", "progdist")
 SCHEDULES = ("adaptive", "ect")
 LOG_EVERY = 50
-ATTENTION = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 
 @dataclass(frozen=True)
@@ -149,8 +147,7 @@ class Trainer:
     def run(self, until: int, callback: Callable[["Trainer"], None] | None = None) -> None:
         """Train up to step `until`; the callback sees every step's end."""
         while self.step < until:
-            # cuDNN's attention would copy queries, keys and values, which lie interleaved, into layouts of its own.
-            with torch.backends.cudnn.flags(enabled=True, benchmark=True), sdpa_kernel(ATTENTION):
+            with torch.backends.cudnn.flags(enabled=True, benchmark=True):
                 self._recent.append(self._step())
             self.step += 1
             if self.step % LOG_EVERY == 0 or self.step == until:

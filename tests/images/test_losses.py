@@ -82,7 +82,7 @@ def test_l2_32_shrinks_first():
 
 
 def test_lpips_is_the_published_distance():
-    """Against the paper's formula: per layer, unit-length channels, squared differences, weighted, averaged over pixels."""
+    """Against the paper's formula: unit-length channels, squared differences, weighted, averaged over pixels."""
     generator = torch.Generator().manual_seed(1)
     shapes = lpips.shapes()
     state = {
