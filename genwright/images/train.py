@@ -64,7 +64,7 @@ class TrainRun:
         data = read_data(run.data, run.image_size)
         self.train: TrainingImages = data
         self.held: TrainingImages | None = None
-        if run.hold_out:
+        if run.hold_out and data.labels is not None:
             self.train, self.held = data.split(run.hold_out)
         config = shape(data.images.shape[1], data.num_classes)
         start, teacher = run.init or run.teacher, None
@@ -82,6 +82,10 @@ class TrainRun:
         self.trainer = Trainer(
             settings, unet, batches, teacher=teacher, lpips=lpips, rank=rank, world=world, compiled=compiled
         )
+        try:
+            run.out.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"{run.out} cannot be the run's folder: {error.strerror or error}.") from error
         self.checkpoint = run.out / "checkpoint.pt"
         self._resume()
 
@@ -105,7 +109,6 @@ class TrainRun:
 
     def __call__(self, advance: Callable[[int, int], None]) -> dict[str, Any]:
         """Train to the end, and return the metrics."""
-        self.run.out.mkdir(parents=True, exist_ok=True)
         started = time.perf_counter()
 
         def after_step(trainer: Trainer) -> None:
@@ -115,20 +118,16 @@ class TrainRun:
             if self.rank == 0 and trainer.step % self.run.grid_every == 0:
                 self.picture(f"step_{trainer.step:06d}")
 
-        try:
-            self.trainer.run(self.settings.steps, after_step)
-        finally:
-            if self.rank == 0:
-                self.save()  # also when stopped by the user
+        self.trainer.run(self.settings.steps, after_step)
         if self.rank:
             return {}
+        self.save()
         seconds = time.perf_counter() - started
-        unet, dtype = self.trainer.ema, self.run.save_dtype
-        save_unet(self.run.out / "model", unet, self.description, dtype)
+        save_unet(self.run.out / "model", self.trainer.ema, self.description, self.run.save_dtype)
         self.curve()
         self.picture("grid")
         result = {"steps": self.settings.steps, "seconds": round(seconds, 1), "loss": self.trainer.history[-1][1]}
-        if self.held is not None and self.held.labels is not None:
+        if self.held is not None:
             result |= measure(self.model(), self.train, self.held, self.settings.method)
         write_whole(self.run.out / "metrics.json", lambda path: path.write_text(json.dumps(result, indent=1) + "\n"))
         return result
@@ -140,10 +139,10 @@ class TrainRun:
     def model(self) -> ImageModel:
         """The averaged weights as they are now, ready to sample."""
         unet = copy.deepcopy(self.trainer.ema)
-        return ImageModel((unet, self.description), device=str(self.device), micro_batch=None)
+        return ImageModel((unet, self.description), device=str(self.device))
 
     def picture(self, name: str) -> None:
-        """A grid of samples of every class in turn, and of one step's below it where the model can do that."""
+        """A grid of samples of every class in turn, and one of one-step samples where the model can do that."""
         from PIL import Image
 
         classes = list(range(len(self.description.label_names))) or None
