@@ -74,9 +74,7 @@ class ModelConfig:
         if heads % kv_heads:
             raise read.wrong("num_key_value_heads", f"a divisor of the {heads} attention heads")
         if read.text("hidden_act", "silu") not in ("silu", "swish"):
-            raise UserError(
-                f"{where} asks for the activation {config['hidden_act']!r:.60}; this architecture has silu."
-            )
+            raise UserError(f"{where} asks for the activation {config['hidden_act']!r:.60}; this architecture has silu.")
         attention_bias = read.flag("attention_bias", False)
         return cls(
             architecture=ARCHITECTURES[family],

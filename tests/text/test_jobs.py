@@ -24,11 +24,7 @@ def llm() -> LLM:
 def write_prompts(path: Path, count: int) -> Path:
     rng = random.Random(0)
     rows = [
-        {
-            "prompt": [rng.randrange(32000) for _ in range(rng.randint(1, 20))],
-            "max_new_tokens": rng.randint(5, 40),
-            "seed": n,
-        }
+        {"prompt": [rng.randrange(32000) for _ in range(rng.randint(1, 20))], "max_new_tokens": rng.randint(5, 40), "seed": n}
         for n in range(count)
     ]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -38,9 +34,7 @@ def write_prompts(path: Path, count: int) -> Path:
 def run(llm, prompts: Path, out: Path, params=None) -> tuple[int, list[str]]:
     told: list[str] = []
     results = Results(out)
-    bad = run_jobs(
-        llm, read_jobs(prompts, params or SamplingParams(), llm, chat=False), results, told.append, lambda: None
-    )
+    bad = run_jobs(llm, read_jobs(prompts, params or SamplingParams(), llm, chat=False), results, told.append, lambda: None)
     results.close()
     return bad, told
 

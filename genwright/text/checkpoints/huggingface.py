@@ -100,6 +100,4 @@ class HuggingFace:
 
     def _lacks(self, name: str, error: Exception | None = None) -> UserError:
         detail = f": {reason(error)}" if error else ""
-        return UserError(
-            f"{self.folder / self._where[name]} should hold the tensor {name!r:.80}, and does not{detail}."
-        )
+        return UserError(f"{self.folder / self._where[name]} should hold the tensor {name!r:.80}, and does not{detail}.")

@@ -69,6 +69,8 @@ def run(mutations: Iterator[tuple[Path, bytes]]) -> Counter[str]:
     return results
 
 
+
+
 def nested(depth: int) -> Any:
     """Lists in lists: Python's own limit of recursion is 1,000."""
     value: Any = 0
@@ -208,13 +210,9 @@ def test_safetensors_files(folders: dict[str, Path], full_size: bool) -> None:
         if kind == 1:
             return whole[:at] + bytes([draw.randrange(256)]) + whole[at + 1 :]
         if kind == 2:
-            return (
-                struct.pack("<Q", draw.choice([0, 1, size - 1, size + 8, 1 << 27, 1 << 40, (1 << 64) - 1])) + whole[8:]
-            )
+            return struct.pack("<Q", draw.choice([0, 1, size - 1, size + 8, 1 << 27, 1 << 40, (1 << 64) - 1])) + whole[8:]
         if kind == 3:
-            return with_header(
-                whole[8 : 8 + size].replace(draw.choice(words), draw.choice(words), draw.randrange(1, 4))
-            )
+            return with_header(whole[8 : 8 + size].replace(draw.choice(words), draw.choice(words), draw.randrange(1, 4)))
         if kind == 4:
             return whole + draw.randbytes(draw.randrange(1, 100))
         return of_header({k: v for k, v in json.loads(whole[8 : 8 + size]).items() if k != "__metadata__"})
@@ -242,3 +240,5 @@ def test_pytorch_files(folders: dict[str, Path], full_size: bool) -> None:
 
     results = run((path, damage()) for _ in range(200 if full_size else 30))
     assert results["refused"] > 10, results
+
+
