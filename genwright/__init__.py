@@ -4,20 +4,25 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from genwright.kernels.cpu.amx import keep_onednn_off
+from genwright.kernels.cpu.threads import keep_waiting_short
 
 if TYPE_CHECKING:
     from genwright.images.pipeline import ImageModel as ImageModel
+    from genwright.inspect.executor import Executor as Executor
     from genwright.text.engine.llm import LLM as LLM
     from genwright.text.engine.request import SamplingParams as SamplingParams
 
 _HOMES = {
+    "Executor": "genwright.inspect.executor",
     "ImageModel": "genwright.images.pipeline",
     "LLM": "genwright.text.engine.llm",
     "SamplingParams": "genwright.text.engine.request",
 }
-__all__ = ["LLM", "ImageModel", "SamplingParams"]
+__all__ = ["LLM", "Executor", "ImageModel", "SamplingParams"]
 
-keep_onednn_off()  # must come before anything computes, and costs a look at the processor's flags
+# These only set environment variables, which torch reads when it starts.
+keep_onednn_off()
+keep_waiting_short()
 
 
 def __getattr__(name: str) -> Any:

@@ -14,6 +14,7 @@ VERBS = {
     "images": "Sample, edit, train and measure images.",
     "convert": "Write a checkpoint in another format.",
     "pull": "List and fetch models.",
+    "inspect": "Turn a model repository's script into a recorded, unattended run.",
 }
 
 

@@ -7,24 +7,38 @@ import typer
 
 from genwright.cli.app import new_app
 from genwright.cli.progress import bar
+from genwright.errors import UserError
 
 app = new_app()
 
 
 @app.command()
 def convert(
-    source: Annotated[str, typer.Argument(help="A checkpoint: a folder, a file, a name, or random:NAME.")],
-    target: Annotated[Path, typer.Argument(help="The folder to write; it must not exist yet.")],
-    to: Annotated[str, typer.Option(help="safetensors, or gptfast for its model.pth.")] = "safetensors",
+    source: Annotated[
+        str, typer.Argument(metavar="SRC", help="A checkpoint: a folder, a file, a name, or random:NAME.")
+    ],
+    target: Annotated[Path, typer.Argument(metavar="DST", help="The folder to write; it must not exist yet.")],
+    to: Annotated[
+        str,
+        typer.Option(help="safetensors; bf16: the same with FP8 weights widened; gptfast: its model.pth; deepseek."),
+    ] = "safetensors",
+    model_parallel: Annotated[
+        int | None, typer.Option(help="Write DeepSeek's shards, for so many ranks.", min=1, max=4096)
+    ] = None,
     dtype: Annotated[str, typer.Option(help="auto (as stored), float32, float16 or bfloat16.")] = "auto",
     arch: Annotated[str | None, typer.Option(help="The named shape of a checkpoint that has no configuration.")] = None,
 ) -> None:
-    """Write a checkpoint as a Hugging Face safetensors folder or as gpt-fast's model.pth."""
+    """Write a checkpoint as a Hugging Face safetensors folder, as gpt-fast's model.pth or as DeepSeek's shards."""
     from genwright.text.checkpoints import open_checkpoint, parse_dtype
     from genwright.text.checkpoints.convert import convert as write
     from genwright.text.pull import resolve
 
+    if model_parallel is not None and to not in ("safetensors", "deepseek"):
+        raise UserError(f"--model-parallel writes DeepSeek's shards; it does not go with --to {to}.")
+    if to == "bf16" and dtype != "auto":
+        raise UserError("--to bf16 widens FP8 weights and keeps the others as stored; it does not go with --dtype.")
     checkpoint = open_checkpoint(resolve(source), arch)
+    form = to if model_parallel is None else "deepseek"
     with bar("Converting") as progress:
-        write(checkpoint, target, to, parse_dtype(checkpoint.config.dtype if dtype == "auto" else dtype), progress)
+        write(checkpoint, target, form, None if dtype == "auto" else parse_dtype(dtype), progress, model_parallel or 1)
     print(f"Wrote {target}.")

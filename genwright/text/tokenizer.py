@@ -106,15 +106,14 @@ class Detokenizer:
     _LONGEST_HOLD = 8  # tokens; a replacement character that stays this long is part of the text
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        self._checked = tokenizer._checked
         self._vocabulary = tokenizer._vocabulary
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
         self._context: list[int] = []
         self._held: list[int] = []
 
     def push(self, token_id: int) -> str:
-        (token_id,) = self._checked([token_id])
-        if token_id in self._vocabulary.special:
+        # A model's vocabulary may be padded beyond the tokenizer's: those ids have no text.
+        if token_id in self._vocabulary.special or not 0 <= token_id < self._vocabulary.size:
             return ""
         if (utf8 := self._vocabulary.utf8(token_id)) is not None:
             return self._utf8.decode(utf8)

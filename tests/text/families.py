@@ -29,6 +29,23 @@ _LLAMA3 = {
 }
 _YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 128}
 _LINEAR = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0}
+_PLAIN_OPT = {"ffn_dim": 96, "enable_bias": False, "layer_norm_elementwise_affine": False}
+_EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 24}
+_DEEPSEEK = {
+    **_EXPERTS,
+    "num_key_value_heads": 4,
+    "n_routed_experts": 8,
+    "n_shared_experts": 2,
+    "n_group": 4,
+    "topk_group": 2,
+    "first_k_dense_replace": 1,
+    "q_lora_rank": 32,
+    "kv_lora_rank": 24,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 12,
+    "v_head_dim": 10,
+}
+_DEEPSEEK_YARN = {**_YARN, "mscale": 0.707, "mscale_all_dim": 0.9, "beta_fast": 32, "beta_slow": 1}
 
 FAMILIES = {
     "llama": ("Llama", {}),
@@ -42,20 +59,38 @@ FAMILIES = {
     "qwen2-yarn": ("Qwen2", {"rope_parameters": _YARN}),
     "qwen2-window": ("Qwen2", {"use_sliding_window": True, "sliding_window": 20, "max_window_layers": 1}),
     "qwen3": ("Qwen3", {"head_dim": 32, "tie_word_embeddings": True}),
+    "opt": ("OPT", {"ffn_dim": 96}),
+    "opt-350m": ("OPT", {"ffn_dim": 96, "word_embed_proj_dim": 40, "do_layer_norm_before": False}),
+    "galactica": ("OPT", {**_PLAIN_OPT, "activation_function": "gelu"}),
+    "mixtral": ("Mixtral", {"num_local_experts": 6, "num_experts_per_tok": 2, "sliding_window": None}),
+    "qwen2-moe": ("Qwen2Moe", {**_EXPERTS, "num_experts": 6, "shared_expert_intermediate_size": 40}),
+    "qwen3-moe": (
+        "Qwen3Moe",
+        {**_EXPERTS, "num_experts": 6, "norm_topk_prob": True, "mlp_only_layers": [1], "head_dim": 24},
+    ),
+    "deepseek-v2-lite": ("DeepseekV2", {**_DEEPSEEK, "q_lora_rank": None, "rope_parameters": _DEEPSEEK_YARN}),
+    "deepseek-v2": ("DeepseekV2", {**_DEEPSEEK, "topk_method": "group_limited_greedy", "routed_scaling_factor": 3.0}),
+    "deepseek-v3": ("DeepseekV3", {**_DEEPSEEK, "num_experts_per_tok": 3, "rope_parameters": _DEEPSEEK_YARN}),
 }
+# Not compared with transformers by itself: a V3 whose matrices are whole FP8 blocks.
+_BLOCKS = {"hidden_size": 256, "intermediate_size": 512, "moe_intermediate_size": 256, "vocab_size": 256}
+_BLOCKS |= {"q_lora_rank": 128, "kv_lora_rank": 128, "qk_nope_head_dim": 128, "qk_rope_head_dim": 128}
+_BLOCKS |= {"v_head_dim": 128, "num_experts_per_tok": 3, "rope_parameters": _DEEPSEEK_YARN | {"mscale": 0.9}}
+_BLOCKS |= {"initializer_range": 0.1, "rms_norm_eps": 1e-6}
+OTHERS = {"deepseek-v3-blocks": ("DeepseekV3", {**_DEEPSEEK, **_BLOCKS})}
 
 
 def make(family: str, folder: Path, **save: object) -> transformers.PreTrainedModel:
     """A model of the family, in float32, saved to the folder."""
-    kind, changes = FAMILIES[family]
+    kind, changes = {**FAMILIES, **OTHERS}[family]
     torch.manual_seed(sum(map(ord, family)))
     config = getattr(transformers, f"{kind}Config")(**{**_SIZES, **changes})
     config._attn_implementation = "eager"
     model = getattr(transformers, f"{kind}ForCausalLM")(config).float().eval()
     with torch.no_grad():
-        for name, parameter in model.named_parameters():
+        for name, tensor in model.state_dict().items():
             if name.endswith(("norm.weight", "bias")):
-                parameter.uniform_(0.5, 1.5)
+                tensor.uniform_(0.5, 1.5)
     model.save_pretrained(folder, **save)
     return model
 

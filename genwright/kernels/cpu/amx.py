@@ -36,14 +36,19 @@ def amx_is_broken() -> bool:
     """Whether AMX is advertised while CPUID leaf 0x1D, from which oneDNN reads the tiles' shape, is empty."""
     if "amx_tile" not in cpu_flags() or platform.machine() != "x86_64":
         return False
+    return cpuid_eax(0x1D, 0) == 0 or cpuid_eax(0x1D, 1) == 0
+
+
+def cpuid_eax(leaf: int, subleaf: int) -> int:
+    """What an x86-64 processor says of itself; 0 where the system forbids to ask."""
     try:
         page = mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
     except OSError:
-        return True  # a system that forbids the look is treated with care
+        return 0
     page.write(_CPUID_EAX)
     address = ctypes.addressof(ctypes.c_char.from_buffer(page))
-    cpuid_eax = ctypes.CFUNCTYPE(ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint32)(address)
-    return cpuid_eax(0x1D, 0) == 0 or cpuid_eax(0x1D, 1) == 0
+    eax: int = ctypes.CFUNCTYPE(ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint32)(address)(leaf, subleaf)
+    return eax
 
 
 def keep_onednn_off() -> None:

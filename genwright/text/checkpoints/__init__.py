@@ -7,6 +7,7 @@ from typing import Any, Protocol
 import torch
 
 from genwright.errors import UserError
+from genwright.quant.fp8 import VALUES, Fp8Blocks
 from genwright.text.config import ModelConfig
 from genwright.text.tokenizer import Tokenizer
 
@@ -22,6 +23,14 @@ class Checkpoint(Protocol):
 
     def shape(self, name: str) -> tuple[int, ...]: ...
 
+    def dtype(self, name: str) -> torch.dtype:
+        """Of the stored tensor, or what it is widened to where that is no type of torch."""
+        ...
+
+    def where(self, name: str) -> str:
+        """The file that holds a tensor, or that should."""
+        ...
+
     def tensor(self, name: str, dtype: torch.dtype | None = None) -> torch.Tensor:
         """One tensor, as stored or in `dtype`; it may be a view of the file."""
         ...
@@ -35,9 +44,11 @@ class Checkpoint(Protocol):
 
 def open_checkpoint(model: str, arch: str | None = None) -> Checkpoint:
     """Open a folder, a file or a `random:` name; `arch` names the shape of a checkpoint that has no configuration."""
+    from genwright.text.checkpoints.deepseek import DeepSeekShards
     from genwright.text.checkpoints.gguf import GGUF
     from genwright.text.checkpoints.gptfast import GptFast
     from genwright.text.checkpoints.huggingface import HuggingFace
+    from genwright.text.checkpoints.opt import OptArrays
     from genwright.text.checkpoints.random import RandomWeights
 
     if model.startswith("random:"):
@@ -47,6 +58,10 @@ def open_checkpoint(model: str, arch: str | None = None) -> Checkpoint:
         raise UserError(f"there is no checkpoint at {path}; `genwright pull` lists the models that can be fetched.")
     if path.is_dir() and HuggingFace.recognises(path):
         return HuggingFace(path)
+    if path.is_dir() and DeepSeekShards.recognises(path):
+        return DeepSeekShards(path, arch)
+    if path.is_dir() and OptArrays.recognises(path):
+        return OptArrays(path, arch)
     for file in sorted(path.iterdir()) if path.is_dir() else [path]:
         if file.is_file() and GGUF.recognises(file):
             return GGUF(file)
@@ -56,7 +71,7 @@ def open_checkpoint(model: str, arch: str | None = None) -> Checkpoint:
         return HuggingFace(path.parent)
     raise UserError(
         f"{path} holds no checkpoint that Genwright knows: a Hugging Face folder (config.json with safetensors or "
-        ".bin files), a GGUF file, or gpt-fast's model.pth."
+        ".bin files), a GGUF file, gpt-fast's model.pth, DeepSeek's model*-mp*.safetensors, or FlexLLMGen's arrays."
     )
 
 
@@ -68,12 +83,23 @@ def parse_dtype(name: str) -> torch.dtype:
     return dtype
 
 
+def widen(checkpoint: Checkpoint, name: str, stored: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
+    """A stored tensor in `dtype`, FP8 ones by their scales; None leaves it as it is."""
+    if stored.dtype == VALUES and dtype is not None:
+        scales = checkpoint.tensor(f"{name}_scale_inv", torch.float32)
+        return Fp8Blocks(stored, scales).dequantize(dtype)
+    if stored.dtype in (VALUES, torch.float8_e8m0fnu):
+        return stored if dtype is None else stored.to(dtype)
+    return cast(stored, dtype, f"{checkpoint.where(name)} stores {name!r}")
+
+
 def cast(tensor: torch.Tensor, dtype: torch.dtype | None, what: str) -> torch.Tensor:
     """A stored tensor in `dtype`; `what` begins the sentence that refuses one that is not of plain floats."""
-    if tensor.dtype not in (torch.float32, torch.float16, torch.bfloat16, torch.float64):
-        kind = str(tensor.dtype).removeprefix("torch.")
-        raise UserError(f"{what} as {kind}; weights are read from floats of 16, 32 or 64 bits.")
-    return tensor if dtype is None else tensor.to(dtype)
+    plain = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+    if tensor.dtype not in plain or tensor.layout != torch.strided:
+        kind = f"{tensor.dtype} {tensor.layout}".replace("torch.", "").removesuffix(" strided")
+        raise UserError(f"{what} as {kind}; weights are read from plain floats of 16, 32 or 64 bits.")
+    return tensor.detach() if dtype is None else tensor.detach().to(dtype)
 
 
 def reason(error: Exception) -> str:

@@ -1,43 +1,71 @@
-"""Write any checkpoint as a Hugging Face safetensors folder or as gpt-fast's model.pth, a tensor at a time."""
+"""Write any checkpoint as a Hugging Face folder, gpt-fast's model.pth or DeepSeek's shards, a tensor at a time."""
 
 import json
 import mmap
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from genwright.errors import UserError
-from genwright.text.checkpoints import Checkpoint
+from genwright.quant.fp8 import BLOCK, VALUES
+from genwright.text.checkpoints import Checkpoint, parse_dtype
+from genwright.text.checkpoints.deepseek import deepseek_name, model_args, shard_name, slices
 from genwright.text.checkpoints.gptfast import LAYER, OUTER
 from genwright.text.checkpoints.rope_order import neighbours_from_halves
+from genwright.text.checkpoints.safetensors_file import NAMES, Entry, size, write_header, write_tensor
 from genwright.text.config import Rope
 from genwright.text.layers.rope import frequencies
-from genwright.text.models import check_tensors
+from genwright.text.models import architecture, check_tensors, has_draft
 
-FORMATS = ("safetensors", "gptfast")
+FORMATS = ("safetensors", "bf16", "gptfast", "deepseek")
 SHARD_BYTES = 5 << 30
-_NAMES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
+# The embedding and the head once more, which come with the multi-token-prediction layer.
+DRAFT_COPIES = ("embed_tokens.weight", "shared_head.head.weight")
 Progress = Callable[[int, int], None]
-Shapes = dict[str, tuple[int, ...]]
 
 
-def convert(checkpoint: Checkpoint, target: Path, form: str, dtype: torch.dtype, progress: Progress) -> None:
-    """Write `target`, a folder that does not exist yet; it appears whole or not at all."""
+def convert(
+    checkpoint: Checkpoint,
+    target: Path,
+    form: str,
+    dtype: torch.dtype | None,
+    progress: Progress,
+    ranks: int = 1,
+) -> None:
+    """Write `target`, a folder that does not exist yet; it appears whole or not at all.
+
+    A `dtype` of None keeps each tensor's own, FP8 weights with their scales; the form `bf16` is safetensors with FP8
+    weights widened and all else kept. The form `deepseek` is cut for `ranks`.
+    """
     if form not in FORMATS:
-        raise UserError(f"the format should be {' or '.join(FORMATS)}, and is {form!r}.")
+        raise UserError(f"the format should be one of {', '.join(FORMATS)}, and is {form!r}.")
     if target.exists():
         raise UserError(f"{target} exists already; name a folder that does not.")
-    check_tensors(checkpoint)
+    check_tensors(checkpoint, has_draft(checkpoint))
+    if form == "gptfast":
+        dtype = dtype or parse_dtype(checkpoint.config.dtype)
     part = target.with_name(target.name + ".part")
     shutil.rmtree(part, ignore_errors=True)
     try:
         part.mkdir(parents=True)
-        (_write_safetensors if form == "safetensors" else _write_gptfast)(checkpoint, part, dtype, progress)
-        _write_config(checkpoint, part, dtype)
+        entries = _entries(checkpoint, dtype, widened=form == "bf16")
+        packed = any(kind == VALUES for _, kind in entries.values())
+        config = _config(checkpoint, dtype, packed)
+        if form == "gptfast" and dtype is not None:
+            _write_gptfast(checkpoint, part, dtype, progress)
+        elif form == "deepseek":
+            _write_shards(checkpoint, part, entries, ranks, progress)
+            (part / f"config_mp{ranks}.json").write_text(json.dumps(model_args(config, packed), indent=2) + "\n")
+        else:
+            _write_safetensors(checkpoint, part, entries, progress)
+        (part / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+        if eos := list(dict.fromkeys(checkpoint.config.eos_ids + checkpoint.generation_eos())):
+            (part / "generation_config.json").write_text(json.dumps({"eos_token_id": eos}, indent=2) + "\n")
         tokenizer = checkpoint.tokenizer()
         if tokenizer is not None:
             tokenizer.save(part)
@@ -48,15 +76,39 @@ def convert(checkpoint: Checkpoint, target: Path, form: str, dtype: torch.dtype,
         shutil.rmtree(part, ignore_errors=True)
 
 
-def _write_config(checkpoint: Checkpoint, folder: Path, dtype: torch.dtype) -> None:
-    config = {**checkpoint.hf_config, "torch_dtype": str(dtype).removeprefix("torch.")}
+def _entries(checkpoint: Checkpoint, dtype: torch.dtype | None, widened: bool) -> dict[str, Entry]:
+    """What to write: the model's tensors and those of its multi-token-prediction layer, with their types."""
+    cfg = checkpoint.config
+    weights = architecture(cfg).weight_map(cfg)
+    names = [name for name, _ in weights.tensors(has_draft(checkpoint))]
+    if has_draft(checkpoint):
+        copies = {weights.prefix.format(cfg.layers) + name for name in DRAFT_COPIES}
+        names += [name for name in checkpoint.names() if name in copies and checkpoint.dtype(name) != VALUES]
+    entries: dict[str, Entry] = {}
+    for name in names:
+        stored = checkpoint.dtype(name)
+        kind = torch.bfloat16 if widened and stored == VALUES else dtype or stored
+        if kind not in NAMES:
+            checkpoint.tensor(name)  # says what is wrong with it
+        entries[name] = (checkpoint.shape(name), kind)
+        if kind == VALUES:
+            scales = f"{name}_scale_inv"
+            entries[scales] = (checkpoint.shape(scales), checkpoint.dtype(scales))
+    return entries
+
+
+def _config(checkpoint: Checkpoint, dtype: torch.dtype | None, packed: bool) -> dict[str, Any]:
+    kind = checkpoint.config.dtype if dtype is None else str(dtype).removeprefix("torch.")
+    config = {**checkpoint.hf_config, "torch_dtype": kind}
     config.pop("dtype", None)
     if checkpoint.config.rope.kind == "factors":
         config["rope_scaling"] = _as_llama3(checkpoint)
-    eos = list(dict.fromkeys(checkpoint.config.eos_ids + checkpoint.generation_eos()))
-    for name, content in (("config.json", config), ("generation_config.json", {"eos_token_id": eos} if eos else None)):
-        if content is not None:
-            (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    if packed:
+        blocks = {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [BLOCK, BLOCK]}
+        config["quantization_config"] = {**blocks, **(config.get("quantization_config") or {})}
+    else:
+        config.pop("quantization_config", None)
+    return config
 
 
 def _as_llama3(checkpoint: Checkpoint) -> dict[str, Any]:
@@ -71,62 +123,78 @@ def _as_llama3(checkpoint: Checkpoint) -> dict[str, Any]:
     return {"rope_type": "llama3", **settings}
 
 
-def _write_safetensors(checkpoint: Checkpoint, folder: Path, dtype: torch.dtype, progress: Progress) -> None:
-    shapes: Shapes = {name: checkpoint.shape(name) for name in checkpoint.names()}
-    shards = list(_shards(shapes, dtype.itemsize))
+def _read(checkpoint: Checkpoint, name: str, dtype: torch.dtype) -> torch.Tensor:
+    """A tensor in the type it is to be written in; one of 8 bits as it is stored."""
+    return checkpoint.tensor(name, None if dtype.itemsize == 1 else dtype)
+
+
+def _write_safetensors(checkpoint: Checkpoint, folder: Path, entries: Mapping[str, Entry], progress: Progress) -> None:
+    parts = list(_files(entries))
     files, done = {}, 0
-    for number, names in enumerate(shards, 1):
-        file = "model.safetensors" if len(shards) == 1 else f"model-{number:05}-of-{len(shards):05}.safetensors"
+    for number, names in enumerate(parts, 1):
+        file = "model.safetensors" if len(parts) == 1 else f"model-{number:05}-of-{len(parts):05}.safetensors"
         with (folder / file).open("wb") as sink:
-            sink.write(_header({name: shapes[name] for name in names}, dtype))
+            write_header(sink, {name: entries[name] for name in names})
             for name in names:
-                tensor = checkpoint.tensor(name, dtype).contiguous()
-                sink.write(tensor.view(-1).view(torch.uint8).numpy().data)
+                write_tensor(sink, _read(checkpoint, name, entries[name][1]))
                 files[name] = file
                 done += 1
-                progress(done, len(shapes))
-    if len(shards) > 1:
-        total = sum(torch.Size(shape).numel() for shape in shapes.values()) * dtype.itemsize
-        index = {"metadata": {"total_size": total}, "weight_map": files}
+                progress(done, len(entries))
+    if len(parts) > 1:
+        index = {"metadata": {"total_size": sum(map(size, entries.values()))}, "weight_map": files}
         (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
 
 
-def _shards(shapes: Shapes, itemsize: int) -> Iterator[list[str]]:
+def _files(entries: Mapping[str, Entry]) -> Iterator[list[str]]:
     names: list[str] = []
-    size = 0
-    for name, shape in shapes.items():
-        count = torch.Size(shape).numel() * itemsize
-        if names and size + count > SHARD_BYTES:
+    full = 0
+    for name, entry in entries.items():
+        if names and full + size(entry) > SHARD_BYTES:
             yield names
-            names, size = [], 0
+            names, full = [], 0
         names.append(name)
-        size += count
+        full += size(entry)
     yield names
 
 
-def _header(shapes: Shapes, dtype: torch.dtype) -> bytes:
-    """The safetensors header: its length in eight bytes, then JSON padded to a multiple of eight."""
-    entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    end = 0
-    for name, shape in shapes.items():
-        start, end = end, end + torch.Size(shape).numel() * dtype.itemsize
-        entries[name] = {"dtype": _NAMES[dtype], "shape": list(shape), "data_offsets": [start, end]}
-    text = json.dumps(entries, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    return len(text).to_bytes(8, "little") + text
+def _write_shards(
+    checkpoint: Checkpoint, folder: Path, entries: Mapping[str, Entry], ranks: int, progress: Progress
+) -> None:
+    """DeepSeek's shards, all of them at once, so that each tensor is read once."""
+    moe = checkpoint.config.moe
+    if checkpoint.config.architecture != "deepseek" or moe is None:
+        raise UserError(f"{checkpoint.path} is no model of DeepSeek's, which alone is cut into these shards.")
+    if moe.experts % ranks:
+        raise UserError(f"{checkpoint.path} has {moe.experts} experts, which {ranks} ranks cannot share evenly.")
+    parts: list[dict[str, Entry]] = [{} for _ in range(ranks)]
+    for name, (shape, dtype) in entries.items():
+        for rank, (cut, _, count) in slices(name, shape, dtype, moe.experts, ranks).items():
+            parts[rank][deepseek_name(name)[0]] = ((*shape[:cut], count, *shape[cut + 1 :]), dtype)
+    with ExitStack() as stack:
+        sinks = [stack.enter_context((folder / shard_name(rank, ranks)).open("wb")) for rank in range(ranks)]
+        for sink, part in zip(sinks, parts, strict=True):
+            write_header(sink, part)
+        for done, (name, (shape, dtype)) in enumerate(entries.items(), 1):
+            tensor = _read(checkpoint, name, dtype)
+            for rank, (cut, first, count) in slices(name, shape, dtype, moe.experts, ranks).items():
+                write_tensor(sinks[rank], tensor.narrow(cut, first, count))
+            progress(done, len(entries))
 
 
 def _write_gptfast(checkpoint: Checkpoint, folder: Path, dtype: torch.dtype, progress: Progress) -> None:
     """Lay the file out with empty tensors, map it, and fill it in place: no second copy of the model in memory."""
     cfg = checkpoint.config
-    if cfg.qkv_bias or cfg.out_bias or cfg.mlp_bias or cfg.qk_norm:
-        raise UserError(f"{checkpoint.path} has biases or q and k norms, which gpt-fast's model.pth cannot hold.")
+    if cfg.architecture != "llama" or cfg.moe or cfg.qkv_bias or cfg.out_bias or cfg.mlp_bias or cfg.qk_norm:
+        raise UserError(
+            f"{checkpoint.path} has biases, q and k norms, experts or another architecture than Llama's, which "
+            "gpt-fast's model.pth cannot hold."
+        )
     sources = _gptfast_sources(cfg.layers, cfg.tied)
     path = folder / "model.pth"
-    shapes: Shapes = {}
+    shapes: dict[str, tuple[int, ...]] = {}
     for name, parts in sources.items():
-        first, *others = (checkpoint.shape(part) for part in parts)
-        shapes[name] = (sum(shape[0] for shape in (first, *others)), *first[1:])
+        stacked = [checkpoint.shape(part) for part in parts]
+        shapes[name] = (sum(shape[0] for shape in stacked), *stacked[0][1:])
     with torch.serialization.skip_data():
         torch.save({name: torch.empty(shape, dtype=dtype) for name, shape in shapes.items()}, path)
     with path.open("rb+") as file:  # take the space now: a full disk could only kill us once the file is mapped

@@ -80,8 +80,6 @@ class GGUF:
             raise header.wrong("two of its tensors have the same name")
         self.hf_config = self._hugging_face_config()
         self.config = ModelConfig.from_hf(self.hf_config, self.path)
-        if ROPE_FACTORS in self._tensors and self.shape(ROPE_FACTORS) != (self.config.head_dim // 2,):
-            raise header.wrong(f"{ROPE_FACTORS} should have one factor for every two channels of a head")
 
     @staticmethod
     def recognises(path: Path) -> bool:
@@ -96,6 +94,13 @@ class GGUF:
 
     def shape(self, name: str) -> tuple[int, ...]:
         return self._tensors[name].shape
+
+    def dtype(self, name: str) -> torch.dtype:
+        dtype: torch.dtype = getattr(torch, self.config.dtype)
+        return dtype
+
+    def where(self, name: str) -> str:
+        return self.path
 
     def tensor(self, name: str, dtype: torch.dtype | None = None) -> torch.Tensor:
         """As `dtype`; with None, quantized weights become float32."""
@@ -163,7 +168,8 @@ class GGUF:
         if ROPE_FACTORS in self._tensors:
             if scaled:
                 raise UserError(f"{self.path} scales RoPE both by {ROPE_FACTORS} and by type {kind!r:.60}.")
-            return {"rope_type": "factors", "factors": self.tensor(ROPE_FACTORS, torch.float32).flatten().tolist()}
+            factors = self.tensor(ROPE_FACTORS, torch.float32).flatten()[:4096]  # no head has more
+            return {"rope_type": "factors", "factors": factors.tolist()}
         yarn = {key: fields[theirs] for key, theirs in YARN.items() if kind == "yarn" and theirs in fields}
         return {"rope_type": kind, "factor": factor, **yarn} if scaled else None
 

@@ -1,18 +1,18 @@
 """gpt-fast's model.pth: Meta's names, q, k and v fused, rotary channels as neighbours, and no configuration."""
 
-import sys
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from genwright.errors import UserError
 from genwright.text.checkpoints import cast
 from genwright.text.checkpoints.pickled import is_pickled, load_pickled
 from genwright.text.checkpoints.rope_order import halves_from_neighbours
-from genwright.text.config import ModelConfig, read_json
-from genwright.text.shapes import ALIASES, NAMES, named_shape
+from genwright.text.config import ModelConfig
+from genwright.text.fields import read_json
+from genwright.text.shapes import find_shape
 from genwright.text.tokenizer import Tokenizer
 
 OUTER = {
@@ -39,7 +39,8 @@ class GptFast:
     def __init__(self, path: Path, arch: str | None = None):
         self.path = str(path)
         self._tensors = _tensors(load_pickled(path))
-        self._layers = 1 + max((int(n.split(".")[1]) for n in self._tensors if n.startswith("layers.")), default=-1)
+        numbers = [int(found[1]) for name in self._tensors if (found := re.match(r"layers\.([0-9]{1,4})\.", name))]
+        self._layers = 1 + max(numbers, default=-1)
         self.hf_config: dict[str, Any] = self._find_config(path, arch)
         self.config = ModelConfig.from_hf(self.hf_config, self.path)
         self._names = dict(self._hugging_face_names())
@@ -52,12 +53,16 @@ class GptFast:
         return list(self._names)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        tensor, first, rows = self._span(name)
-        return tuple(tensor.shape) if rows is None else (max(min(rows, len(tensor) - first), 0), *tensor.shape[1:])
+        return tuple(self._stored(name).shape)
+
+    def dtype(self, name: str) -> torch.dtype:
+        return self._stored(name).dtype
+
+    def where(self, name: str) -> str:
+        return self.path
 
     def tensor(self, name: str, dtype: torch.dtype | None = None) -> torch.Tensor:
-        tensor, first, rows = self._span(name)
-        tensor = cast(tensor if rows is None else tensor[first : first + rows], dtype, f"{self.path} stores {name!r}")
+        tensor = cast(self._stored(name), dtype, f"{self.path} stores {name!r}")
         if name.endswith(("q_proj.weight", "k_proj.weight")):
             tensor = halves_from_neighbours(tensor, self.config.head_dim)
         return tensor
@@ -79,38 +84,24 @@ class GptFast:
                 if theirs in self._tensors or (_is_qkv(theirs) and _fused(theirs) in self._tensors):
                     yield f"model.layers.{layer}.{ours}", theirs
 
-    def _span(self, name: str) -> tuple[torch.Tensor, int, int | None]:
-        """The stored tensor, and which of its rows are the one asked for: None for all."""
+    def _stored(self, name: str) -> torch.Tensor:
+        """A tensor of the file, or the rows of a fused one, by their Hugging Face name."""
         theirs = self._names[name]
         if theirs in self._tensors:
-            return self._tensors[theirs], 0, None
-        q, kv = self.config.q_dim, self.config.kv_dim
-        first, rows = {"wq": (0, q), "wk": (q, kv), "wv": (q + kv, kv)}[theirs.split(".")[3]]
-        return self._tensors[_fused(theirs)], first, rows
+            return self._tensors[theirs]
+        fused, q, kv = self._tensors[_fused(theirs)], self.config.q_dim, self.config.kv_dim
+        rows = {"wq": slice(q), "wk": slice(q, q + kv), "wv": slice(q + kv, None)}[theirs.split(".")[3]]
+        return fused[rows] if fused.dim() else fused
 
     def _find_config(self, path: Path, arch: str | None) -> dict[str, Any]:
         """From `config.json` beside it, else from the name given, else from the one named shape that fits."""
         if arch is None and (path.parent / "config.json").exists():
             return read_json(path.parent / "config.json")
-        if arch is not None:
-            return named_shape(arch)
-        fitting = [name for name in NAMES if self._fits(named_shape(name))]
-        if not fitting:
-            raise UserError(
-                f"{path} fits none of the known shapes; put its config.json beside it, or name one with arch."
-            )
-        if len(fitting) > 1:
-            # The most specific name that a folder of the path carries.
-            spellings = {**ALIASES, **dict(zip(fitting, fitting, strict=True))}
-            folders = [part.lower() for part in path.resolve().parts[:-1]]
-            chosen = [n for n in sorted(spellings, key=len) if spellings[n] in fitting and any(n in f for f in folders)]
-            if not chosen:
-                raise UserError(f"{path} fits {', '.join(fitting)}; choose with arch (--arch NAME).")
-            fitting = [spellings[chosen[-1]]]
-            print(f"{path}: taken to be {fitting[0]}, by its folder's name.", file=sys.stderr)
-        return named_shape(fitting[0])
+        return find_shape(path, arch, self._fits)
 
     def _fits(self, shape: dict[str, Any]) -> bool:
+        if shape["model_type"] not in ("llama", "mistral"):
+            return False
         head_dim = shape.get("head_dim", shape["hidden_size"] // shape["num_attention_heads"])
         kv = shape["num_key_value_heads"] * head_dim
         expected = {
@@ -125,7 +116,7 @@ class GptFast:
         else:
             expected["layers.0.attention.wk.weight"] = (kv, shape["hidden_size"])
         here = all(n in self._tensors and tuple(self._tensors[n].shape) == s for n, s in expected.items())
-        return here and shape["num_hidden_layers"] == self._layers and shape["model_type"] in ("llama", "mistral")
+        return here and shape["num_hidden_layers"] == self._layers
 
 
 def _tensors(loaded: dict[str, Any]) -> dict[str, torch.Tensor]:

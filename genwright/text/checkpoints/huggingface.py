@@ -1,6 +1,6 @@
 """A Hugging Face folder: config.json beside safetensors or .bin files, single or sharded by an index."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +8,11 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from genwright.errors import UserError
-from genwright.text.checkpoints import cast, reason
+from genwright.text.checkpoints import reason, widen
 from genwright.text.checkpoints.pickled import load_pickled
-from genwright.text.config import FieldReader, ModelConfig, read_json
+from genwright.text.checkpoints.safetensors_file import DTYPES
+from genwright.text.config import ModelConfig
+from genwright.text.fields import FieldReader, read_json
 from genwright.text.tokenizer import Tokenizer
 
 _INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
@@ -27,6 +29,13 @@ class HuggingFace:
         self.config = ModelConfig.from_hf(self.hf_config, str(folder / "config.json"))
         self._files: dict[str, Any] = {}
         self._where = self._locate()
+        # Larger OPT checkpoints were saved from the inner model, whose tensors lack the first part of the name.
+        opt = self.config.architecture == "opt" and any(name.startswith("decoder.") for name in self._where)
+        self._bare = "model." if opt else None
+        if opt:
+            self._where = {
+                name if name == "lm_head.weight" else f"model.{name}": self._where[name] for name in self._where
+            }
 
     @staticmethod
     def recognises(folder: Path) -> bool:
@@ -37,24 +46,18 @@ class HuggingFace:
         return list(self._where)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        file = self._open(self._where[name])
-        if isinstance(file, dict):
-            return tuple(self._stored(name, file).shape)
-        try:
-            return tuple(file.get_slice(name).get_shape())
-        except SafetensorError as error:
-            raise self._lacks(name, error) from None
+        return tuple(self._read(name, lambda file, stored: file.get_slice(stored).get_shape(), lambda t: t.shape))
+
+    def dtype(self, name: str) -> torch.dtype:
+        kind = self._read(name, lambda file, stored: file.get_slice(stored).get_dtype(), lambda t: t.dtype)
+        return DTYPES.get(kind, torch.uint8) if isinstance(kind, str) else kind
+
+    def where(self, name: str) -> str:
+        return str(self.folder / self._where.get(name, self._listing))
 
     def tensor(self, name: str, dtype: torch.dtype | None = None) -> torch.Tensor:
-        file = self._open(self._where[name])
-        if isinstance(file, dict):
-            tensor = self._stored(name, file)
-        else:
-            try:
-                tensor = file.get_tensor(name)
-            except SafetensorError as error:
-                raise self._lacks(name, error) from None
-        return cast(tensor, dtype, f"{self.folder / self._where[name]} stores {name!r}")
+        stored = self._read(name, lambda file, stored: file.get_tensor(stored), lambda tensor: tensor)
+        return widen(self, name, stored, dtype)
 
     def tokenizer(self) -> Tokenizer | None:
         return Tokenizer.from_folder(self.folder)
@@ -67,9 +70,10 @@ class HuggingFace:
         """Which file holds each tensor."""
         for name in _INDEXES:
             if (self.folder / name).exists():
+                self._listing = name
                 return self._read_index(self.folder / name)
-        single = next(name for name in _SINGLES if (self.folder / name).exists())
-        return dict.fromkeys(self._open(single).keys(), single)
+        self._listing = next(name for name in _SINGLES if (self.folder / name).exists())
+        return dict.fromkeys(self._open(self._listing).keys(), self._listing)
 
     def _read_index(self, path: Path) -> dict[str, str]:
         where = read_json(path).get("weight_map")
@@ -92,12 +96,22 @@ class HuggingFace:
                     raise UserError(f"{path} is not a whole safetensors file: {reason(error)}.") from None
         return self._files[name]
 
-    def _stored(self, name: str, file: dict[str, Any]) -> torch.Tensor:
-        tensor = file.get(name)
-        if not isinstance(tensor, torch.Tensor):
-            raise self._lacks(name)
-        return tensor
+    def _read(self, name: str, mapped: Callable[[Any, str], Any], loaded: Callable[[torch.Tensor], Any]) -> Any:
+        """What one of the functions finds out about a tensor: the first in a safetensors file, else the other."""
+        file = self._open(self._where[name])
+        stored = name if self._bare is None else name.removeprefix(self._bare)
+        if isinstance(file, dict):
+            tensor = file.get(stored)
+            if not isinstance(tensor, torch.Tensor):
+                raise self._lacks(name)
+            return loaded(tensor)
+        try:
+            return mapped(file, stored)
+        except (SafetensorError, UnicodeEncodeError) as error:
+            raise self._lacks(name, error) from None
 
     def _lacks(self, name: str, error: Exception | None = None) -> UserError:
         detail = f": {reason(error)}" if error else ""
-        return UserError(f"{self.folder / self._where[name]} should hold the tensor {name!r:.80}, and does not{detail}.")
+        return UserError(
+            f"{self.folder / self._where[name]} should hold the tensor {name!r:.80}, and does not{detail}."
+        )

@@ -7,13 +7,13 @@ from typing import Any
 import torch
 
 from genwright.errors import UserError
-from genwright.kernels.hash import key, mix, uniform
+from genwright.kernels.hash import key, mix
 from genwright.text.config import ModelConfig
 from genwright.text.shapes import named_shape
 from genwright.text.tokenizer import Tokenizer
 
 _STD = 0.02
-_PIECE = 1 << 16  # elements hashed at a time, so that the passes stay in the processor's cache
+_PIECE = 1 << 15  # elements hashed at a time: small enough for the cache, and for torch not to wake other threads
 
 
 class RandomWeights:
@@ -34,7 +34,7 @@ class RandomWeights:
         self.config = ModelConfig.from_hf(self.hf_config, name)
         from genwright.text.models import architecture
 
-        self._shapes = dict(architecture(self.config).weight_map(self.config).tensors(self.config.layers))
+        self._shapes = dict(architecture(self.config).weight_map(self.config).tensors(draft=True))
 
     def names(self) -> Sequence[str]:
         return list(self._shapes)
@@ -42,18 +42,22 @@ class RandomWeights:
     def shape(self, name: str) -> tuple[int, ...]:
         return self._shapes[name]
 
+    def dtype(self, name: str) -> torch.dtype:
+        dtype: torch.dtype = getattr(torch, self.config.dtype)
+        return dtype
+
+    def where(self, name: str) -> str:
+        return self.path
+
     def tensor(self, name: str, dtype: torch.dtype | None = None) -> torch.Tensor:
         """Uniform with the standard deviation of a usual initialisation; norms around one."""
-        dtype = dtype or getattr(torch, self.config.dtype)
+        dtype = dtype or self.dtype(name)
         tensor = torch.empty(self._shapes[name], dtype=dtype)
-        flat, first = tensor.view(-1), key(self._seed, zlib.crc32(name.encode()))
-        offset = 1.0 if name.endswith("norm.weight") else 0.0
-        width = _STD * 12**0.5
-        for start in range(0, flat.numel(), _PIECE):
-            piece = flat[start : start + _PIECE]
-            counter = torch.arange(start, start + len(piece), dtype=torch.int32)
-            noise = uniform(mix(mix(counter) ^ _signed(first)))
-            piece.copy_(noise.sub_(0.5).mul_(width).add_(offset))
+        step, mean = _STD * 12**0.5 / (1 << 24), 1.0 if name.endswith("norm.weight") else 0.0
+        counter = mix(torch.arange(_PIECE, dtype=torch.int32))
+        for number, piece in enumerate(tensor.view(-1).split(_PIECE)):
+            bits = mix(counter[: len(piece)] ^ _signed(key(self._seed, zlib.crc32(name.encode()), number)))
+            piece.copy_((bits >> 8).float().mul_(step).add_(mean + step / 2))  # 24 bits, evenly around the mean
         return tensor
 
     def tokenizer(self) -> Tokenizer | None:

@@ -1,6 +1,6 @@
 """The engine's step: schedule, run, sample, take stock."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 
@@ -8,18 +8,26 @@ from genwright.errors import UserError
 from genwright.text.engine.kv import PagePool
 from genwright.text.engine.request import Request
 from genwright.text.engine.runner import ResidentRunner
-from genwright.text.engine.sampler import logprobs, sample
+from genwright.text.engine.sampler import logprobs
 from genwright.text.engine.scheduler import Scheduler
+from genwright.text.engine.speculative import NO_GUESS, Guess, Speculation, verify
 from genwright.text.engine.step import Chunk
 
-Work = list[tuple[Request, int]]
+Work = list[tuple[Request, int, Guess]]  # how many of a request's next tokens to compute, and a guess behind them
 
 
 class Engine:
     """Runs requests of any mix of lengths together, a step at a time."""
 
-    def __init__(self, runner: ResidentRunner, max_batch: int, max_tokens: int, max_context: int):
-        self.runner = runner
+    def __init__(
+        self,
+        runner: ResidentRunner,
+        max_batch: int,
+        max_tokens: int,
+        max_context: int,
+        speculation: Speculation | None = None,
+    ):
+        self.runner, self.speculation = runner, speculation
         self.max_context = max_context
         self.pool = PagePool(runner.cache)
         self.scheduler = Scheduler(self.pool, max_batch, max_tokens)
@@ -51,83 +59,104 @@ class Engine:
     def busy(self) -> bool:
         return bool(self.scheduler.waiting or self.scheduler.running)
 
-    def step(self) -> list[Request]:
-        """Advance what is scheduled; returns the requests that have something new to tell."""
-        told = list(self._drop_cancelled())
-        work = self.scheduler.schedule()
-        if not work:
-            return told
-        logits = self._run(work)
-        if logits is None:
-            return told
-        self.steps += 1
-        return told + self._take(work, logits)
-
-    def cancel_all(self) -> None:
-        for request in [*self.scheduler.running, *self.scheduler.waiting]:
-            request.finish("cancelled")
-        list(self._drop_cancelled())
-
-    def _drop_cancelled(self) -> Iterator[Request]:
-        for request in [*self.scheduler.running, *self.scheduler.waiting]:
-            if request.finish_reason is not None:
-                self.scheduler.remove(request, keep=True)
-                yield request
-
-    def _run(self, work: Work) -> torch.Tensor | None:
-        """The step's logits; None if memory ran out and the youngest sequence gave way."""
+    def step(self) -> None:
+        """Advance what is scheduled."""
+        self._drop_ended()
+        scheduled = self.scheduler.schedule()
+        if not scheduled:
+            return
         try:
-            return self.runner.run([_chunk(request, count) for request, count in work])
+            work = self._guess(scheduled)
+            logits = self.runner.run([_chunk(*item) for item in work])
         except RuntimeError as error:
             if not isinstance(error, torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
                 raise
+            self._give_way()
+            return
+        self.steps += 1
+        self._take(work, logits)
+
+    def cancel(self, requests: Iterable[Request]) -> None:
+        """End those of the requests that have not ended yet."""
+        for request in requests:
+            request.finish("cancelled")
+        self._drop_ended()
+
+    def _drop_ended(self) -> None:
+        for request in [*self.scheduler.running, *self.scheduler.waiting]:
+            if request.finish_reason is not None:
+                self.scheduler.remove(request, keep=True)
+
+    def _guess(self, scheduled: list[tuple[Request, int]]) -> Work:
+        """The step's work with what a draft guesses of it, chunks of equal length side by side."""
+        guesses: dict[Request, Guess] = {}
+        if self.speculation is not None:
+            budget = self.scheduler.max_tokens - sum(count for _, count in scheduled)
+            ready = [request for request, count in scheduled if request.pending == count == 1]
+            guesses = self.speculation.guess(ready, budget, self.scheduler.reserve)
+        work = [(request, count, guesses.get(request, NO_GUESS)) for request, count in scheduled]
+        return sorted(work, key=lambda item: item[1] + len(item[2].tokens)) if guesses else work
+
+    def _give_way(self) -> None:
+        """Memory ran out: the youngest sequence waits, or fails if it is alone."""
         youngest = self.scheduler.running[-1]
         if len(self.scheduler.running) > 1:
             self.scheduler.preempt(youngest)
         else:
             youngest.finish("error")
-        return None
 
-    def _take(self, work: Work, logits: torch.Tensor) -> list[Request]:
+    def _take(self, work: Work, logits: torch.Tensor) -> None:
         """Sample for the sequences that are up to date, and let go of those that ended."""
-        ready: list[tuple[Request, int]] = []  # with their rows of the logits
+        ready: list[tuple[Request, Guess]] = []
+        rows: list[int] = []  # of the logits: one per request that is ready, and one per token of its guess
         row = 0
-        for request, count in work:
+        for request, count, guess in work:
             assert request.pages is not None
             start = request.pages.length
             if _wants_prompt(request, start):
                 known = request.tokens[start + 1 : start + count + 1]
                 request.prompt_logprobs += logprobs(logits[row : row + len(known)], known, request.params.logprobs or 0)
-                row += count
-            else:
-                row += 1
+                row += count - 1
             request.pages.length += count
             self.pool.share(request.pages, request.tokens)
-            if request.pages.length == len(request.tokens):
-                ready.append((request, row - 1))
+            if not request.pending:
+                ready.append((request, guess))
+                rows += range(row, row + 1 + len(guess.tokens))
+            row += 1 + len(guess.tokens)
         if not ready:
-            return []
-        requests, rows = map(list, zip(*ready, strict=True))
+            return
+        requests, guesses = map(list, zip(*ready, strict=True))
         chosen = logits if len(rows) == len(logits) else logits[rows]
-        for index, (request, token) in enumerate(zip(requests, sample(chosen, requests), strict=True)):
-            if token is None:
-                request.finish("error")
-                continue
-            if request.params.logprobs is not None:
-                request.logprobs += logprobs(chosen[index : index + 1], [token], request.params.logprobs)
-            request.add(token)
-        for request in requests:
+        row = 0
+        for request, guess, gain in zip(requests, guesses, verify(chosen, requests, guesses), strict=True):
+            self._add(request, gain, chosen[row : row + len(gain)])
+            if self.speculation is not None and guess.tokens:
+                self.speculation.learn(request, len(guess.tokens), len(gain) - 1)
             if request.finish_reason is not None:
                 self.scheduler.remove(request, keep=request.finish_reason != "error")
-        return requests
+            row += 1 + len(guess.tokens)
+
+    def _add(self, request: Request, gain: list[int | None], logits: torch.Tensor) -> None:
+        """Give a request its tokens up to one that ends it; all but the last are in the cache already."""
+        assert request.pages is not None
+        for row, token in enumerate(gain):
+            if token is None:
+                request.finish("error")
+                return
+            if request.params.logprobs is not None:
+                request.logprobs += logprobs(logits[row : row + 1], [token], request.params.logprobs)
+            request.pages.length += row + 1 < len(gain)
+            request.add(token)
+            if request.finish_reason is not None:
+                return
 
 
 def _wants_prompt(request: Request, start: int) -> bool:
     return request.params.prompt_logprobs and start < request.prompt_tokens - 1 and not request.output
 
 
-def _chunk(request: Request, count: int) -> Chunk:
+def _chunk(request: Request, count: int, guess: Guess) -> Chunk:
     assert request.pages is not None
     start = request.pages.length
-    tokens = request.tokens[start : start + count]
-    return Chunk(tokens, start, request.pages.ids(), all_logits=_wants_prompt(request, start))
+    tokens = [*request.tokens[start : start + count], *guess.tokens]
+    return Chunk(tokens, start, request.pages.ids(), all_logits=bool(guess.tokens) or _wants_prompt(request, start))

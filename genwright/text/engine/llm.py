@@ -16,6 +16,7 @@ from genwright.text.engine.kv import PAGE
 from genwright.text.engine.memory import cache_pages, free_memory
 from genwright.text.engine.request import Piece, Request, Result, SamplingParams
 from genwright.text.engine.runner import ResidentRunner
+from genwright.text.engine.speculative import PROMPT_LOOKUP, ROW_COST, Draft, DraftModel, PromptLookup, Speculation
 from genwright.text.engine.step import Chunk
 from genwright.text.layers.deterministic import Deterministic
 from genwright.text.layers.reference import Reference
@@ -24,6 +25,7 @@ from genwright.text.pull import resolve
 
 Prompt = str | Sequence[int]
 MAX_BATCH = 64  # sequences in a step
+MAX_GUESS = 32  # tokens ahead
 MAX_TOKENS = 512  # tokens in a step: prompts are read in chunks of what is left
 
 
@@ -38,33 +40,48 @@ class LLM:
         deterministic: bool = False,
         max_context: int | None = None,
         arch: str | None = None,
+        draft: str | Path | None = None,
+        speculate_k: int = 5,
         gpu_mem: float | None = None,
         cpu_mem: float | None = None,
         progress: Callable[[int, int], None] = lambda done, total: None,
     ):
         checkpoint = open_checkpoint(resolve(str(model)), arch)
+        drafting = _open_draft(draft, speculate_k, checkpoint)
         cfg = checkpoint.config
         where = _pick_device(device)
-        kind = _pick_dtype(dtype, where, checkpoint)
         self.tokenizer = checkpoint.tokenizer()
         self.eos_ids = frozenset(
             cfg.eos_ids + checkpoint.generation_eos() + (self.tokenizer.eos_ids if self.tokenizer else ())
         )
-        spec = architecture(cfg).cache_spec(cfg, kind)
-        weights = sum(_size(checkpoint.shape(name)) for name in checkpoint.names()) * kind.itemsize
+        both = [(each, _pick_dtype(dtype, where, each)) for each in (checkpoint, drafting) if each is not None]
+        page_bytes = sum(architecture(each.config).cache_spec(each.config, kind).page_bytes for each, kind in both)
+        weights = sum(_size(each.shape(name)) * kind.itemsize for each, kind in both for name in each.names())
         budget = cpu_mem if where.type == "cpu" else gpu_mem
         pages, self.max_context = cache_pages(
-            spec,
+            page_bytes,
             cfg.max_context,
             max_context,
             weights,
             free_memory(where) if budget is None else int(budget * 1e9),
             MAX_BATCH,
         )
-        self.model = load_model(checkpoint, kind, where, -(-self.max_context // PAGE) * PAGE, progress)
         ops = Deterministic() if deterministic else Reference()
-        runner = ResidentRunner(self.model, ops, pages, MAX_BATCH, MAX_TOKENS)
-        self.engine = Engine(runner, MAX_BATCH, MAX_TOKENS, self.max_context)
+
+        def load(each: Checkpoint, kind: torch.dtype, context: int) -> ResidentRunner:
+            loaded = load_model(each, kind, where, -(-context // PAGE) * PAGE, progress)
+            return ResidentRunner(loaded, ops, pages, MAX_BATCH, MAX_TOKENS)
+
+        runner = load(*both[0], self.max_context)
+        self.model = runner.model
+        speculation = None
+        if draft is not None:
+            guesser: Draft = PromptLookup()
+            if drafting is not None:
+                context = min(self.max_context, drafting.config.max_context)
+                guesser = DraftModel(load(*both[1], context), self.model, MAX_TOKENS, context)
+            speculation = Speculation(guesser, speculate_k, ROW_COST.get(where.type, ROW_COST["cuda"]))
+        self.engine = Engine(runner, MAX_BATCH, MAX_TOKENS, self.max_context, speculation)
 
     def generate(
         self,
@@ -79,26 +96,16 @@ class LLM:
             raise UserError(
                 f"there are {len(each)} prompts and {len(given)} SamplingParams; give one for all, or one each."
             )
-        try:
-            requests = [
-                self.submit(prompt, p, index) for index, (prompt, p) in enumerate(zip(each, given, strict=True))
-            ]
-            while self.engine.busy():
-                for request, piece in self.step():
-                    if callback is not None and callback(piece) is False:
-                        request.finish("cancelled")
-        finally:
-            self.engine.cancel_all()
+        requests = [self.requests(prompt, p, index) for index, (prompt, p) in enumerate(zip(each, given, strict=True))]
+        for request, piece in self._follow([sample for samples in requests for sample in samples]):
+            if callback is not None and callback(piece) is False:
+                request.finish("cancelled")
         return [gather(samples) for samples in requests]
 
     def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[Piece]:
         """The answer to one prompt, piece by piece; closing the iterator cancels the request."""
-        try:
-            self.submit(prompt, params or SamplingParams())
-            while self.engine.busy():
-                yield from (piece for _, piece in self.step())
-        finally:
-            self.engine.cancel_all()
+        for _, piece in self._follow(self.requests(prompt, params or SamplingParams())):
+            yield piece
 
     def chat(self, messages: list[dict[str, Any]], params: SamplingParams | None = None) -> Result:
         """The assistant's next message, by the model's own chat template."""
@@ -123,21 +130,31 @@ class LLM:
         pool.release(pages)
         return torch.cat(rows)
 
-    def submit(self, prompt: Prompt, params: SamplingParams, index: int = 0) -> list[Request]:
-        """Queue a prompt's n requests; `step` then advances them together with all others."""
+    def requests(self, prompt: Prompt, params: SamplingParams, index: int = 0) -> list[Request]:
+        """A prompt's n requests, for the engine to take."""
         ids = self._encode(prompt)
         seed = secrets.randbits(63) if params.seed is None else params.seed
-        requests = [
+        return [
             Request(ids, params, seed, self.eos_ids, self.tokenizer.stream() if self.tokenizer else None, index, sample)
             for sample in range(params.n)
         ]
-        for request in requests:
-            self.engine.submit(request)
-        return requests
 
-    def step(self) -> list[tuple[Request, Piece]]:
-        """One step of everything that was submitted: the requests that moved, and what each got."""
-        return [(request, request.take()) for request in self.engine.step()]
+    def _follow(self, requests: list[Request]) -> Iterator[tuple[Request, Piece]]:
+        """Run these requests, beside whatever else the engine has, and tell what each gets; leaving early cancels."""
+        live = dict.fromkeys(requests)
+        try:
+            for request in requests:
+                self.engine.submit(request)
+            while live:
+                self.engine.step()
+                for request in list(live):
+                    if request.finish_reason is not None:
+                        del live[request]
+                    piece = request.take()
+                    if piece.ids or piece.text:
+                        yield request, piece
+        finally:
+            self.engine.cancel(requests)
 
     def _encode(self, prompt: Prompt) -> list[int]:
         return self._needs_tokenizer().encode(prompt) if isinstance(prompt, str) else list(prompt)
@@ -146,6 +163,22 @@ class LLM:
         if self.tokenizer is None:
             raise UserError("this checkpoint has no tokenizer, so prompts must be token ids.")
         return self.tokenizer
+
+
+def _open_draft(draft: str | Path | None, k: int, model: Checkpoint) -> Checkpoint | None:
+    """The checkpoint of a draft model that guesses for `model`; None if no model is asked to."""
+    if not 1 <= k <= MAX_GUESS:
+        raise UserError(f"speculate_k should be from 1 to {MAX_GUESS}, and is {k}.")
+    if draft is None or str(draft) == PROMPT_LOOKUP:
+        return None
+    checkpoint = open_checkpoint(resolve(str(draft)))
+    theirs, ours = checkpoint.config.vocab_size, model.config.vocab_size
+    if theirs != ours:
+        raise UserError(
+            f"the draft model {draft} has a vocabulary of {theirs} tokens and the model one of {ours}; a draft must "
+            "share the model's tokenizer."
+        )
+    return checkpoint
 
 
 def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:

@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 
 from genwright.errors import UserError
-from genwright.text.engine.kv import PAGE, CacheSpec
+from genwright.text.engine.kv import PAGE
 
 LONGEST = 1 << 17  # tokens of context, unless more is asked for: tables of positions grow with it
 
@@ -24,21 +24,21 @@ def free_memory(device: torch.device) -> int:
 
 
 def cache_pages(
-    spec: CacheSpec, model_context: int, max_context: int | None, weights: int, budget: int, max_batch: int
+    page_bytes: int, model_context: int, max_context: int | None, weights: int, budget: int, max_batch: int
 ) -> tuple[int, int]:
     """Pages of the cache, and the longest sequence that they hold: within the budget, beside the weights."""
     if max_context is not None and not 1 <= max_context <= model_context:
         raise UserError(f"max_context should be from 1 to the model's {model_context}, and is {max_context}.")
     wanted = max_context or min(model_context, LONGEST)
-    fitting = (budget - weights) // spec.page_bytes
+    fitting = (budget - weights) // page_bytes
     if fitting < 1:
         raise UserError(
-            f"the weights take {weights / 1e9:.2f} GB and a page of cache {spec.page_bytes / 1e9:.3f} GB, and only "
+            f"the weights take {weights / 1e9:.2f} GB and a page of cache {page_bytes / 1e9:.3f} GB, and only "
             f"{budget / 1e9:.2f} GB may be used: a smaller model, or a narrower dtype, would fit."
         )
     if max_context is not None and fitting * PAGE < max_context:
         raise UserError(
-            f"{max_context} tokens of context need {-(-max_context // PAGE) * spec.page_bytes / 1e9:.2f} GB of cache "
+            f"{max_context} tokens of context need {-(-max_context // PAGE) * page_bytes / 1e9:.2f} GB of cache "
             f"beside {weights / 1e9:.2f} GB of weights, and {budget / 1e9:.2f} GB may be used: "
             f"max_context={fitting * PAGE} would fit."
         )

@@ -1,5 +1,6 @@
 """What a caller asks for and gets back: SamplingParams, Request, Result."""
 
+import copy
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -104,6 +105,35 @@ class Piece:
     text: str
 
 
+@dataclass
+class Acceptance:
+    """How a draft's guesses fared: by position within a guess, how many tokens were drafted and how many accepted."""
+
+    drafted: list[int] = field(default_factory=list)
+    accepted: list[int] = field(default_factory=list)
+
+    def count(self, drafted: int, accepted: int) -> None:
+        """Take note of one guess, whose first `accepted` tokens stood."""
+        for counts, many in ((self.drafted, drafted), (self.accepted, accepted)):
+            counts += [0] * (drafted - len(counts))
+            counts[:many] = [number + 1 for number in counts[:many]]
+
+    def add(self, other: "Acceptance") -> None:
+        for mine, theirs in ((self.drafted, other.drafted), (self.accepted, other.accepted)):
+            mine += [0] * (len(theirs) - len(mine))
+            mine[: len(theirs)] = [a + b for a, b in zip(mine, theirs, strict=False)]
+
+    @property
+    def rates(self) -> list[float]:
+        """The share of tokens accepted, by position."""
+        return [accepted / drafted for accepted, drafted in zip(self.accepted, self.drafted, strict=True)]
+
+    @property
+    def mean(self) -> float:
+        """Tokens accepted per guess; the step that checks a guess gives one more."""
+        return sum(self.accepted) / self.drafted[0] if self.drafted else 0.0
+
+
 @dataclass(frozen=True)
 class Result:
     """One answer; `samples` holds the others when n > 1."""
@@ -115,6 +145,7 @@ class Result:
     timing: Timing
     logprobs: list[Logprob] | None = None
     prompt_logprobs: list[Logprob | None] | None = None  # the first token has none
+    acceptance: Acceptance | None = None  # None where nothing was drafted
     samples: list["Result"] = field(default_factory=list)
 
 
@@ -144,11 +175,26 @@ class Request:
         self.finish_reason: str | None = None
         self.logprobs: list[Logprob] = []
         self.prompt_logprobs: list[Logprob | None] = [None]
+        self.acceptance = Acceptance()
         self.started, self.first, self.ended = time.perf_counter(), 0.0, 0.0
 
     @property
     def output(self) -> list[int]:
         return self.tokens[self.prompt_tokens :]
+
+    @property
+    def pending(self) -> int:
+        """Tokens whose rows are not in the cache yet."""
+        assert self.pages is not None
+        return len(self.tokens) - self.pages.length
+
+    def ahead(self, tokens: list[int]) -> "Request":
+        """This request as it stands if it gets these tokens next, for the sampler to look at."""
+        if not tokens:
+            return self
+        view = copy.copy(self)
+        view.tokens = [*self.tokens, *tokens]
+        return view
 
     def add(self, token: int) -> None:
         """Take the next token, and see whether it was the last."""
@@ -194,6 +240,7 @@ class Request:
             ),
             logprobs=None if self.params.logprobs is None else self.logprobs,
             prompt_logprobs=self.prompt_logprobs if self.params.prompt_logprobs else None,
+            acceptance=self.acceptance if self.acceptance.drafted else None,
         )
 
     def _add_text(self, piece: str) -> None:

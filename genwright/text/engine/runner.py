@@ -18,7 +18,7 @@ class ResidentRunner:
     def __init__(self, model: Model, ops: Reference, pages: int, max_batch: int, max_tokens: int):
         self.model, self.ops = model, ops
         self.cache = Cache(model.architecture.cache_spec(model.cfg, model.dtype), pages, model.device)
-        longest = min(pages, len(model.outer["cos"]) // PAGE)
+        longest = min(pages, model.max_context // PAGE)
         self.buffers = StepBuffers(max_tokens, max_batch, longest, model.device)
 
     @torch.inference_mode()

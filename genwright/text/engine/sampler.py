@@ -49,16 +49,26 @@ class Filters:
 
 def sample(logits: torch.Tensor, requests: Sequence[Request]) -> list[int | None]:
     """The next token of each request from its row of logits [rows, vocab]; None where a row is not numbers."""
+    return choose(logits, requests, Purpose.SAMPLE)[0]
+
+
+def choose(
+    logits: torch.Tensor, requests: Sequence[Request], purpose: Purpose
+) -> tuple[list[int | None], dict[int, torch.Tensor]]:
+    """As `sample`, and for the purpose of drafting also the distribution [vocab] of each row that was drawn."""
     broken = logits.isnan().any(dim=-1)
     logits = adjust(logits, requests)
     tokens = logits.argmax(dim=-1)
     drawn = [row for row, request in enumerate(requests) if request.params.temperature > 0]
+    distributions: dict[int, torch.Tensor] = {}
     if drawn:
         asking = [requests[row] for row in drawn]
         chosen = logits if len(drawn) == len(requests) else logits[drawn]
         probabilities, ids = distribution(chosen, Filters.of(asking, logits.shape[1], logits.device))
-        tokens[drawn] = draw(probabilities, ids, asking, Purpose.SAMPLE)
-    return [None if bad else token for token, bad in zip(tokens.tolist(), broken.tolist(), strict=True)]
+        tokens[drawn] = draw(probabilities, ids, asking, purpose)
+        if purpose == Purpose.DRAFT:
+            distributions = dict(zip(drawn, torch.zeros_like(chosen).scatter_(1, ids, probabilities), strict=True))
+    return [None if bad else token for token, bad in zip(tokens.tolist(), broken.tolist(), strict=True)], distributions
 
 
 def adjust(logits: torch.Tensor, requests: Sequence[Request]) -> torch.Tensor:
@@ -96,10 +106,10 @@ def _adjust_row(row: torch.Tensor, request: Request) -> None:
 
 
 def distribution(logits: torch.Tensor, filters: Filters) -> tuple[torch.Tensor, torch.Tensor]:
-    """Probabilities after temperature, top_k, top_p and min_p, and the token ids they belong to, [rows, candidates]."""
+    """Probabilities [rows, candidates] after temperature, top_k, top_p and min_p, and the token ids they belong to."""
     logits = logits / filters.temperature
     if filters.candidates is None:
-        ids = torch.arange(logits.shape[1], dtype=torch.int64, device=logits.device).expand_as(logits)
+        ids = torch.arange(logits.shape[1], device=logits.device).expand_as(logits)
     else:
         logits, ids = logits.topk(filters.candidates, dim=-1)  # sorted, likeliest first
         rank = torch.arange(filters.candidates, device=logits.device)
@@ -115,11 +125,20 @@ def distribution(logits: torch.Tensor, filters: Filters) -> tuple[torch.Tensor, 
 
 def draw(probabilities: torch.Tensor, ids: torch.Tensor, requests: Sequence[Request], purpose: Purpose) -> torch.Tensor:
     """One id per row by an exponential race: the smallest of -log(u) / p wins with probability p."""
-    keys = [key(request.seed, request.sample, len(request.tokens), purpose) for request in requests]
-    column = torch.tensor(keys, dtype=torch.int64, device=ids.device).to(torch.int32)[:, None]
-    clock = uniform(mix(mix(ids.to(torch.int32)) ^ column)).log_().neg_()
+    hashed = mix((ids[:1] if ids.stride(0) == 0 else ids).to(torch.int32))  # rows that share their ids, once
+    clock = uniform(mix(hashed ^ _keys(requests, purpose, ids.device)[:, None])).log_().neg_()
     winner = (probabilities / clock).argmax(dim=-1, keepdim=True)
     return ids.gather(1, winner)[:, 0]
+
+
+def chance(requests: Sequence[Request], purpose: Purpose, device: torch.device) -> torch.Tensor:
+    """One number in (0, 1) per row."""
+    return uniform(mix(_keys(requests, purpose, device)))
+
+
+def _keys(requests: Sequence[Request], purpose: Purpose, device: torch.device) -> torch.Tensor:
+    keys = [key(request.seed, request.sample, len(request.tokens), purpose) for request in requests]
+    return torch.tensor(keys, dtype=torch.int64, device=device).to(torch.int32)
 
 
 def logprobs(logits: torch.Tensor, chosen: Sequence[int], tops: int) -> list[Logprob]:

@@ -19,14 +19,14 @@ class Scheduler:
         budget = self.max_tokens
         work: list[tuple[Request, int]] = []
         for request in list(self.running):
-            if request.pages is not None and self._pending(request) == 1 and self._make_room(request):
+            if request.pages is not None and request.pending == 1 and self._make_room(request):
                 work.append((request, 1))
         # An older request may have taken the pages of a younger one that was scheduled already.
         work = [(request, count) for request, count in work if request.pages is not None]
         budget -= len(work)
         for request in self.running:
-            count = min(self._pending(request), budget)
-            if count and self._pending(request) > 1:
+            count = min(request.pending, budget)
+            if count and request.pending > 1:
                 work.append((request, count))
                 budget -= count
         while self.waiting and budget and len(self.running) < self.max_batch:
@@ -35,7 +35,7 @@ class Scheduler:
                 break
             self.waiting.popleft()
             self.running.append(request)
-            count = min(self._pending(request), budget)
+            count = min(request.pending, budget)
             work.append((request, count))
             budget -= count
         return work
@@ -51,12 +51,6 @@ class Scheduler:
             self.running.remove(request)
         elif request in self.waiting:
             self.waiting.remove(request)
-
-    @staticmethod
-    def _pending(request: Request) -> int:
-        """Tokens whose rows are not in the cache yet."""
-        assert request.pages is not None
-        return len(request.tokens) - request.pages.length
 
     def _admit(self, request: Request) -> bool:
         """Pages for the whole prompt, so that half-read prompts cannot starve each other."""
@@ -82,6 +76,12 @@ class Scheduler:
             if youngest is request:
                 return False
         return True
+
+    def reserve(self, request: Request, count: int) -> int:
+        """Pages for up to `count` tokens behind its own, if nobody runs on them; for how many there is room."""
+        assert request.pages is not None
+        self.pool.extend(request.pages, len(request.tokens) + count)
+        return min(count, len(request.pages) * PAGE - len(request.tokens))
 
     def preempt(self, request: Request) -> None:
         """Back to the head of the queue; what it computed stays in the tree for as long as there is room."""

@@ -27,7 +27,8 @@ class Group:
     queries: int  # per sequence
     first_row: int
     length: int  # of the longest of them
-    masks: dict[int | None, torch.Tensor | None] = field(default_factory=dict)  # by window, filled by `attend`
+    # By window and number of heads that share a key-value head, filled by `attend`.
+    masks: dict[tuple[int | None, int], torch.Tensor | None] = field(default_factory=dict)
 
 
 @dataclass

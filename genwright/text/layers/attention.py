@@ -3,30 +3,46 @@
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from genwright.text.engine.kv import PAGE, LayerCache
+from genwright.text.engine.kv import PAGE
 from genwright.text.engine.step import Group, Step
 
 
-def attend(q: torch.Tensor, cache: LayerCache, step: Step, scale: float, window: int | None) -> torch.Tensor:
-    """softmax(q k^T * scale) v, causal, over each sequence's own pages: q [tokens, heads, head_dim]."""
-    out = torch.empty_like(q)
-    heads, head_dim = q.shape[1:]
-    kv_heads = cache.rows["k"].shape[2]
+def attend(
+    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, step: Step, scale: float, window: int | None
+) -> torch.Tensor:
+    """softmax(q k^T * scale) v, causal, over each sequence's own pages.
+
+    q [tokens, heads, head_dim], keys and values [pages, PAGE, kv_heads, head_dim], the latter's perhaps another
+    """
+    out = q.new_empty(*q.shape[:2], values.shape[-1])
     for group in step.groups:
-        if window not in group.masks:
-            group.masks[window] = _mask(group, step, window, heads // kv_heads, q.dtype)
-        pages = step.page_table[group.first : group.first + group.count, : -(-group.length // PAGE)].reshape(-1)
-        k, v = (
-            rows.index_select(0, pages).view(group.count, -1, kv_heads, head_dim)[:, : group.length].transpose(1, 2)
-            for rows in (cache.rows["k"], cache.rows["v"])
-        )  # [sequences, kv_heads, length, head_dim]
-        # The heads that share a key-value head stand as further queries of it, so that keys are never repeated.
+        k, v = gather(keys, group, step), gather(values, group, step)
         rows = slice(group.first_row, group.first_row + group.count * group.queries)
-        grouped = q[rows].view(group.count, group.queries, kv_heads, -1, head_dim).permute(0, 2, 3, 1, 4).flatten(2, 3)
-        mixed = scaled_dot_product_attention(grouped, k, v, attn_mask=group.masks[window], scale=scale)
-        mixed = mixed.view(group.count, kv_heads, -1, group.queries, head_dim).permute(0, 3, 1, 2, 4)
-        out[rows] = mixed.reshape(-1, heads, head_dim)
+        out[rows] = attend_group(q[rows], k, v, group, step, scale, window)
     return out
+
+
+def gather(rows: torch.Tensor, group: Group, step: Step) -> torch.Tensor:
+    """What a group's sequences have in the cache, [sequences, length, ...]."""
+    pages = step.page_table[group.first : group.first + group.count, : -(-group.length // PAGE)].reshape(-1)
+    return rows.index_select(0, pages).view(group.count, -1, *rows.shape[2:])[:, : group.length]
+
+
+def attend_group(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, group: Group, step: Step, scale: float, window: int | None
+) -> torch.Tensor:
+    """q [sequences * queries, heads, head_dim], k and v [sequences, length, kv_heads, head_dim]."""
+    heads, kv_heads = q.shape[1], k.shape[2]
+    share = heads // kv_heads
+    if (window, share) not in group.masks:
+        group.masks[window, share] = _mask(group, step, window, share, q.dtype)
+    # The heads that share a key-value head stand as further queries of it, so that keys are never repeated.
+    grouped = q.view(group.count, group.queries, kv_heads, share, -1).permute(0, 2, 3, 1, 4).flatten(2, 3)
+    mixed = scaled_dot_product_attention(
+        grouped, k.transpose(1, 2), v.transpose(1, 2), attn_mask=group.masks[window, share], scale=scale
+    )
+    mixed = mixed.view(group.count, kv_heads, share, group.queries, -1).permute(0, 3, 1, 2, 4)
+    return mixed.reshape(-1, heads, v.shape[-1])
 
 
 def _mask(group: Group, step: Step, window: int | None, share: int, dtype: torch.dtype) -> torch.Tensor | None:

@@ -8,10 +8,14 @@ ones those are, so functions of elements run here on pieces too small to split a
 from collections.abc import Callable
 
 import torch
-from torch.nn.functional import linear, pad, silu
+from torch.nn.functional import gelu, linear, pad, silu
 
+from genwright.quant.packed import Packed, Weight
+from genwright.text.config import ModelConfig
 from genwright.text.engine.kv import PAGE, LayerCache
 from genwright.text.engine.step import Step
+from genwright.text.layers.mla import up_projections
+from genwright.text.layers.moe import route
 from genwright.text.layers.reference import Reference, Weights
 
 ROWS = 16  # of every matrix product
@@ -21,23 +25,68 @@ PIECE = 1 << 15  # elements: torch does not share out fewer among threads
 class Deterministic(Reference):
     """The reference's ops with fixed shapes, and attention reduced in page order."""
 
-    def linear(self, x: torch.Tensor, weights: Weights, name: str) -> torch.Tensor:
-        weight, bias = weights[name], weights.get(f"{name}.bias")
-        padded = pad(x, (0, 0, 0, -len(x) % ROWS))
-        return torch.cat([linear(tile, weight, bias) for tile in padded.split(ROWS)])[: len(x)]
+    def product(self, x: torch.Tensor, weight: Weight, bias: torch.Tensor | None = None) -> torch.Tensor:
+        matrix = weight.dequantize(x.dtype) if isinstance(weight, Packed) else weight
+        return _by_tiles(lambda tile: linear(tile, matrix, bias), x)
 
     def silu(self, x: torch.Tensor) -> torch.Tensor:
-        padded = pad(x, (0, -x.shape[1] % PAGE)).contiguous()
-        return _by_pieces(silu, padded)[:, : x.shape[1]]
+        return _by_rows(silu, x)
+
+    def gelu(self, x: torch.Tensor) -> torch.Tensor:
+        return _by_rows(gelu, x)
+
+    def sigmoid(self, x: torch.Tensor) -> torch.Tensor:
+        return _by_rows(torch.sigmoid, x)
+
+    def route(self, x: torch.Tensor, weights: Weights, cfg: ModelConfig) -> tuple[torch.Tensor, torch.Tensor]:
+        assert cfg.moe is not None
+        logits, bias = self.linear(x.float(), weights, "router"), weights.get("router.correction")
+        parts = [route(row, bias, cfg.moe) for row in logits.split(1)]  # a token at a time
+        shares, ids = (torch.cat(part) for part in zip(*parts, strict=True))
+        return shares, ids
+
+    def experts(self, x: torch.Tensor, ids: torch.Tensor, gate_up: Weight, down: Weight) -> torch.Tensor:
+        y = x.new_empty(*ids.shape, x.shape[1])
+        for expert in ids.unique().tolist():
+            tokens, place = (ids == expert).nonzero(as_tuple=True)
+            gate, up = self.product(x[tokens], gate_up[expert]).chunk(2, dim=-1)
+            y[tokens, place] = self.product(self.silu(gate) * up, down[expert])
+        return y
+
+    def mix(self, y: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
+        wide = y.float() * shares[..., None]
+        mixed = wide[:, 0]
+        for place in range(1, y.shape[1]):
+            mixed = mixed + wide[:, place]
+        return mixed.to(y.dtype)
 
     def attend(self, q: torch.Tensor, cache: LayerCache, step: Step, scale: float, window: int | None) -> torch.Tensor:
-        """Online softmax (Milakov & Gimelshein, 2018), each token for itself and page after page."""
-        keys, values = cache.rows["k"], cache.rows["v"]  # [pages, PAGE, kv_heads, head_dim]
+        return self._attend(q, cache.rows["k"], cache.rows["v"], step, scale, window).flatten(1)
+
+    def latent_attend(
+        self, q: torch.Tensor, weights: Weights, cfg: ModelConfig, cache: LayerCache, step: Step, scale: float
+    ) -> torch.Tensor:
+        """Always absorbed: which way takes less depends on the chunk."""
+        assert cfg.mla is not None
+        key, value = up_projections(weights["kv_b"], cfg.mla)
+        nope, rope = q.split((cfg.mla.qk_nope_head_dim, cfg.mla.qk_rope_head_dim), dim=-1)
+        q = torch.cat((_by_tiles(lambda tile: torch.einsum("thn,hnc->thc", tile, key), nope), rope), dim=-1)
+        rows = cache.rows["latent"][:, :, None]
+        mixed = self._attend(q, rows, rows[..., : cfg.mla.kv_lora_rank], step, scale, None)
+        return _by_tiles(lambda tile: torch.einsum("thc,hvc->thv", tile, value), mixed).flatten(1)
+
+    def _attend(
+        self, q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, step: Step, scale: float, window: int | None
+    ) -> torch.Tensor:
+        """Online softmax (Milakov & Gimelshein, 2018), each token for itself and page after page.
+
+        keys and values [pages, PAGE, kv_heads, head_dim]
+        """
         kv_heads = keys.shape[2]
         sequence = torch.repeat_interleave(torch.arange(len(step.lengths), device=q.device), step.offsets.diff())
         queries = q.unflatten(1, (kv_heads, -1)).float() * scale  # [tokens, kv_heads, share, head_dim]
         most = torch.full_like(queries[..., 0], float("-inf"))
-        total, mixed = torch.zeros_like(most), torch.zeros_like(queries)
+        total, mixed = torch.zeros_like(most), queries.new_zeros(*most.shape, values.shape[-1])
         for page in range(step.page_table.shape[1]):
             reached = step.positions >= page * PAGE
             if window is not None:
@@ -62,7 +111,19 @@ class Deterministic(Reference):
                 total[tokens] = total[tokens] * shrink + p.sum(dim=-1)
                 mixed[tokens] = mixed[tokens] * shrink[..., None] + torch.matmul(p, v)
                 most[tokens] = new_most
-        return (mixed / total[..., None]).flatten(1).to(q.dtype)
+        return (mixed / total[..., None]).flatten(1, 2).to(q.dtype)
+
+
+def _by_tiles(function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+    """Apply a product to ROWS tokens at a time, the last of them padded."""
+    padding = (0, 0) * (x.dim() - 1) + (0, -len(x) % ROWS)
+    return torch.cat([function(tile) for tile in pad(x, padding).split(ROWS)])[: len(x)]
+
+
+def _by_rows(function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+    """Apply a function of elements to a matrix of any width."""
+    padded = pad(x, (0, -x.shape[1] % PAGE)).contiguous()
+    return _by_pieces(function, padded)[:, : x.shape[1]]
 
 
 def _by_pieces(function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> torch.Tensor:

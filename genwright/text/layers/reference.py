@@ -1,55 +1,134 @@
 """The reference backend: the ops that a block is written in, in plain torch, on any device."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
-from torch.nn.functional import linear, silu
+from torch.nn.functional import gelu, layer_norm, linear, relu, silu
 
+from genwright.quant.packed import Packed, Weight
 from genwright.text.config import ModelConfig
 from genwright.text.engine.kv import LayerCache
 from genwright.text.engine.step import Step
 from genwright.text.layers.attention import attend
+from genwright.text.layers.mla import attend_latent, latent_row, rotate_tail
+from genwright.text.layers.moe import route, run_experts
 from genwright.text.layers.norm import rms_norm
 from genwright.text.layers.rope import rotate
 
-Weights = Mapping[str, torch.Tensor]
+Weights = Mapping[str, Any]  # tensors; of matrices also packed weights
+LATENT_EPS = 1e-6  # of the norms inside latent attention, whatever the others have
 
 
 class Reference:
     """Each op names the weights that it reads; a weight that the model does not have is absent from the mapping."""
 
+    def product(self, x: torch.Tensor, weight: Weight, bias: torch.Tensor | None = None) -> torch.Tensor:
+        """x weight^T + bias: x [tokens, inputs], weight [outputs, inputs]."""
+        return weight.linear(x, bias) if isinstance(weight, Packed) else linear(x, weight, bias)
+
     def linear(self, x: torch.Tensor, weights: Weights, name: str) -> torch.Tensor:
-        return linear(x, weights[name], weights.get(f"{name}.bias"))
+        return self.product(x, weights[name], weights.get(f"{name}.bias"))
+
+    def norm(self, x: torch.Tensor, weights: Weights, name: str, eps: float) -> torch.Tensor:
+        return rms_norm(x, weights[name], eps)
+
+    def layer_norm(self, x: torch.Tensor, weights: Weights, name: str, eps: float) -> torch.Tensor:
+        return layer_norm(x, x.shape[-1:], weights.get(name), weights.get(f"{name}.bias"), eps)
 
     def norm_linear(self, x: torch.Tensor, weights: Weights, norm: str, name: str, eps: float) -> torch.Tensor:
-        return self.linear(rms_norm(x, weights[norm], eps), weights, name)
+        return self.linear(self.norm(x, weights, norm, eps), weights, name)
 
     def qkv_rope_write(
         self, qkv: torch.Tensor, weights: Weights, cfg: ModelConfig, cache: LayerCache, step: Step
     ) -> torch.Tensor:
         """Split the fused projection, rotate q and k, write k and v to their slots, and return q."""
-        assert step.rope is not None
-        q, k, v = (
-            part.view(len(qkv), -1, cfg.head_dim) for part in qkv.split((cfg.q_dim, cfg.kv_dim, cfg.kv_dim), dim=-1)
-        )
+        heads = qkv.view(len(qkv), -1, cfg.head_dim)
+        qk, v = heads.split((cfg.heads + cfg.kv_heads, cfg.kv_heads), dim=1)
         if "q_norm" in weights:
-            q, k = rms_norm(q, weights["q_norm"], cfg.norm_eps), rms_norm(k, weights["k_norm"], cfg.norm_eps)
-        for name, rows in (("k", rotate(k, *step.rope)), ("v", v)):
+            parts = zip(("q_norm", "k_norm"), qk.split((cfg.heads, cfg.kv_heads), dim=1), strict=True)
+            qk = torch.cat([rms_norm(part, weights[norm], cfg.norm_eps) for norm, part in parts], dim=1)
+        if step.rope is not None:
+            qk = rotate(qk, *step.rope)
+        q, k = qk.split((cfg.heads, cfg.kv_heads), dim=1)
+        for name, rows in (("k", k), ("v", v)):
             cache.rows[name].flatten(0, 1).index_copy_(0, step.slots, rows)
-        return rotate(q, *step.rope)
+        return q
 
     def attend(self, q: torch.Tensor, cache: LayerCache, step: Step, scale: float, window: int | None) -> torch.Tensor:
         """Causal attention within each sequence: [tokens, heads, head_dim] to [tokens, heads * head_dim]."""
-        return attend(q, cache, step, scale, window).flatten(1)
+        return attend(q, cache.rows["k"], cache.rows["v"], step, scale, window).flatten(1)
+
+    def latent_rope_write(
+        self,
+        q: torch.Tensor,
+        kv: torch.Tensor,
+        weights: Weights,
+        cfg: ModelConfig,
+        cache: LayerCache,
+        step: Step,
+    ) -> torch.Tensor:
+        """Write the normed latent and the rotated shared key to their slot; q as heads, its rotary part rotated."""
+        assert cfg.mla is not None
+        latent = self.norm(kv[:, : cfg.mla.kv_lora_rank], weights, "kv_norm", LATENT_EPS)
+        cache.rows["latent"].flatten(0, 1).index_copy_(0, step.slots, latent_row(kv, latent, cfg.mla, step))
+        return rotate_tail(q.view(len(q), cfg.heads, -1), cfg.mla.qk_nope_head_dim, cfg.mla, step)
+
+    def latent_attend(
+        self, q: torch.Tensor, weights: Weights, cfg: ModelConfig, cache: LayerCache, step: Step, scale: float
+    ) -> torch.Tensor:
+        """Causal attention over latents: [tokens, heads, nope + rope] to [tokens, heads * v_head_dim]."""
+        assert cfg.mla is not None
+        return attend_latent(q, weights["kv_b"], cache.rows["latent"], cfg.mla, step, scale).flatten(1)
 
     def gated_mlp(self, x: torch.Tensor, weights: Weights, norm: str, eps: float) -> torch.Tensor:
         """down(silu(gate(norm(x))) * up(norm(x))), gate and up fused in one weight."""
-        gate, up = self.norm_linear(x, weights, norm, "gate_up", eps).chunk(2, dim=-1)
-        return self.linear(self.silu(gate) * up, weights, "down")
+        return self._gated(self.norm(x, weights, norm, eps), weights, "")
+
+    def moe(self, x: torch.Tensor, weights: Weights, norm: str, cfg: ModelConfig) -> torch.Tensor:
+        """The weighted sum of each token's experts of norm(x), and the experts that all tokens share."""
+        assert cfg.moe is not None
+        x = self.norm(x, weights, norm, cfg.norm_eps)
+        shares, ids = self.route(x, weights, cfg)
+        gate_up, down = (weights[f"experts.{name}"].unflatten(0, (cfg.moe.experts, -1)) for name in ("gate_up", "down"))
+        mixed = self.mix(self.experts(x, ids, gate_up, down), shares)
+        if cfg.moe.shared_dim:
+            shared = self._gated(x, weights, "shared.")
+            if cfg.moe.shared_gate:
+                shared = shared * self.sigmoid(self.linear(x, weights, "shared.gate"))
+            mixed = mixed + shared
+        return mixed
+
+    def route(self, x: torch.Tensor, weights: Weights, cfg: ModelConfig) -> tuple[torch.Tensor, torch.Tensor]:
+        """Weights and ids of each token's experts, [tokens, top_k]."""
+        assert cfg.moe is not None
+        return route(self.linear(x.float(), weights, "router"), weights.get("router.correction"), cfg.moe)
+
+    def experts(self, x: torch.Tensor, ids: torch.Tensor, gate_up: Weight, down: Weight) -> torch.Tensor:
+        return run_experts(x, ids, gate_up, down)
+
+    def mix(self, y: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
+        """sum_k shares[t, k] y[t, k], in float32: y [tokens, top_k, dim]."""
+        return torch.bmm(shares[:, None], y.float()).squeeze(1).to(y.dtype)
+
+    def mlp(self, x: torch.Tensor, weights: Weights, activation: str) -> torch.Tensor:
+        """fc2(relu(fc1(x))), or with gelu."""
+        x = self.linear(x, weights, "fc1")
+        return self.linear(relu(x) if activation == "relu" else self.gelu(x), weights, "fc2")
 
     def silu(self, x: torch.Tensor) -> torch.Tensor:
         return silu(x)
 
+    def gelu(self, x: torch.Tensor) -> torch.Tensor:
+        return gelu(x)
+
+    def sigmoid(self, x: torch.Tensor) -> torch.Tensor:
+        return x.sigmoid()
+
     def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
         """The sum over ranks: of one rank, its own."""
         return x
+
+    def _gated(self, x: torch.Tensor, weights: Weights, prefix: str) -> torch.Tensor:
+        gate, up = self.linear(x, weights, f"{prefix}gate_up").chunk(2, dim=-1)
+        return self.linear(self.silu(gate) * up, weights, f"{prefix}down")

@@ -1,6 +1,8 @@
 """Rotary position embedding (Su et al., 2021), in the half-split order of Hugging Face checkpoints."""
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 
@@ -61,5 +63,15 @@ def _yarn(inv_freq: torch.Tensor, rope: Rope, head_dim: int) -> tuple[torch.Tens
     low = max(math.floor(channel(settings.get("beta_fast") or 32)), 0)
     high = min(math.ceil(channel(settings.get("beta_slow") or 1)), head_dim - 1)
     ramp = ((torch.arange(head_dim // 2).float() - low) / max(high - low, 0.001)).clamp(0, 1)
-    scale = settings.get("attention_factor") or (0.1 * math.log(factor) + 1.0 if factor > 1 else 1.0)
-    return inv_freq / factor * ramp + inv_freq * (1 - ramp), scale
+    return inv_freq / factor * ramp + inv_freq * (1 - ramp), settings.get("attention_factor") or _temperature(settings)
+
+
+def _temperature(settings: Mapping[str, Any]) -> float:
+    """What attention's queries and keys grow by; DeepSeek moves a part of it, or all, to attention's scale."""
+
+    def mscale(share: float) -> float:
+        return 0.1 * share * math.log(settings["factor"]) + 1.0 if settings["factor"] > 1 else 1.0
+
+    if "mscale" in settings and "mscale_all_dim" in settings:
+        return mscale(settings["mscale"]) / mscale(settings["mscale_all_dim"])
+    return mscale(1.0)

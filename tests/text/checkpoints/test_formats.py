@@ -37,7 +37,9 @@ def write_sharded(model: PreTrainedModel, folder: Path) -> None:
 
 def write_bin(model: PreTrainedModel, folder: Path) -> None:
     model.config.save_pretrained(folder)
-    torch.save(state(model), folder / "pytorch_model.bin")
+    tensors = {name: torch.nn.Parameter(tensor) for name, tensor in state(model).items()}  # as some were saved
+    tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = torch.ones(8)  # so were buffers that are none today
+    torch.save(tensors, folder / "pytorch_model.bin")
 
 
 def write_sharded_bin(model: PreTrainedModel, folder: Path) -> None:
@@ -115,13 +117,14 @@ FORMATS: dict[str, Callable[[PreTrainedModel, Path], object]] = {
 }
 # Families without biases and q and k norms, which Meta's layout cannot hold.
 PLAIN = ("llama", "llama-3.2", "mistral", "codellama")
+LATER = ("opt-350m", "mixtral", "qwen2-moe", "deepseek-v3")
 
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[PreTrainedModel, Path, torch.Tensor]]:
     """By family: transformers' model, its safetensors folder, and our logits of that folder."""
     made = {}
-    for family in (*PLAIN, "qwen3", "llama-biased"):
+    for family in (*PLAIN, "qwen3", "llama-biased", *LATER):
         folder = tmp_path_factory.mktemp(family)
         made[family] = (make(family, folder), folder, logits(folder))
     return made
@@ -135,7 +138,12 @@ def logits(path: Path, dtype: str = "float32", arch: str | None = None) -> torch
     ("family", "form"),
     [
         *((family, form) for family in PLAIN for form in FORMATS if (family, form) != ("llama-3.2", "gguf")),
-        *((family, form) for family in ("qwen3", "llama-biased") for form in FORMATS if "bin" in form or "saf" in form),
+        *(
+            (family, form)
+            for family in ("qwen3", "llama-biased", "opt-350m")
+            for form in FORMATS
+            if "bin" in form or "saf" in form
+        ),
         ("qwen3", "gguf"),
     ],
 )
@@ -184,6 +192,15 @@ def test_every_format_converts_to_safetensors(form, models, tmp_path):
     assert torch.equal(logits(target), expected)
     theirs = AutoModelForCausalLM.from_pretrained(target, attn_implementation="eager")
     assert theirs.dtype == torch.float32
+    assert torch.equal(reference_logits(theirs, PROMPT), reference_logits(model, PROMPT))
+
+
+@pytest.mark.parametrize("family", LATER)
+def test_later_families_convert_to_safetensors(family, models, tmp_path):
+    model, folder, expected = models[family]
+    convert(open_checkpoint(str(folder)), tmp_path / "new", "safetensors", None, lambda done, total: None)
+    assert torch.equal(logits(tmp_path / "new"), expected)
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "new", attn_implementation="eager")
     assert torch.equal(reference_logits(theirs, PROMPT), reference_logits(model, PROMPT))
 
 
@@ -256,7 +273,9 @@ def test_without_a_config_the_one_fitting_shape_is_taken(tmp_path, capsys):
     assert torch.equal(logits(path.parent, arch="stories15M"), expected)
     with pytest.raises(UserError, match=r"'model\.embed_tokens\.weight' of shape \[32000, 288\]; .* \[32000, 768\]"):
         logits(path, arch="stories110M")
-    with pytest.raises(UserError, match=r"no model shape named 'stories16M'; known are llama-7b, .*, stories110m\.$"):
+    with pytest.raises(
+        UserError, match=r"no model shape named 'stories16M'; known are llama-7b, .*, stories110m, .*\.$"
+    ):
         logits(path, arch="stories16M")
     path = without_config("random:stories15M,layers=2", tmp_path / "stories15M")
     with pytest.raises(UserError, match=r"fits none of the known shapes; put its config\.json beside it"):
@@ -320,10 +339,12 @@ def test_refusals_are_one_sentence(models, tmp_path):
     quiet = lambda done, total: None  # noqa: E731
     with pytest.raises(UserError, match=r"exists already; name a folder that does not\.$"):
         convert(open_checkpoint(str(folder)), tmp_path, "safetensors", torch.float32, quiet)
-    with pytest.raises(UserError, match=r"the format should be safetensors or gptfast, and is 'onnx'\.$"):
+    with pytest.raises(UserError, match=r"should be one of safetensors, bf16, gptfast, deepseek, and is 'onnx'\.$"):
         convert(open_checkpoint(str(folder)), tmp_path / "new", "onnx", torch.float32, quiet)
     for family in ("llama-biased", "qwen3"):
-        with pytest.raises(UserError, match=r"has biases or q and k norms, which gpt-fast's model\.pth cannot hold\.$"):
+        with pytest.raises(
+            UserError, match=r"has biases, q and k norms, .*, which gpt-fast's model\.pth cannot hold\.$"
+        ):
             convert(open_checkpoint(str(models[family][1])), tmp_path / "new", "gptfast", torch.float32, quiet)
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match=r"cannot be written: Not a directory\.$"):
@@ -334,7 +355,7 @@ def test_refusals_are_one_sentence(models, tmp_path):
 @pytest.mark.parametrize("form", conversion.FORMATS)
 @pytest.mark.parametrize("stop", [KeyboardInterrupt, RuntimeError])
 def test_an_interrupted_conversion_leaves_nothing(form, stop, models, tmp_path):
-    _, folder, _ = models["llama"]
+    folder = models["deepseek-v3" if form == "deepseek" else "llama"][1]
 
     def progress(done: int, total: int) -> None:
         if done == total // 2:
@@ -357,12 +378,24 @@ def test_what_is_no_whole_model_is_not_converted(form, models, tmp_path):
     assert not (tmp_path / "new").exists()
 
 
-def test_quantized_weights_of_gptfast_are_refused(models, tmp_path):
+@pytest.mark.parametrize(
+    ("name", "tensor", "sentence"),
+    [
+        (
+            "attention.wo.weight",
+            torch.zeros(64, 64, dtype=torch.int8),
+            r"stores '.*o_proj\.weight' as int8; .* plain floats",
+        ),
+        ("attention.wo.weight", torch.eye(64).to_sparse(), r"stores '.*o_proj\.weight' as float32 sparse_coo; "),
+        ("attention.wqkv.weight", torch.zeros(192, 64), r"'.*v_proj\.weight' of shape \[96, 64\]; .* \[32, 64\]"),
+        ("attention.wqkv.weight", torch.zeros(()), r"'.*q_proj\.weight' of shape \[\]; .* \[64, 64\]"),
+        ("ffn_norm.weight", "text", r"no tensor '.*0\.post_attention_layernorm\.weight'"),
+    ],
+)
+def test_gptfast_tensors_that_are_not_the_models(name, tensor, sentence, models, tmp_path):
     model, _, _ = models["llama"]
-    tensors = gptfast_tensors(model)
-    tensors["layers.0.attention.wo.weight"] = torch.zeros(64, 64, dtype=torch.int8)
-    tensors["layers.0.attention.wo.scales"] = torch.ones(64)
     model.config.save_pretrained(tmp_path)
-    torch.save(tensors, tmp_path / "model_int8.pth")
-    with pytest.raises(UserError, match=r"o_proj\.weight' as int8; .*float"):
+    odd = {"layers.x.y": torch.zeros(1), "layers.99999999999.attention.wo.weight": torch.zeros(1), 7: torch.zeros(1)}
+    torch.save({**gptfast_tensors(model), **odd, f"layers.0.{name}": tensor}, tmp_path / "model.pth")
+    with pytest.raises(UserError, match=sentence):
         logits(tmp_path)

@@ -18,7 +18,8 @@ from text.families import make
 from genwright import LLM
 from genwright.errors import UserError
 
-FAMILIES = ("llama", "llama-3.2", "llama-linear", "mistral", "qwen2-yarn", "qwen2-window", "qwen3")
+LATER = ("opt-350m", "mixtral", "qwen2-moe", "deepseek-v2", "deepseek-v3")
+FAMILIES = ("llama", "llama-3.2", "llama-linear", "mistral", "qwen2-yarn", "qwen2-window", "qwen3", *LATER)
 SECONDS = 10.0  # for one of them, on a busy machine
 KILOBYTES = 64 << 10  # that the peak of memory may grow by over all of them
 
@@ -69,8 +70,6 @@ def run(mutations: Iterator[tuple[Path, bytes]]) -> Counter[str]:
     return results
 
 
-
-
 def nested(depth: int) -> Any:
     """Lists in lists: Python's own limit of recursion is 1,000."""
     value: Any = 0
@@ -94,7 +93,8 @@ def mutate(draw: random.Random, value: dict[str, Any], more_keys: tuple[str, ...
     """Change, drop, add, swap or nest an entry, at any depth."""
     inner = [item for item in value.values() if isinstance(item, dict) and item]
     if inner and draw.random() < 0.4:
-        return mutate(draw, draw.choice(inner), more_keys)
+        mutate(draw, draw.choice(inner), more_keys)
+        return
     keys = list(value)
     key = draw.choice(keys)
     kind = draw.randrange(8)
@@ -117,6 +117,10 @@ CONFIG_KEYS = (
     *("sliding_window", "use_sliding_window", "layer_types", "max_window_layers", "head_dim", "rope_theta", "type"),
     *("rope_scaling", "rope_parameters", "original_max_position_embeddings", "factor", "beta_fast", "beta_slow"),
     *("attention_factor", "torch_dtype", "dtype", "attention_bias", "mlp_bias", "hidden_act", "tie_word_embeddings"),
+    *("num_local_experts", "num_experts", "num_experts_per_tok", "moe_intermediate_size", "decoder_sparse_step"),
+    *("mlp_only_layers", "n_group", "topk_group", "topk_method", "scoring_func", "first_k_dense_replace", "mscale"),
+    *("q_lora_rank", "kv_lora_rank", "qk_rope_head_dim", "num_nextn_predict_layers", "quantization_config"),
+    *("mscale_all_dim", "word_embed_proj_dim", "do_layer_norm_before", "activation_function", "n_shared_experts"),
     *("rope_type", "factors", "low_freq_factor", "high_freq_factor", "num_key_value_heads", "eos_token_id"),
 )
 
@@ -210,9 +214,13 @@ def test_safetensors_files(folders: dict[str, Path], full_size: bool) -> None:
         if kind == 1:
             return whole[:at] + bytes([draw.randrange(256)]) + whole[at + 1 :]
         if kind == 2:
-            return struct.pack("<Q", draw.choice([0, 1, size - 1, size + 8, 1 << 27, 1 << 40, (1 << 64) - 1])) + whole[8:]
+            return (
+                struct.pack("<Q", draw.choice([0, 1, size - 1, size + 8, 1 << 27, 1 << 40, (1 << 64) - 1])) + whole[8:]
+            )
         if kind == 3:
-            return with_header(whole[8 : 8 + size].replace(draw.choice(words), draw.choice(words), draw.randrange(1, 4)))
+            return with_header(
+                whole[8 : 8 + size].replace(draw.choice(words), draw.choice(words), draw.randrange(1, 4))
+            )
         if kind == 4:
             return whole + draw.randbytes(draw.randrange(1, 100))
         return of_header({k: v for k, v in json.loads(whole[8 : 8 + size]).items() if k != "__metadata__"})
@@ -240,5 +248,3 @@ def test_pytorch_files(folders: dict[str, Path], full_size: bool) -> None:
 
     results = run((path, damage()) for _ in range(200 if full_size else 30))
     assert results["refused"] > 10, results
-
-

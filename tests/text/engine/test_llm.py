@@ -26,14 +26,16 @@ def test_greedy_chat_equals_transformers_on_the_same_file(llm, smollm2, full_siz
     options = {"gguf_file": smollm2.name, "dtype": torch.float32}
     theirs = transformers.AutoModelForCausalLM.from_pretrained(smollm2.parent, **options).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(smollm2.parent, gguf_file=smollm2.name)
-    count = 64 if full_size else 24
+    count = 64 if full_size else 8
     for question in QUESTIONS:
         messages = [{"role": "user", "content": question}]
         text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
         ids = tokenizer(text, add_special_tokens=False)["input_ids"]
         assert llm.encode_chat(messages) == ids
         with torch.no_grad():
-            out = theirs.generate(torch.tensor([ids]), max_new_tokens=count, do_sample=False, pad_token_id=0, eos_token_id=2)
+            out = theirs.generate(
+                torch.tensor([ids]), max_new_tokens=count, do_sample=False, pad_token_id=0, eos_token_id=2
+            )
         expected = out[0, len(ids) :].tolist()
         assert llm.chat(messages, SamplingParams(max_new_tokens=count)).ids == expected
 
@@ -103,7 +105,9 @@ def test_turn_five_prefills_only_its_own_tokens(smollm2):
     known = 0
     for turn in range(5):
         computed = 0
-        pieces = list(conversation.ask(f"Question {turn}: what is {turn} plus {turn}?", SamplingParams(max_new_tokens=20)))
+        pieces = list(
+            conversation.ask(f"Question {turn}: what is {turn} plus {turn}?", SamplingParams(max_new_tokens=20))
+        )
         answered = sum(len(piece.ids) for piece in pieces)
         spoken = len(conversation._ids)
         prompt = spoken - answered + (pieces[-1].ids[-1:] == [2])

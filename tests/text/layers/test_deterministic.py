@@ -1,6 +1,7 @@
 """Deterministic mode: the same bits alone, in a batch and in chunks."""
 
 import random
+from itertools import product
 
 import pytest
 import torch
@@ -14,6 +15,11 @@ from genwright.text.layers.deterministic import Deterministic
 from genwright.text.layers.reference import Reference
 
 ROOM = 8  # pages for each sequence
+FAMILIES = ("llama-mha", "mistral", "galactica", "qwen2-moe", "deepseek-v3")
+DTYPES = ("float32", "bfloat16")
+CASES = [*product(FAMILIES[:2], DTYPES), ("qwen2-moe", "float32"), ("deepseek-v3", "bfloat16")]
+if FULL_SIZE:
+    CASES = list(product((*FAMILIES, "llama", "qwen2", "qwen3", "opt-350m", "mixtral", "deepseek-v2"), DTYPES))
 
 
 def tokens(rng: random.Random, count: int) -> list[int]:
@@ -35,8 +41,7 @@ def logits_of(runner, sequence: list[int], chunk: int, others: list[list[int]] =
     return torch.cat(rows)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("family", ["llama-mha", "mistral", *(["llama", "qwen2", "qwen3"] if FULL_SIZE else [])])
+@pytest.mark.parametrize(("family", "dtype"), CASES)
 def test_bits_do_not_depend_on_batch_or_chunk(family, dtype, tmp_path):
     make(family, tmp_path)
     llm = LLM(tmp_path, device="cpu", dtype=dtype)
@@ -75,8 +80,9 @@ def test_odd_widths_and_thread_counts(threads, tmp_path):
         torch.set_num_threads(before)
 
 
-def test_it_agrees_with_the_reference(tmp_path):
-    make("mistral", tmp_path)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_it_agrees_with_the_reference(family, tmp_path):
+    make(family, tmp_path)
     llm = LLM(tmp_path, device="cpu", dtype="float32")
     runner = engine_of(llm, pages=ROOM, max_batch=1, max_tokens=512).runner
     sequence = tokens(random.Random(2), 300)

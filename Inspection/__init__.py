@@ -1,0 +1,1 @@
+"""The import names that generated scripts use."""

@@ -1,0 +1,1 @@
+"""`from Inspection.core.executor import Executor`."""

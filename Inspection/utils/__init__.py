@@ -1,0 +1,1 @@
+"""`from Inspection.utils.path_manager import RESOURCES_PATH`."""

@@ -1,0 +1,98 @@
+"""The engine on the default model: start-up, decoding beside transformers on the same weights, and batching.
+
+Run alone on the machine: `python benchmarks/engine.py`. Contenders take turns, and medians are reported.
+"""
+
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import transformers
+
+from genwright import LLM, SamplingParams
+from genwright.text.pull import pull
+
+ROUNDS = 5
+PROMPT = "Once upon a time, in a village by the sea, there lived an old fisherman who"
+REQUESTS = [f"Write a story about the number {n}." for n in range(32)]
+
+
+def seconds(function: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    function()
+    return time.perf_counter() - started
+
+
+def start_up() -> tuple[float, float]:
+    """Seconds to `--help`, and to the first character of an answer, from the command's start."""
+    command = [sys.executable, "-m", "genwright"]
+    helps = [seconds(lambda: subprocess.run([*command, "--help"], capture_output=True)) for _ in range(ROUNDS)]
+    firsts = []
+    for _ in range(ROUNDS):
+        started = time.perf_counter()
+        with subprocess.Popen(
+            [*command, "generate", PROMPT], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        ) as process:
+            assert process.stdout is not None
+            process.stdout.read(1)
+            firsts.append(time.perf_counter() - started)
+            process.kill()
+    return statistics.median(helps), statistics.median(firsts)
+
+
+def decoding(llm: LLM, path: Path) -> dict[str, float]:
+    """Tokens per second at batch 1, float32."""
+    count = 96
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(
+        path.parent, gguf_file=path.name, dtype=torch.float32
+    ).eval()
+    ids = torch.tensor([llm.tokenizer.encode(PROMPT)])
+    ours = SamplingParams(max_new_tokens=count, ignore_eos=True)
+    options = {"max_new_tokens": count, "min_new_tokens": count, "do_sample": False, "pad_token_id": 0}
+    contenders = {
+        "genwright": lambda: llm.generate(PROMPT, ours),
+        "transformers": lambda: theirs.generate(ids, **options),
+    }
+    times: dict[str, list[float]] = {name: [] for name in contenders}
+    with torch.inference_mode():
+        for round_ in range(ROUNDS + 1):
+            for name, run in contenders.items():
+                if round_:  # the first round warms up
+                    times[name].append(seconds(run))
+                else:
+                    run()
+    return {name: count / statistics.median(values) for name, values in times.items()}
+
+
+def batching(llm: LLM) -> tuple[float, float]:
+    """Seconds for 32 requests, one by one and together."""
+    params = SamplingParams(max_new_tokens=32, ignore_eos=True)
+    alone = seconds(lambda: [llm.generate(f"A: {request}", params) for request in REQUESTS])
+    together = seconds(lambda: llm.generate([f"B: {request}" for request in REQUESTS], params))
+    return alone, together
+
+
+def main() -> None:
+    print(f"{platform.processor() or platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}")
+    path = pull("smollm2")
+    help_, first = start_up()
+    print(f"genwright --help                {help_:6.2f} s")
+    print(f"first character of an answer    {first:6.2f} s")
+    llm = LLM(path, device="cpu", dtype="float32")
+    rates = decoding(llm, path)
+    for name, rate in rates.items():
+        print(f"decode, batch 1, {name:<14} {rate:6.1f} tokens/s")
+    print(f"genwright / transformers        {rates['genwright'] / rates['transformers']:6.2f} x")
+    alone, together = batching(llm)
+    print(f"32 requests one by one          {alone:6.1f} s")
+    print(f"32 requests together            {together:6.1f} s")
+    print(f"together / one by one           {alone / together:6.2f} x faster")
+
+
+if __name__ == "__main__":
+    main()

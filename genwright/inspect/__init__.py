@@ -1,0 +1,1 @@
+"""Turn a model repository's own script into a recorded, repeatable, unattended run."""

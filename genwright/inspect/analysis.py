@@ -1,0 +1,59 @@
+"""Everything that is known about one script before anything of it runs."""
+
+import ast
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from genwright.inspect.commandline import read_command_line
+from genwright.inspect.edits import Lines
+from genwright.inspect.locate import locate, parse
+from genwright.inspect.manifest import Manifest
+from genwright.inspect.outputs import Output, find_outputs
+from genwright.inspect.repository import Repository
+from genwright.inspect.resources import Resource, find_resources
+from genwright.inspect.sites import Location
+from genwright.inspect.unattended import Unattended, read_unattended
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """One script, understood."""
+
+    script: Path
+    source: str
+    tree: ast.Module
+    lines: Lines
+    repository: Repository
+    location: Location
+    unattended: Unattended
+    outputs: list[Output]
+    resources: list[Resource]
+
+    @property
+    def package(self) -> str:
+        """The package that relative imports start from; "" when there are none."""
+        relative = any(isinstance(n, ast.ImportFrom) and n.level for n in ast.walk(self.tree))
+        return self.repository.package(self.script) if relative else ""
+
+    def uses(self, name: str) -> bool:
+        """Whether a name occurs anywhere in the script."""
+        return bool(re.search(rf"\b{re.escape(name)}\b", self.source))
+
+
+def analyse(source: str, script: Path, manifest: Manifest, repository: Repository) -> Analysis:
+    """Parse, locate, and read command line, input, outputs and resources."""
+    tree = parse(source, script.name)
+    location = locate(tree, manifest, repository.module(script), repository.package(script))
+    command_line = read_command_line(tree, location.flow, repository, script)
+    return Analysis(
+        script,
+        source,
+        tree,
+        Lines(source),
+        repository,
+        location,
+        read_unattended(tree, location, command_line),
+        find_outputs(location.flow, command_line),
+        find_resources(tree, location.flow.scopes),
+    )

@@ -1,0 +1,279 @@
+"""The executor: what a rewritten script calls instead of the model's interfaces.
+
+It imports neither libcst nor torch, so a rewritten script needs only this package and the repository itself.
+"""
+
+import contextlib
+import inspect
+import io
+import itertools
+import os
+import sys
+import types
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import Any
+
+from genwright.errors import UserError
+from genwright.inspect.calls import Finish
+from genwright.inspect.records import Record, RecordFolder, stamp
+from genwright.inspect.streams import RecordedAsyncGenerator, RecordedGenerator
+from genwright.inspect.summary import summarise
+
+
+class EndOfAnswers(EOFError):
+    """The script asked for more input than the scenario answers; to the script it is the end of its input."""
+
+
+class Executor:
+    """Runs interfaces by name and writes one record per call; `now_record_path` is the run's folder."""
+
+    def __init__(self, name: str, label: str) -> None:
+        self.name, self.label = name, label
+        self._folder = RecordFolder(name, label)
+        self.now_record_path = str(self._folder.path)
+        self._targets: dict[str, Callable[[], Any]] = {}
+        self._files: dict[str, tuple[str, ...]] = {}
+        self._homes: dict[str, str] = {}
+        self._objects: dict[str, Callable[[], Any]] = {}
+        self._numbers: dict[int, int] = {}
+        self._next = itertools.count(1)  # atomic, for scripts with threads
+        self._answers: list[str] = []
+        self.stdin = io.StringIO()
+        self._ended = False
+        self._is_set_up = False
+        self._folder.write_run(self._run())
+
+    def setup(
+        self,
+        interfaces: dict[str, str] | None = None,
+        files: dict[str, list[str]] | None = None,
+        answers: list[str] | None = None,
+        overrides: dict[str, Any] | None = None,
+        scenario: dict[str, Any] | None = None,
+    ) -> None:
+        """Tell where each interface lives (name: module), which arguments are files, and what the scenario gives."""
+        self._is_set_up = True
+        self._homes |= interfaces or {}
+        self._files |= {name: tuple(arguments) for name, arguments in (files or {}).items()}
+        self._answers = list(answers or [])
+        self.stdin = io.StringIO("".join(f"{a}\n" for a in self._answers))
+        self._folder.write_run(self._run(overrides, scenario))
+
+    def _run(self, overrides: dict[str, Any] | None = None, scenario: dict[str, Any] | None = None) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "label": self.label,
+            "script": sys.argv[0] if sys.argv else "",
+            "argv": sys.argv[1:],
+            "python": sys.version.split()[0],
+            "interfaces": self._homes,
+            "answers": self._answers,
+            "set": overrides or {},
+            "scenario": scenario or {},
+        }
+
+    def register(self, target: Any) -> Any:
+        """Make a function or class of the script itself an interface; a global is looked up anew at each call."""
+        callback = getattr(target, "callback", None)
+        name = getattr(target, "__name__", None) or getattr(callback, "__name__", None)
+        if name is None:
+            raise UserError(f"{target!r} has no name to be registered under.")
+        names = sys._getframe(1).f_globals
+        if hasattr(target, "callback") and hasattr(target, "main") and callback is not None:
+            # A click command parses the command line and then calls its callback: that call is the crossing.
+            target.callback = lambda *args, **kwargs: self._call("run", name, callback, args, kwargs)
+            self._targets[name] = lambda: _Unrecorded(target)
+        elif names.get(name) is target:
+            self._targets[name] = lambda: names[name]
+        else:
+            self._targets[name] = lambda: target
+        return target
+
+    def run(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
+        """Call an interface: a function, or a method of the object last created for its class."""
+        if "." not in name and name in self._targets:
+            return self._call("run", name, self._targets[name](), args, kwargs)
+        owner, _, member = self._qualified(name).rpartition(".")
+        if not owner:
+            return self._call("run", name, self._resolve(name), args, kwargs)
+        held = self._objects[owner]() if owner in self._objects else None
+        if held is None:
+            raise UserError(f"{name!r} needs an object of {owner}, and none that was created is alive.")
+        return self._on(held, f"{owner}.{member}", args, kwargs)
+
+    def on(self, held: Any, /) -> "_On":
+        """Name the object that the next `run` is for."""
+        return _On(self, held)
+
+    def create_interface_objects(
+        self, /, *args: Any, interface_class_name: str, interface_factory: str = "", **kwargs: Any
+    ) -> Any:
+        """Construct an interface's object, by its class or by a factory of the class or beside it."""
+        name = interface_class_name
+        if interface_factory:
+            beside = self._targets.get(interface_factory)
+            maker = beside() if beside else self._factory(name, interface_factory)
+        else:
+            maker = self._resolve(name)
+        made = self._call("create", name, maker, args, kwargs)
+        if inspect.iscoroutine(made):
+            return self._later(made, name)
+        self._keep(name, made)
+        return made
+
+    def input(self, prompt: object = "", /) -> str:
+        """Answer as the scenario says; past its answers the input ends, and asking on ends the run."""
+        print(prompt, end="", flush=True)
+        line = self.stdin.readline()
+        if line:
+            answer = line.removesuffix("\n")
+            print(answer)
+            self._event("answer", str(prompt), answer)
+            return answer
+        print()
+        self._event("end-of-answers", str(prompt), None)
+        if self._ended:
+            raise SystemExit(0)
+        self._ended = True
+        sys.excepthook = self._excepthook
+        raise EndOfAnswers("the scenario has no more answers")
+
+    @staticmethod
+    def _excepthook(kind: type[BaseException], error: BaseException, trace: types.TracebackType | None) -> None:
+        if issubclass(kind, EndOfAnswers):
+            print("genwright: the scenario's answers are used up; the run ends here.", file=sys.stderr)
+            raise SystemExit(0)
+        sys.__excepthook__(kind, error, trace)
+
+    def _event(self, event: str, prompt: str, answer: str | None) -> None:
+        self._folder.write(Record(next(self._next), event, "input", [prompt], {}, status="returned", result=answer))
+
+    def _qualified(self, name: str) -> str:
+        """`generate` is `OptLM.generate` when that is the only interface of the name."""
+        if "." in name or name in self._homes:
+            return name
+        self._read_manifest()
+        methods = [n for n in self._homes if n.rpartition(".")[2] == name]
+        if len(methods) > 1:
+            raise UserError(f"{name!r} may be {' or '.join(sorted(methods))}; run it by its qualified name.")
+        return methods[0] if methods else name
+
+    def _read_manifest(self) -> None:
+        """A script that sets no interfaces up gets them from NAME.toml or NAME.json beside it or in this folder."""
+        if self._homes:
+            return
+        from genwright.inspect.manifest import load_manifest
+
+        for folder in (Path.cwd(), Path(sys.argv[0] or ".").absolute().parent):
+            for path in (folder / f"{self.name}.toml", folder / f"{self.name}.json"):
+                if path.is_file():
+                    manifest = load_manifest(path)
+                    self._homes = {i.name: i.module for i in manifest.interfaces}
+                    self._files = {i.name: i.files for i in manifest.interfaces if i.files}
+                    return
+
+    def _resolve(self, name: str) -> Any:
+        """The function or class that a name means now."""
+        if name in self._targets:
+            return self._targets[name]()
+        self._read_manifest()
+        home = self._homes.get(name) or next((m for n, m in self._homes.items() if n.startswith(f"{name}.")), None)
+        if not home:
+            raise UserError(f"the executor {self.name!r} knows no interface {name!r}; it knows {sorted(self._homes)}.")
+        try:
+            return resolve_name(f"{home}.{name}")
+        except AttributeError as error:
+            message = f"the module {home!r} has no {name!r}, which the manifest of {self.name!r} places there."
+            raise UserError(message) from error
+
+    def _factory(self, owner: str, factory: str) -> Any:
+        """A factory is a method of the class, or a function of the module that has the class."""
+        if owner in self._targets:
+            return getattr(self._resolve(owner), factory)
+        self._read_manifest()
+        home = self._homes.get(f"{owner}.{factory}") or self._homes.get(owner)
+        if not home:
+            raise UserError(f"the executor {self.name!r} knows no class {owner!r}; it knows {sorted(self._homes)}.")
+        module = resolve_name(home)
+        return getattr(getattr(module, owner, None), factory, None) or getattr(module, factory)
+
+    def _keep(self, name: str, made: Any) -> None:
+        self._numbers[id(made)] = len(self._numbers) + 1
+        self._objects[name] = lambda: made
+        if self._is_set_up:
+            # A rewritten script holds its objects itself, and decides how long they live.
+            with contextlib.suppress(TypeError):
+                self._objects[name] = weakref.ref(made)
+
+    def _number(self, held: Any) -> int:
+        return self._numbers.setdefault(id(held), len(self._numbers) + 1)
+
+    async def _later(self, coroutine: Any, name: str) -> Any:
+        made = await coroutine
+        self._keep(name, made)
+        return made
+
+    def _on(self, held: Any, name: str, args: tuple, kwargs: dict[str, Any]) -> Any:
+        member = name.rpartition(".")[2]
+        target = held if member == "__call__" else getattr(held, member)
+        return self._call("run", name, target, args, kwargs, self._number(held))
+
+    def _call(
+        self, event: str, name: str, target: Any, args: tuple, kwargs: dict[str, Any], number: int | None = None
+    ) -> Any:
+        if isinstance(target, _Unrecorded):
+            return target.target(*args, **kwargs)
+        keywords = {k: summarise(v) for k, v in kwargs.items()}
+        record = Record(next(self._next), event, name, [summarise(a) for a in args], keywords, number)
+        finish = Finish(self._folder, record, self._paths(name, args, kwargs), Path(self.now_record_path))
+        self._folder.write(record)
+        try:
+            result = target(*args, **kwargs)
+        except BaseException as error:
+            finish.failed(error)
+            raise
+        if inspect.iscoroutine(result):
+            return finish.awaited(result)
+        if inspect.isgenerator(result):
+            finish.returned(result)
+            return RecordedGenerator(result, finish.streamed)
+        if inspect.isasyncgen(result):
+            finish.returned(result)
+            return RecordedAsyncGenerator(result, finish.streamed)
+        finish.returned(result)
+        return result
+
+    def _paths(self, name: str, args: tuple, kwargs: dict[str, Any]) -> dict[str, Path]:
+        """The arguments that name files: those the manifest says, and any other that names an existing one."""
+        declared = self._files.get(name, ())
+        paths: dict[str, Path] = {}
+        for key, value in [*((str(i), a) for i, a in enumerate(args)), *kwargs.items()]:
+            if isinstance(value, str | os.PathLike) and len(os.fspath(value)) < 4096:
+                path = Path(os.fsdecode(value))
+                if key in declared or (stamp(path) is not None and path.is_file()):
+                    paths[key] = path
+        return paths
+
+
+class _On:
+    def __init__(self, executor: Executor, held: Any) -> None:
+        self._executor, self._held = executor, held
+
+    def run(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
+        """Call the object's method."""
+        held = self._held
+        kind = vars(super)["__thisclass__"].__get__(held).__mro__[1] if isinstance(held, super) else type(held)
+        # An inherited method is the interface of the class that the manifest names.
+        names = [f"{owner.__name__}.{name}" for owner in kind.__mro__]
+        known = [n for n in names if n in self._executor._homes]
+        return self._executor._on(self._held, (known or names)[0], args, kwargs)
+
+
+class _Unrecorded:
+    """Called through without a record of its own."""
+
+    def __init__(self, target: Any) -> None:
+        self.target = target

@@ -1,0 +1,251 @@
+"""Draft a manifest: a repository's functions and methods ranked by how much they look like the border to its model."""
+
+import ast
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from genwright.errors import UserError
+from genwright.inspect.bind import Signature
+from genwright.inspect.definitions import Definition, define
+from genwright.inspect.locate import locate, parse
+from genwright.inspect.manifest import Interface, Manifest
+from genwright.inspect.repository import Repository
+from genwright.inspect.sites import Location
+
+# fmt: off
+_VERBS = frozenset({
+    "generate", "sample", "infer", "inference", "predict", "transcribe", "synthesize", "synthesise", "translate",
+    "detect", "recognize", "chat", "complete", "completion", "embed", "search", "query", "segment", "enhance",
+    "restore", "swap", "upscale", "inpaint", "caption", "classify", "denoise", "tts", "asr",
+})
+_CHORES = frozenset({
+    "parse", "load", "save", "get", "set", "print", "build", "create", "add", "convert", "init", "setup", "make",
+    "read", "write", "download", "log", "register", "update", "configure", "is", "has", "check", "test", "close",
+    "format", "default", "defaults", "str2bool", "args", "argparser", "sync", "backward", "train",
+})
+_INPUTS = frozenset({
+    "model", "prompt", "prompts", "text", "texts", "image", "images", "img", "audio", "wav", "video", "query",
+    "inputs", "input", "tokens", "x",
+})
+_FILES = frozenset({
+    "path", "paths", "file", "files", "filename", "filepath", "dir", "directory", "folder", "checkpoint", "ckpt",
+})
+# fmt: on
+_ASIDE = frozenset({"test", "tests", "testing", "benchmark", "benchmarks", "docs", "setup", "conftest", "third_party"})
+_SHOWN = 30
+_BY_NAME, _BY_GRADIENT = "its name says so", "it runs without gradients"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One candidate with its score and the reasons for it."""
+
+    definition: Definition
+    score: float
+    reasons: tuple[str, ...]
+
+
+def rank(repository: Repository, files: Iterable[Path] | None = None) -> list[Candidate]:
+    """Every public function and method of the files (of all files by default), best first."""
+    trees = {f: t for f in (files if files is not None else repository.files) if (t := repository.parse(f)) is not None}
+    if not trees:
+        raise UserError(f"{repository.root} has no Python file that can be read.")
+    called = {file: _called(tree) for file, tree in trees.items()}
+    entries = {file for file, tree in trees.items() if _is_entry(tree)}
+    found: list[Candidate] = []
+    for file, tree in trees.items():
+        definitions = define(tree, repository.module(file))
+        returning = _returning(tree)
+        constructed = {name for other in trees for name in called[other]}
+        for definition in definitions:
+            if definition.kind == "class":
+                continue
+            if definition.kind == "method" and definition.owner not in constructed:
+                continue
+            others = [f for f in entries if f != file]
+            abroad = any(definition.name.rpartition(".")[2] in called[f] for f in others)
+            at_home = file in entries and definition.name in called[file]
+            found.append(_score(definition, file, abroad, at_home, definition.name in returning))
+    return sorted(found, key=lambda c: (-c.score, c.definition.module, c.definition.line, c.definition.name))
+
+
+def draft(repository: Repository, project: str, candidates: list[Candidate]) -> Manifest:
+    """A manifest of the best candidates, with the classes of its methods."""
+    best = candidates[0].score if candidates else 0
+    likely = [c for c in candidates if set(c.reasons) & {_BY_NAME, _BY_GRADIENT}]
+    chosen = [c.definition for c in likely if c.score >= max(4.0, best * 0.6)][:_SHOWN]
+    owners = {(d.module, d.owner) for d in chosen if d.kind == "method"}
+    classes: list[Definition] = []
+    for module in dict.fromkeys(m for m, _ in owners):
+        file = repository.find(module)
+        tree = repository.parse(file) if file else None
+        classes += [
+            d for d in (define(tree, module) if tree else []) if (module, d.name) in owners and d.kind == "class"
+        ]
+    if not chosen:
+        raise UserError(f"nothing in {repository.root} looks like the interface of a model; write a manifest by hand.")
+    return Manifest(project, tuple(_interface(d) for d in [*classes, *chosen]))
+
+
+def draft_for_script(repository: Repository, script: Path, source: str) -> Manifest:
+    """A manifest for one script: the best candidates among what it defines and imports from its repository."""
+    tree = parse(source, script.name)
+    files = _reachable(repository, script, tree)
+    manifest = draft(repository, project_name(repository), rank(repository, files))
+    location = locate(tree, manifest, repository.module(script), repository.package(script))
+    behind = _behind(location)
+    scopes = location.flow.scopes
+    outer = {s.interface.name for s in location.sites if not any(scopes.inside(s.call, body) for body in behind)}
+    crossed = {i.owner for i in manifest.interfaces if i.name in outer and i.kind == "method"}
+    kept = [i for i in manifest.interfaces if i.name in (crossed if i.kind == "class" else outer)]
+    return Manifest(manifest.project, tuple(kept) or manifest.interfaces)
+
+
+def _behind(location: Location) -> list[ast.AST]:
+    """The script's functions on the model's side of the border: interfaces, and all that they call in turn."""
+    used = {s.interface.name for s in location.sites}
+    behind: list[ast.AST] = [node for interface, node in location.defined if interface.name in used]
+    for body in behind:  # grows while it is walked
+        for node in ast.walk(body):
+            if isinstance(node, ast.Call) and node in location.flow.scopes.of_node:
+                behind += [n for n in location.flow.definitions(node.func) if n not in behind]
+    return behind
+
+
+def document(manifest: Manifest, candidates: list[Candidate]) -> str:
+    """The interface document: what each interface takes and gives, and why it was proposed."""
+    reasons = {c.definition.name: c for c in candidates}
+    lines = [f"# Interfaces of {manifest.project}", ""]
+    for interface in manifest.interfaces:
+        lines += [f"## `{interface.name}`", ""]
+        if interface.summary:
+            lines += [interface.summary, ""]
+        lines += [
+            f"- {interface.kind} of module `{interface.module}`",
+            f"- takes `{interface.signature or '(unknown)'}`",
+        ]
+        if interface.returns:
+            lines.append(f"- returns `{interface.returns}`")
+        if interface.files:
+            lines.append(f"- arguments that are files: {', '.join(f'`{f}`' for f in interface.files)}")
+        for name, signature in interface.factories.items():
+            lines.append(f"- made by `{name}{signature or '(...)'}`")
+        candidate = reasons.get(interface.name)
+        if candidate:
+            lines.append(f"- score {candidate.score:.1f}: {', '.join(candidate.reasons)}")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def project_name(repository: Repository) -> str:
+    return re.sub(r"[^\w.\- ]", "_", repository.root.name) or "project"
+
+
+def _score(definition: Definition, file: Path, abroad: bool, at_home: bool, returns: bool) -> Candidate:
+    words = set(re.findall(r"[a-z]+", re.sub(r"([A-Z])", r" \1", definition.name.rpartition(".")[2]).lower()))
+    signature = definition.signature or Signature(())
+    parameters = {p.name.lower() for p in signature.parameters}
+    decorators = " ".join(definition.decorators)
+    judged = [
+        (4.0, _BY_NAME, bool(words & _VERBS) or definition.name.endswith(".__call__")),
+        (3.0, _BY_GRADIENT, "no_grad" in decorators or "inference_mode" in decorators),
+        (5.0, "an entry script calls it", abroad),
+        (2.0, "its own file's entry calls it", at_home),
+        (1.0, "it takes what models take", bool(parameters & _INPUTS)),
+        (1.0, "it returns something", returns),
+        (0.5, "it is documented", bool(definition.summary)),
+        (-3.0, "its name is a chore's", bool(words & _CHORES) or definition.name in ("main", "cli", "run")),
+        (-4.0, "it stands aside", bool({p.lower() for p in [*file.parts[-4:-1], file.stem]} & _ASIDE)),
+    ]
+    reasons = tuple(reason for points, reason, holds in judged if holds)
+    return Candidate(definition, sum(points for points, _, holds in judged if holds), reasons)
+
+
+def _called(tree: ast.Module) -> set[str]:
+    """The last names of everything that a file calls."""
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            function = node.func
+            names.add(function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", ""))
+            if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name):
+                names.add(function.value.id)  # a class whose factory is called
+    return names - {""}
+
+
+def _is_entry(tree: ast.Module) -> bool:
+    """Whether a file is run: it has a main guard, or its top level calls things."""
+    for statement in tree.body:
+        if isinstance(statement, ast.If) and "__name__" in ast.unparse(statement.test):
+            return True
+        if isinstance(statement, ast.Expr | ast.Assign | ast.For | ast.While | ast.With) and any(
+            isinstance(n, ast.Call) for n in ast.walk(statement)
+        ):
+            return True
+    return False
+
+
+def _returning(tree: ast.Module) -> set[str]:
+    found = set()
+    for outer in tree.body:
+        inner = [(f"{outer.name}.", n) for n in outer.body] if isinstance(outer, ast.ClassDef) else [("", outer)]
+        for prefix, node in inner:
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                gives = (ast.Return, ast.Yield, ast.YieldFrom)
+                if any(isinstance(n, gives) and n.value is not None for n in ast.walk(node)):
+                    found.add(prefix + ("__call__" if node.name == "forward" and prefix else node.name))
+    return found
+
+
+def _reachable(repository: Repository, script: Path, tree: ast.Module) -> list[Path]:
+    """The script, and the files of the repository that it imports by name."""
+    package = repository.package(script)
+    files = [script.resolve()]
+    for node in ast.walk(tree):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [a.name for a in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            parts = package.split(".") if node.level else []
+            parts = parts[: len(parts) - max(node.level - 1, 0)]
+            base = ".".join([*parts, *([node.module] if node.module else [])])
+            names = [base, *(f"{base}.{a.name}" for a in node.names)]
+        for name in names:
+            file = repository.find(name, script) if name else None
+            if file is not None:
+                files += [file, *_re_exported(repository, file)]
+    return list(dict.fromkeys(files))
+
+
+def _re_exported(repository: Repository, file: Path) -> list[Path]:
+    """What a package's `__init__` takes from its own modules."""
+    tree = repository.parse(file) if file.name == "__init__.py" else None
+    found = []
+    for node in ast.walk(tree) if tree else ():
+        if isinstance(node, ast.ImportFrom) and node.module:
+            inner = file.parent.joinpath(*node.module.split(".")) if node.level == 1 else None
+            path = inner.with_suffix(".py") if inner else repository.find(node.module)
+            if path and path.is_file():
+                found.append(path)
+    return found
+
+
+def _interface(definition: Definition) -> Interface:
+    signature = definition.signature
+    files = []
+    for parameter in signature.parameters if signature else ():
+        words = set(parameter.name.lower().split("_"))
+        if words & _FILES or "Path" in (parameter.annotation or ""):
+            files.append(parameter.name)
+    return Interface(
+        definition.name,
+        definition.module,
+        definition.kind,
+        signature,
+        tuple(files),
+        (signature.returns if signature else None) or "",
+        definition.summary,
+        definition.factories,
+    )

@@ -1,0 +1,92 @@
+"""The scenario's changes to a script, before any call is routed: `[set]`, resources and the user interface's handler.
+
+They are the same whether the script is then rewritten or run as it is with its interfaces wrapped.
+"""
+
+import ast
+
+from genwright.errors import UserError
+from genwright.inspect.analysis import Analysis
+from genwright.inspect.bind import Signature
+from genwright.inspect.edits import Change, Edits, apply, expression
+from genwright.inspect.overrides import plan_overrides
+from genwright.inspect.resources import NO_EXPRESSIONS
+from genwright.inspect.scenario import Scenario, literal
+from genwright.inspect.unattended import Handler
+
+# fmt: off
+_PLAIN_PARENTS = (
+    ast.Assign, ast.AnnAssign, ast.keyword, ast.Call, ast.List, ast.Tuple, ast.Dict, ast.Return, ast.FunctionDef,
+    ast.AsyncFunctionDef,
+)
+# fmt: on
+
+
+def prepare(analysis: Analysis, scenario: Scenario) -> tuple[str, dict[str, str]]:
+    """The script's source with the scenario's changes, and what each name of `[set]` was before."""
+    edits = Edits()
+    overridden = plan_overrides(analysis.tree, analysis.lines, scenario.overrides, edits)
+    _plan_resources(analysis, scenario, edits)
+    _plan_interface(analysis, scenario, edits)
+    if not edits.count() and not edits.module_head and not edits.module_tail:
+        return analysis.source, overridden
+    return apply(analysis.source, edits, analysis.script.name), overridden
+
+
+def _plan_resources(analysis: Analysis, scenario: Scenario, edits: Edits) -> None:
+    scopes = analysis.location.flow.scopes
+    given = dict(scenario.resources)
+    replaced = {r.node: f"RESOURCES_PATH + {r.sample!r}" for r in analysis.resources if r.value not in given}
+    for node in ast.walk(analysis.tree):
+        if not isinstance(node, ast.Constant) or node not in scopes.parent or not isinstance(node.value, str):
+            continue
+        if node.value in given and not isinstance(scopes.parent[node], NO_EXPRESSIONS):
+            replaced[node] = repr(given[node.value])
+    unused = sorted(set(given) - {str(n.value) for n in replaced})
+    if unused:
+        raise UserError(f"[resources] {unused[0]!r} is no text literal of {analysis.script.name}.")
+    for node, text in replaced.items():
+        plain = isinstance(scopes.parent[node], _PLAIN_PARENTS)
+        edits.expressions[analysis.lines.span(node)] = _to(text if plain else f"({text})")
+
+
+def _plan_interface(analysis: Analysis, scenario: Scenario, edits: Edits) -> None:
+    """A user interface's launch becomes the call of a handler; a page gets the call at its end."""
+    unattended = analysis.unattended
+    if not unattended.launches and not unattended.page:
+        if scenario.handler:
+            raise UserError(f"[ui] handler: {analysis.script.name} starts no user interface.")
+        return
+    handler = unattended.handler(scenario.handler)
+    if handler is None:
+        if scenario.handler:
+            have = ", ".join(h.name for h in unattended.handlers)
+            raise UserError(f"[ui] handler: {analysis.script.name} has no {scenario.handler!r}; it has {have}.")
+        return
+    if handler.missing(scenario.handler_arguments):
+        return
+    call = _handler_call(handler, scenario)
+    if unattended.page:
+        edits.module_tail += call + "\n"
+        return
+    first, *others = unattended.launches
+    edits.expressions[analysis.lines.span(first)] = _to(call)
+    for launch in others:
+        edits.expressions[analysis.lines.span(launch)] = _to("None")
+
+
+def _to(text: str) -> Change:
+    return lambda _: expression(text)
+
+
+def _handler_call(handler: Handler, scenario: Scenario) -> str:
+    parameters = [p.name for p in Signature.of(handler.function).parameters]
+    unknown = sorted(set(scenario.handler_arguments) - set(parameters))
+    if unknown:
+        raise UserError(f"[ui] {handler.name} has no parameter {unknown[0]!r}; it has {', '.join(parameters)}.")
+    given = {**handler.defaults, **scenario.handler_arguments}
+    call = f"{handler.name}({', '.join(f'{p}={literal(given[p])}' for p in parameters if p in given)})"
+    if isinstance(handler.function, ast.AsyncFunctionDef):
+        return f"__import__('asyncio').run({call})"
+    yields = any(isinstance(n, ast.Yield | ast.YieldFrom) for n in ast.walk(handler.function))
+    return f"list({call})" if yields else call

@@ -1,0 +1,287 @@
+"""DeepSeek's own shards: model{rank}-mp{N}.safetensors, which its inference/convert.py writes for N ranks."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from genwright.errors import UserError
+from genwright.quant.fp8 import BLOCK, VALUES
+from genwright.text.checkpoints import reason, widen
+from genwright.text.checkpoints.safetensors_file import DTYPES
+from genwright.text.config import ModelConfig
+from genwright.text.fields import FieldReader, read_json
+from genwright.text.shapes import find_shape
+from genwright.text.tokenizer import Tokenizer
+
+# Hugging Face's module: DeepSeek's, and the dimension of its weight that is cut over ranks. Experts stay whole.
+MODULES: dict[str, tuple[str, int | None]] = {
+    "embed_tokens": ("embed", 0),
+    "lm_head": ("head", 0),
+    "norm": ("norm", None),
+    "input_layernorm": ("attn_norm", None),
+    "post_attention_layernorm": ("ffn_norm", None),
+    "q_proj": ("wq", 0),
+    "q_a_proj": ("wq_a", None),
+    "q_a_layernorm": ("q_norm", None),
+    "q_b_proj": ("wq_b", 0),
+    "kv_a_proj_with_mqa": ("wkv_a", None),
+    "kv_a_layernorm": ("kv_norm", None),
+    "kv_b_proj": ("wkv_b", 0),
+    "o_proj": ("wo", 1),
+    "gate": ("gate", None),
+    "gate_proj": ("w1", 0),
+    "up_proj": ("w3", 0),
+    "down_proj": ("w2", 1),
+    # Of the multi-token-prediction layer, which DeepSeek's script leaves out.
+    "enorm": ("enorm", None),
+    "hnorm": ("hnorm", None),
+    "eh_proj": ("eh_proj", None),
+    "head": ("head", 0),
+}
+OURS = {theirs: ours for ours, (theirs, _) in MODULES.items()}
+PARTS = {"self_attn": "attn", "mlp": "ffn"}
+LEAVES = {"weight": "weight", "weight_scale_inv": "scale", "e_score_correction_bias": "bias"}
+_SHARD = re.compile(r"model([0-9]{1,4})-mp([0-9]{1,4})\.safetensors")
+_EXPERT = re.compile(r"\.experts\.([0-9]{1,6})\.")
+
+# DeepSeek's ModelArgs: Hugging Face's key for each, and its default.
+ARGS: dict[str, tuple[str, Any]] = {
+    "vocab_size": ("vocab_size", 102400),
+    "dim": ("hidden_size", 2048),
+    "inter_dim": ("intermediate_size", 10944),
+    "moe_inter_dim": ("moe_intermediate_size", 1408),
+    "n_layers": ("num_hidden_layers", 27),
+    "n_dense_layers": ("first_k_dense_replace", 1),
+    "n_heads": ("num_attention_heads", 16),
+    "n_routed_experts": ("n_routed_experts", 64),
+    "n_shared_experts": ("n_shared_experts", 2),
+    "n_activated_experts": ("num_experts_per_tok", 6),
+    "n_expert_groups": ("n_group", 1),
+    "n_limited_groups": ("topk_group", 1),
+    "route_scale": ("routed_scaling_factor", 1.0),
+    "q_lora_rank": ("q_lora_rank", 0),
+    "kv_lora_rank": ("kv_lora_rank", 512),
+    "qk_nope_head_dim": ("qk_nope_head_dim", 128),
+    "qk_rope_head_dim": ("qk_rope_head_dim", 64),
+    "v_head_dim": ("v_head_dim", 128),
+    "rope_theta": ("rope_theta", 10000.0),
+}
+YARN: dict[str, tuple[str, Any]] = {
+    "original_seq_len": ("original_max_position_embeddings", 4096),
+    "rope_factor": ("factor", 40),
+    "beta_fast": ("beta_fast", 32),
+    "beta_slow": ("beta_slow", 1),
+    "mscale": ("mscale_all_dim", 1.0),
+}
+
+
+def shard_name(rank: int, ranks: int) -> str:
+    return f"model{rank}-mp{ranks}.safetensors"
+
+
+def deepseek_name(name: str) -> tuple[str, int | None]:
+    """DeepSeek's name of one of Hugging Face's tensors, and the dimension that is cut; experts are not."""
+    *parts, module, leaf = name.removeprefix("model.").split(".")
+    if module not in MODULES or leaf not in LEAVES:
+        raise UserError(f"{name!r:.80} is no tensor of DeepSeek's models.")
+    theirs, cut = MODULES[module]
+    parts = [PARTS.get(part, part) for part in parts]
+    return ".".join([*parts, theirs, LEAVES[leaf]]), None if _EXPERT.search(name) else cut
+
+
+def hugging_face_name(name: str) -> str:
+    """The inverse; a name that is not DeepSeek's stays."""
+    *parts, module, leaf = ("", "", *name.split("."))
+    back = {theirs: ours for ours, theirs in {**PARTS, **LEAVES}.items()}
+    if leaf not in back or module not in OURS:
+        return name
+    if module == "head" and not any(parts):
+        return f"lm_head.{back[leaf]}"
+    return ".".join(["model", *(back.get(part, part) for part in parts if part), OURS[module], back[leaf]])
+
+
+def rank_of(name: str, experts: int, ranks: int) -> int | None:
+    """Which rank an expert's tensor goes to; None for a tensor that is no expert's."""
+    found = _EXPERT.search(name)
+    return int(found[1]) // max(experts // ranks, 1) if found else None
+
+
+def slices(
+    name: str, shape: Sequence[int], dtype: torch.dtype, experts: int, ranks: int
+) -> dict[int, tuple[int, int, int]]:
+    """By rank, the part of a tensor that it gets: dimension, first and count."""
+    owner = rank_of(name, experts, ranks)
+    if owner is not None:
+        return {owner: (0, 0, shape[0])}
+    cut = deepseek_name(name)[1]
+    if cut is None:
+        return dict.fromkeys(range(ranks), (0, 0, shape[0]))
+    part, unit = shape[cut] // ranks, BLOCK if dtype == VALUES and ranks > 1 else 1
+    if part * ranks != shape[cut] or part % unit:
+        blocks = f" of whole blocks of {BLOCK}" if unit > 1 else ""
+        raise UserError(f"{name!r} of shape {list(shape)} cannot be cut in {ranks} equal parts{blocks}.")
+    return {rank: (cut, rank * part, part) for rank in range(ranks)}
+
+
+class DeepSeekShards:
+    """The shards of all ranks as one checkpoint; tensors that were cut are joined when asked for."""
+
+    def __init__(self, folder: Path, arch: str | None = None):
+        self.path, self.folder = str(folder), folder
+        self.ranks = _count_shards(folder)
+        self._files = [_open(folder / shard_name(rank, self.ranks)) for rank in range(self.ranks)]
+        self._holders: dict[str, list[int]] = {}  # DeepSeek's names, and the ranks that have them
+        for rank, file in enumerate(self._files):
+            for name in file.keys():  # noqa: SIM118 (it is no dictionary)
+                self._holders.setdefault(name, []).append(rank)
+        self._names = {hugging_face_name(name): name for name in self._holders}
+        self.hf_config: dict[str, Any] = self._find_config(arch)
+        self.config = ModelConfig.from_hf(self.hf_config, self.config_path)
+        for name, ranks in self._holders.items():
+            missing = set(range(self.ranks)) - set(ranks)
+            if missing and not _EXPERT.search(name):
+                lacking, having = (shard_name(rank, self.ranks) for rank in (min(missing), ranks[0]))
+                raise UserError(f"{folder / lacking} has no tensor {name!r:.80}, which {having} has.")
+
+    @staticmethod
+    def recognises(folder: Path) -> bool:
+        return any(_SHARD.fullmatch(file.name) for file in folder.iterdir())
+
+    def names(self) -> Sequence[str]:
+        return list(self._names)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        shapes = [list(part.get_shape()) for part in self._parts(name)]
+        cut = self._cut(name)
+        if cut is not None and all(len(shape) > cut for shape in shapes):
+            shapes[0][cut] = sum(shape[cut] for shape in shapes)
+        return tuple(shapes[0])
+
+    def dtype(self, name: str) -> torch.dtype:
+        return DTYPES.get(next(self._parts(name)).get_dtype(), torch.uint8)
+
+    def where(self, name: str) -> str:
+        theirs = self._names.get(name)
+        rank = self._holders[theirs][0] if theirs else None
+        if rank is None and self.config.moe:
+            rank = rank_of(name, self.config.moe.experts, self.ranks)
+        return str(self.folder / shard_name(min(rank or 0, self.ranks - 1), self.ranks))
+
+    def tensor(self, name: str, dtype: torch.dtype | None = None) -> torch.Tensor:
+        cut = self._cut(name)
+        parts = [part[:] for part in self._parts(name)]
+        try:
+            stored = parts[0] if cut is None or len(parts) == 1 else torch.cat(parts, dim=cut)
+        except RuntimeError:
+            raise UserError(f"{self.where(name)} has {name!r} of a shape that the other shards' do not join.") from None
+        return widen(self, name, stored, dtype)
+
+    def tokenizer(self) -> Tokenizer | None:
+        return Tokenizer.from_folder(self.folder)
+
+    def generation_eos(self) -> tuple[int, ...]:
+        path = self.folder / "generation_config.json"
+        return FieldReader(read_json(path), str(path)).ids("eos_token_id") if path.exists() else ()
+
+    def _cut(self, name: str) -> int | None:
+        return deepseek_name(name)[1] if self._names[name] != name else None
+
+    def _parts(self, name: str) -> Iterator[Any]:
+        """The shards' slices that make up a tensor, in order of rank."""
+        theirs = self._names[name]
+        ranks = self._holders[theirs]
+        for rank in ranks if self._cut(name) is not None else ranks[:1]:
+            yield self._files[rank].get_slice(theirs)
+
+    def _find_config(self, arch: str | None) -> dict[str, Any]:
+        """config.json, else the one config_*.json of DeepSeek's, else a named shape."""
+        found = [self.folder / "config.json"]
+        if not found[0].exists():
+            found = sorted(self.folder.glob("config_*.json"))
+        if len(found) > 1:
+            names = ", ".join(path.name for path in found)
+            raise UserError(f"{self.folder} has several configurations, {names}: keep the one of these shards.")
+        self.config_path = str(found[0]) if found and arch is None else self.path
+        if not found or arch is not None:
+            return find_shape(self.folder, arch, self._fits)
+        config = read_json(found[0])
+        if "model_type" in config or "architectures" in config:
+            return config
+        draft = f"model.layers.{config.get('n_layers', ARGS['n_layers'][1])}.eh_proj.weight" in self._names
+        return hf_config(config, self.config_path, draft)
+
+    def _fits(self, shape: dict[str, Any]) -> bool:
+        if not str(shape["model_type"]).startswith("deepseek"):
+            return False
+        last = f"model.layers.{shape['num_hidden_layers'] - 1}.input_layernorm.weight"
+        after = f"model.layers.{shape['num_hidden_layers']}.input_layernorm.weight"
+        embedding = "model.embed_tokens.weight"
+        extra = shape.get("num_nextn_predict_layers", 0)
+        here = last in self._names and (extra or after not in self._names) and embedding in self._names
+        return here and self.shape(embedding) == (shape["vocab_size"], shape["hidden_size"])
+
+
+def hf_config(args: Mapping[str, Any], where: str, draft: bool) -> dict[str, Any]:
+    """DeepSeek's ModelArgs as Hugging Face's configuration, whose values ModelConfig checks."""
+    read = FieldReader(args, where)
+    known = {*ARGS, *YARN, "score_func", "dtype", "scale_fmt", "max_batch_size", "max_seq_len"}
+    for key in args:
+        if key not in known:
+            raise UserError(f"{where} has {key!r:.60}, which is no setting of DeepSeek's inference code.")
+    score = read.text("score_func", "softmax")
+    v3 = score == "sigmoid"
+    settings = {theirs: args.get(key, default) for key, (theirs, default) in YARN.items()}
+    grouped = args.get("n_expert_groups", 1) != 1
+    context = read.integer("original_seq_len", 1, 1 << 30, default=4096) * read.number("rope_factor", 40)
+    return {
+        "architectures": ["DeepseekV3ForCausalLM" if v3 else "DeepseekV2ForCausalLM"],
+        "model_type": "deepseek_v3" if v3 else "deepseek_v2",
+        **{theirs: args.get(key, default) for key, (theirs, default) in ARGS.items()},
+        "scoring_func": score,
+        "topk_method": "noaux_tc" if v3 else "group_limited_greedy" if grouped else "greedy",
+        "norm_topk_prob": v3,
+        "rms_norm_eps": 1e-6,
+        "max_position_embeddings": min(int(context), 1 << 30),
+        "rope_scaling": {"type": "yarn", **settings, "mscale": settings["mscale_all_dim"]},
+        "torch_dtype": "bfloat16",
+        "num_nextn_predict_layers": int(draft),
+    }
+
+
+def model_args(config: Mapping[str, Any], packed: bool) -> dict[str, Any]:
+    """The inverse, for DeepSeek's generate.py; what it has no words for is left out."""
+    scaling = config.get("rope_scaling") or config.get("rope_parameters") or {}
+    args = {key: config.get(theirs) or default for key, (theirs, default) in ARGS.items() if theirs in config}
+    args |= {key: scaling[theirs] for key, (theirs, _) in YARN.items() if theirs in scaling}
+    quantization = config.get("quantization_config") or {}
+    return {
+        **args,
+        "score_func": "sigmoid" if config.get("model_type") == "deepseek_v3" else "softmax",
+        "dtype": "fp8" if packed else "bf16",
+        **({"scale_fmt": quantization["scale_fmt"]} if packed and quantization.get("scale_fmt") else {}),
+    }
+
+
+def _count_shards(folder: Path) -> int:
+    found = [match for file in folder.iterdir() if (match := _SHARD.fullmatch(file.name))]
+    counts = sorted({int(match[2]) for match in found})
+    if len(counts) > 1:
+        raise UserError(f"{folder} has shards for {' and for '.join(map(str, counts))} ranks; keep one set of them.")
+    for rank in range(counts[0]):
+        if not (folder / shard_name(rank, counts[0])).is_file():
+            raise UserError(f"{folder} lacks {shard_name(rank, counts[0])}, one of its {counts[0]} shards.")
+    if len(found) > counts[0] or not counts[0]:
+        odd = max(found, key=lambda match: int(match[1]))[0]
+        raise UserError(f"{folder} has {odd}, which is none of {counts[0]} shards.")
+    return counts[0]
+
+
+def _open(path: Path) -> Any:
+    try:
+        return safe_open(path, framework="pt")
+    except (SafetensorError, OSError, ValueError) as error:
+        raise UserError(f"{path} is not a whole safetensors file: {reason(error)}.") from None

@@ -1,0 +1,90 @@
+"""FlexLLMGen's folders of OPT weights: one NumPy array per file, the file named for the tensor."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from genwright.errors import UserError
+from genwright.text.checkpoints import cast, reason
+from genwright.text.config import ModelConfig
+from genwright.text.fields import read_json
+from genwright.text.shapes import find_shape
+from genwright.text.tokenizer import Tokenizer
+
+_EMBEDDING = "decoder.embed_tokens.weight"
+_MAGIC = b"\x93NUMPY"
+
+
+class OptArrays:
+    """Arrays stay in their files' pages until they are copied into a model."""
+
+    def __init__(self, folder: Path, arch: str | None = None):
+        self.path, self.folder = str(folder), folder
+        self._names = {_hugging_face_name(file.name): file for file in sorted(folder.glob("decoder.*"))}
+        self._arrays: dict[str, np.ndarray] = {}
+        config = folder / "config.json"
+        given = arch is None and config.exists()
+        self.hf_config: dict[str, Any] = read_json(config) if given else find_shape(folder, arch, self._fits)
+        self.config = ModelConfig.from_hf(self.hf_config, str(config) if given else self.path)
+        if self.config.architecture != "opt":
+            raise UserError(f"{self.path} holds OPT's arrays, and its configuration is of another architecture.")
+
+    @staticmethod
+    def recognises(folder: Path) -> bool:
+        file = next((folder / name for name in (_EMBEDDING, f"{_EMBEDDING}.npy") if (folder / name).is_file()), None)
+        if file is None:
+            return False
+        with file.open("rb") as opened:
+            return opened.read(len(_MAGIC)) == _MAGIC
+
+    def names(self) -> Sequence[str]:
+        return list(self._names)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return tuple(self._array(name).shape)
+
+    def dtype(self, name: str) -> torch.dtype:
+        return self.tensor(name).dtype
+
+    def where(self, name: str) -> str:
+        return str(self._names[name]) if name in self._names else self.path
+
+    def tensor(self, name: str, dtype: torch.dtype | None = None) -> torch.Tensor:
+        array = self._array(name)
+        if array.dtype not in (np.float16, np.float32, np.float64):
+            raise UserError(f"{self.where(name)} stores {array.dtype}; weights are read from floats.")
+        return cast(torch.from_numpy(np.asarray(array)), dtype, f"{self.where(name)} stores its array")
+
+    def tokenizer(self) -> Tokenizer | None:
+        return Tokenizer.from_folder(self.folder)
+
+    def generation_eos(self) -> tuple[int, ...]:
+        return ()
+
+    def _array(self, name: str) -> np.ndarray:
+        if name not in self._arrays:
+            path = self._names[name]
+            try:
+                # Private, so that writing into a view of the file is harmless.
+                self._arrays[name] = np.lib.format.open_memmap(path, mode="c")
+            except (ValueError, OSError, EOFError, SyntaxError) as error:
+                raise UserError(f"{path} is not a whole NumPy array: {reason(error)}.") from None
+        return self._arrays[name]
+
+    def _fits(self, shape: dict[str, Any]) -> bool:
+        last = f"model.decoder.layers.{shape['num_hidden_layers'] - 1}.fc1.weight"
+        after = f"model.decoder.layers.{shape['num_hidden_layers']}.fc1.weight"
+        if shape["model_type"] != "opt" or last not in self._names or after in self._names:
+            return False
+        embedding = (shape["vocab_size"], shape.get("word_embed_proj_dim", shape["hidden_size"]))
+        fc1 = (shape["ffn_dim"], shape["hidden_size"])
+        return self.shape(f"model.{_EMBEDDING}") == embedding and self.shape(last) == fc1
+
+
+def _hugging_face_name(file: str) -> str:
+    """FlexLLMGen calls the norm before the head `decoder.layer_norm`."""
+    name = file.removesuffix(".npy")
+    return "model." + name.replace("decoder.layer_norm.", "decoder.final_layer_norm.")

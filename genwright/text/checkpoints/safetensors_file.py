@@ -1,0 +1,39 @@
+"""Writing a safetensors file a tensor at a time, whose sizes are known before."""
+
+import json
+from collections.abc import Mapping
+from typing import Any, BinaryIO
+
+import torch
+
+NAMES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.float8_e4m3fn: "F8_E4M3",
+    torch.float8_e8m0fnu: "F8_E8M0",
+}
+DTYPES = {name: dtype for dtype, name in NAMES.items()}
+Entry = tuple[tuple[int, ...], torch.dtype]  # shape and type
+
+
+def size(entry: Entry) -> int:
+    """In bytes."""
+    return torch.Size(entry[0]).numel() * entry[1].itemsize
+
+
+def write_header(sink: BinaryIO, entries: Mapping[str, Entry]) -> None:
+    """The header's length in eight bytes, then JSON padded to a multiple of eight; tensors follow in this order."""
+    table: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for name, entry in entries.items():
+        start, end = end, end + size(entry)
+        table[name] = {"dtype": NAMES[entry[1]], "shape": list(entry[0]), "data_offsets": [start, end]}
+    text = json.dumps(table, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    sink.write(len(text).to_bytes(8, "little") + text)
+
+
+def write_tensor(sink: BinaryIO, tensor: torch.Tensor) -> None:
+    sink.write(tensor.contiguous().view(-1).view(torch.uint8).numpy().data)

@@ -1,0 +1,79 @@
+"""Fields of a configuration that anyone may have written, read with a sentence for each thing that can be wrong."""
+
+import json
+import reprlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from genwright.errors import UserError
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from a file, or one sentence."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}.") from None
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is not valid JSON: {error}.") from None
+    if not isinstance(value, dict):
+        raise UserError(f"{path} should hold a JSON object, and holds a {type(value).__name__}.")
+    return value
+
+
+@dataclass
+class FieldReader:
+    """Reads fields of a configuration that anyone may have written."""
+
+    config: Mapping[str, Any]
+    where: str
+
+    def integer(self, key: str, low: int, high: int, default: int | None = None) -> int:
+        value = self.config.get(key)
+        value = default if value is None else value
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            raise self.wrong(key, f"a whole number from {low} to {high}")
+        return value
+
+    def number(self, key: str, default: float | None = None) -> float:
+        value = self.config.get(key, default)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 1e-30 < value < 1e30:
+            raise self.wrong(key, "a positive number")
+        return float(value)
+
+    def flag(self, key: str, default: bool) -> bool:
+        value = self.config.get(key)
+        if not isinstance(value, bool | None):
+            raise self.wrong(key, "true or false")
+        return default if value is None else value
+
+    def text(self, key: str, default: str) -> str:
+        value = self.config.get(key)
+        if not isinstance(value, str | None):
+            raise self.wrong(key, "a string")
+        return default if value is None else value
+
+    def ids(self, key: str) -> tuple[int, ...]:
+        value = self.config.get(key)
+        values = value if isinstance(value, list) else [] if value is None else [value]
+        if not all(type(item) is int and 0 <= item < 1 << 31 for item in values):
+            raise self.wrong(key, "a token id or a list of them")
+        return tuple(values)
+
+    def table(self, key: str) -> "FieldReader":
+        value = self.config.get(key)
+        if not isinstance(value, dict | None):
+            raise self.wrong(key, "an object")
+        return FieldReader(value or {}, f"{self.where} ({key})")
+
+    def wrong(self, key: str, expected: str) -> UserError:
+        return UserError(f"{self.where} should give {key!r} as {expected}, and has {short(self.config.get(key))}.")
+
+
+def short(value: object) -> str:
+    """A value of any size and depth, to be shown in a sentence."""
+    short = reprlib.Repr()
+    short.maxstring = short.maxother = 60
+    return short.repr(value)

@@ -1,0 +1,97 @@
+"""`genwright inspect`: every command on a small repository, alone and in a batch."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FIXTURES = Path(__file__).parents[1] / "inspect" / "fixtures"
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(FIXTURES / "project", tmp_path / "project"))
+
+
+def genwright(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "genwright", "inspect", *map(str, arguments)]
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=120)
+
+
+def test_interfaces_drafts_a_manifest_and_its_document(project: Path, tmp_path: Path) -> None:
+    done = genwright("interfaces", project, "--out", "m.toml", "--doc", "m.md", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert 'name = "Model.generate"' in (tmp_path / "m.toml").read_text()
+    assert "# Interfaces of project" in (tmp_path / "m.md").read_text()
+    located = genwright("locate", project / "class_object.py", "--manifest", "m.toml", "--json", cwd=tmp_path)
+    assert len(json.loads(located.stdout)["sites"]) == 3
+
+
+def test_rewrite_shows_a_diff_and_writes_a_script_that_runs(project: Path, tmp_path: Path) -> None:
+    (tmp_path / "s.toml").write_text('argv = ["--prompt", "hi"]\n[set]\nmain.extra = 1\n')
+    done = genwright("rewrite", project / "argparse_options.py", "--scenario", "s.toml", "--out", "new", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert '+            "generate", prompt=args.prompt + str(index),' in done.stdout and "untouched" in done.stderr
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    ran = subprocess.run(
+        [sys.executable, "new/argparse_options.py"], cwd=tmp_path, env=environment, capture_output=True
+    )
+    assert ran.stdout.decode().split() == ["hi0!!", "hi1!!", "hi2!!"]
+    assert len(list((tmp_path / "records").rglob("calls/*-run-generate.json"))) == 3
+
+
+def test_missing_values_are_asked_for_in_one_message(project: Path, tmp_path: Path) -> None:
+    done = genwright("rewrite", project / "click_command.py", "--manifest", project / "tinymodel.toml", cwd=tmp_path)
+    assert done.returncode == 1 and not (tmp_path / "rewritten").exists()
+    assert done.stderr.count("\n") == 1
+    assert "--prompt (str): What to continue." in done.stderr and "PATH (str)" in done.stderr
+
+
+def test_a_batch_goes_on_after_a_failure(project: Path, tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text("def (")
+    manifest = project / "tinymodel.toml"
+    scripts = [project / "generators.py", tmp_path / "broken.py", project / "async_main.py"]
+    done = genwright("rewrite", *scripts, "--manifest", manifest, "--json", cwd=tmp_path)
+    results = json.loads(done.stdout)
+    assert done.returncode == 1 and "1 of 3 scripts failed" in done.stderr and "Traceback" not in done.stderr
+    assert [bool(r.get("written")) for r in results] == [True, False, True]
+
+
+def test_explain_in_both_forms(project: Path, tmp_path: Path) -> None:
+    script = project / "input_loop.py"
+    done = genwright("explain", script, "--lang", "zh", cwd=tmp_path)
+    assert done.returncode == 0 and done.stdout.startswith("$$$$$代码逻辑分析$$$$$"), done.stderr
+    data = json.loads(genwright("explain", script, "--json", cwd=tmp_path).stdout)
+    assert data["blockers"][0]["kind"] == "input" and data["sites"][0]["interface"] == "generate"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["locate", "nowhere.py"],
+        ["interfaces", "nowhere"],
+        ["rewrite", ".", "--out", "x"],
+        ["explain", "script.py", "--manifest", "nowhere.toml"],
+        ["explain", "script.py", "--lang", "de", "--manifest", "m.toml"],
+        ["rewrite", "script.py", "--scenario", "nowhere.toml"],
+        ["rewrite", "script.py", "--repo", "nowhere"],
+        ["rewrite", "script.py", "--manifest", "m.toml", "--out", "."],
+        ["locate", "binary.py", "--manifest", "m.toml"],
+    ],
+)
+def test_a_mistake_is_one_sentence(arguments: list[str], project: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    if arguments[1] != ".":
+        (folder / "script.py").write_text("from tinymodel import generate\ngenerate('x')\n")
+        (folder / "binary.py").write_bytes(b"\xff\xfe\x00")
+        shutil.copy(project / "tinymodel.toml", folder / "m.toml")
+    done = genwright(*arguments, cwd=folder)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert done.stderr.startswith("genwright: ") and done.stderr.count("\n") == 1

@@ -1,0 +1,77 @@
+"""The command line as a user meets it: exit codes, single sentences, and how long it takes to say hello."""
+
+import os
+import statistics
+import subprocess
+import sys
+import time
+
+import pytest
+
+from genwright.cli import VERBS
+
+
+def genwright(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
+    return subprocess.run([sys.executable, "-m", "genwright", *arguments], capture_output=True, text=True, env=env)
+
+
+def test_help_lists_every_verb_quickly():
+    seconds = []
+    for _ in range(5):
+        started = time.perf_counter()
+        done = genwright("--help")
+        seconds.append(time.perf_counter() - started)
+    assert done.returncode == 0
+    assert all(verb in done.stdout for verb in VERBS)
+    assert min(seconds) < 0.3, statistics.median(seconds)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_explains_itself(verb):
+    done = genwright(verb, "--help")
+    assert done.returncode == 0
+    assert f"genwright {verb}" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["generat"], 2, "did you mean 'generate'?"),
+        (["xyz"], 2, "there is no command"),
+        (["generate", "--no-such-flag", "x"], 2, "no-such-flag"),
+        (["generate", "x", "--top-k", "many"], 2, "--top-k"),
+        (["generate"], 1, "one of them"),
+        (["generate", "x", "--prompts", "y", "--out", "z"], 1, "one of them"),
+        (["generate", "--prompts", "no-file", "--out", "o"], 1, "no file"),
+        (["generate", "--prompts", "README.md"], 1, "go together"),
+        (["generate", "--prompt-length", "0"], 1, "1 or more"),
+        (["generate", "x", "--temperature", "-1"], 1, "temperature should be"),
+        (["generate", "x", "--logit-bias", "3:4"], 1, "ID=BIAS"),
+        (["generate", "x", "--model", "/no/such/model"], 1, "no checkpoint at"),
+        (["generate", "x", "--model", "random:nonsense"], 1, "known are"),
+        (["generate", "x", "--model", "random:stories15m,layers=1"], 1, "no tokenizer"),
+        (
+            ["generate", "--prompt-length", "9", "--model", "random:stories15m,layers=1", "--dtype", "int3"],
+            1,
+            "dtype should",
+        ),
+        (
+            ["generate", "--prompt-length", "9", "--model", "random:stories15m,layers=1", "--device", "tpu"],
+            1,
+            "no device",
+        ),
+        (["generate", "--prompt-length", "256", "--model", "random:stories15m,layers=1"], 1, "the context holds 256"),
+        (["generate", "--prompt-length", "9", "--model", "random:stories15m", "--cpu-mem", "0.01"], 1, "would fit"),
+        (["chat", "random:stories15m,layers=1"], 1, "no tokenizer"),
+    ],
+    ids=lambda value: " ".join(value)[:60] if isinstance(value, list) else "",
+)
+def test_mistakes_end_in_one_sentence(arguments, code, words):
+    done = genwright(*arguments)
+    assert done.returncode == code
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+    if code == 1:
+        assert done.stderr.count("\n") == 1
+        assert done.stderr.startswith("genwright: ")

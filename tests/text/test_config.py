@@ -1,0 +1,238 @@
+"""ModelConfig against transformers' own configurations, and one sentence for each thing that can be wrong."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import transformers
+from text.families import FAMILIES
+
+from genwright.errors import UserError
+from genwright.text.config import ARCHITECTURES, ModelConfig
+from genwright.text.fields import read_json
+from genwright.text.models import architecture
+from genwright.text.shapes import NAMES, named_shape
+
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
+YARN = {"rope_type": "yarn", "factor": 4.0}
+
+
+def config(**changes: Any) -> dict[str, Any]:
+    """A whole configuration with some fields changed; None takes one away."""
+    return {key: value for key, value in {**named_shape("llama-3-8b"), **changes}.items() if value is not None}
+
+
+def read(**changes: Any) -> ModelConfig:
+    return ModelConfig.from_hf(config(**changes), "config.json")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_reads_as_transformers_means_it(family: str) -> None:
+    kind, changes = FAMILIES[family]
+    theirs = getattr(transformers, f"{kind}Config")(architectures=[f"{kind}ForCausalLM"], eos_token_id=2, **changes)
+    ours = ModelConfig.from_hf(json.loads(theirs.to_json_string(use_diff=False)), family)
+    assert (ours.dim, ours.layers, ours.heads) == (
+        theirs.hidden_size,
+        theirs.num_hidden_layers,
+        theirs.num_attention_heads,
+    )
+    assert (ours.vocab_size, ours.max_context) == (theirs.vocab_size, theirs.max_position_embeddings)
+    assert (ours.tied, ours.eos_ids) == (theirs.tie_word_embeddings, (2,))
+    if ours.opt is not None:
+        assert (ours.ffn_dim, ours.opt.embed_dim) == (theirs.ffn_dim, theirs.word_embed_proj_dim)
+        return
+    assert ours.ffn_dim == theirs.intermediate_size
+    assert ours.mla or ours.kv_heads == theirs.num_key_value_heads
+    assert ours.rope_dim == (getattr(theirs, "head_dim", None) or theirs.hidden_size // theirs.num_attention_heads)
+    assert ours.norm_eps == theirs.rms_norm_eps
+    assert ours.rope.theta == theirs.rope_parameters["rope_theta"]
+    assert ours.rope.kind == theirs.rope_parameters["rope_type"]
+    sliding = [kind == "sliding_attention" for kind in getattr(theirs, "layer_types", None) or []]
+    if kind == "Mistral":
+        sliding = [True] * theirs.num_hidden_layers
+    assert ours.windows == tuple(
+        theirs.sliding_window if slides else None for slides in sliding or [False] * ours.layers
+    )
+
+
+# In billions, as published; DeepSeek-V3's 671 are without the multi-token-prediction layer.
+PARAMETERS = {"llama-2-7b": 6.7, "llama-3.1-405b": 405, "opt-125m": 0.125, "opt-350m": 0.33, "opt-13b": 12.9}
+PARAMETERS |= {"opt-175b": 175, "galactica-30b": 30, "mixtral-8x7b": 46.7, "mixtral-8x22b": 141}
+PARAMETERS |= {"qwen1.5-moe-a2.7b": 14.3, "qwen2-57b-a14b": 57.4, "qwen3-30b-a3b": 30.5, "qwen3-235b-a22b": 235}
+PARAMETERS |= {"deepseek-v2-lite": 15.7, "deepseek-v2": 236, "deepseek-v3": 671}
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_named_shapes_have_the_published_number_of_parameters(name: str) -> None:
+    cfg = ModelConfig.from_hf(named_shape(name), name)
+    count = sum(math.prod(shape) for _, shape in architecture(cfg).weight_map(cfg).tensors())
+    assert count / 1e9 == pytest.approx(PARAMETERS[name], rel=0.01)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_named_shape_is_a_configuration(name: str) -> None:
+    assert ModelConfig.from_hf(named_shape(name), name).layers > 0
+
+
+@pytest.mark.parametrize(
+    ("alias", "dim", "layers", "kv_heads"),
+    [
+        ("7B", 4096, 32, 32),
+        ("13B", 5120, 40, 40),
+        ("30B", 6656, 60, 52),
+        ("34B", 8192, 48, 8),
+        ("70B", 8192, 80, 8),
+        ("Mistral-7B", 4096, 32, 8),
+        ("CodeLlama-7b-Python-hf", 4096, 32, 32),
+        ("stories15M", 288, 6, 6),
+        ("stories110M", 768, 12, 12),
+        ("llama-3-8b", 4096, 32, 8),
+        ("llama-3-70b", 8192, 80, 8),
+        ("llama-3.1-8b", 4096, 32, 8),
+        ("llama-3.1-70b", 8192, 80, 8),
+        ("llama-3.1-405b", 16384, 126, 8),
+    ],
+)
+def test_gptfasts_names_are_known(alias: str, dim: int, layers: int, kv_heads: int) -> None:
+    cfg = ModelConfig.from_hf(named_shape(alias), alias)
+    assert (cfg.dim, cfg.layers, cfg.kv_heads) == (dim, layers, kv_heads)
+
+
+def test_old_and_new_ways_to_write_rope_are_one() -> None:
+    old = read(rope_theta=5e5, rope_scaling=LLAMA3)
+    assert old == read(rope_theta=None, rope_parameters={**LLAMA3, "rope_theta": 5e5})
+    assert old == read(rope_theta=5e5, rope_scaling={**LLAMA3, "rope_type": None, "type": "llama3"})
+    assert old.rope.settings == {key: value for key, value in LLAMA3.items() if key != "rope_type"}
+    assert read(rope_theta=None).rope.theta == 10000.0
+
+
+def test_yarns_original_context_is_looked_up_where_it_may_be() -> None:
+    def original(**changes: Any) -> float:
+        return read(**changes).rope.settings["original_max_position_embeddings"]
+
+    assert original(rope_scaling=YARN, max_position_embeddings=1024) == 1024
+    assert original(rope_scaling=YARN, original_max_position_embeddings=512) == 512
+    assert original(rope_scaling={**YARN, "original_max_position_embeddings": 256}) == 256
+
+
+WRONG: dict[str, dict[str, Any]] = {
+    "names the architecture 'GPT2LMHeadModel'; known are " + ", ".join(ARCHITECTURES): {
+        "architectures": ["GPT2LMHeadModel"]
+    },
+    "names the architecture 'gpt2'; known are LlamaForCausalLM": {"architectures": None, "model_type": "gpt2"},
+    "names the architecture ['LlamaForCausalLM']": {"architectures": [["LlamaForCausalLM"]]},
+    "'hidden_size' as a whole number from 1 to 1048576, and has '4096'": {"hidden_size": "4096"},
+    "'hidden_size' as a whole number from 1 to 1048576, and has True": {"hidden_size": True},
+    "'num_hidden_layers' as a whole number from 1 to 4096, and has -1": {"num_hidden_layers": -1},
+    "'num_hidden_layers' as a whole number from 1 to 4096, and has None": {"num_hidden_layers": None},
+    "'vocab_size' as a whole number from 1 to 16777216, and has 1e+300": {"vocab_size": 1e300},
+    "'rms_norm_eps' as a positive number, and has nan": {"rms_norm_eps": float("nan")},
+    "'rms_norm_eps' as a positive number, and has inf": {"rms_norm_eps": float("inf")},
+    "'rope_theta' as a number above 1, and has 0.5": {"rope_theta": 0.5},
+    "'rope_theta' as a positive number, and has 1000000000000": {"rope_theta": 10**400},
+    "hidden_size of 4098, which 32 heads cannot divide": {"hidden_size": 4098},
+    "heads of 127 channels; rotary embeddings need an even number": {"head_dim": 127},
+    "'num_key_value_heads' as a divisor of the 32 attention heads, and has 5": {"num_key_value_heads": 5},
+    "activation 'gelu'; this architecture has silu": {"hidden_act": "gelu"},
+    "'tie_word_embeddings' as true or false, and has 1": {"tie_word_embeddings": 1},
+    "'eos_token_id' as a token id or a list of them, and has [2, -1]": {"eos_token_id": [2, -1]},
+    "'torch_dtype' as float32, float16 or bfloat16, and has 'int8'": {"torch_dtype": "int8"},
+    "'rope_scaling' as an object, and has [1]": {"rope_scaling": [1]},
+    "RoPE scaling 'dynamic'; known are default, linear, llama3, yarn": {"rope_scaling": {"rope_type": "dynamic"}},
+    "(rope_scaling) should give 'factor' as a positive number, and has None": {"rope_scaling": {"type": "linear"}},
+    "'low_freq_factor' as a number below its high_freq_factor": {"rope_scaling": {**LLAMA3, "low_freq_factor": 4.0}},
+    "'original_max_position_embeddings' as a positive number, and has 'x'": {
+        "rope_scaling": YARN,
+        "original_max_position_embeddings": "x",
+    },
+    "'beta_fast' as a positive number, and has 1e-300": {"rope_scaling": {**YARN, "beta_fast": 1e-300}},
+    "'factors' as 64 positive numbers, one for every two channels": {
+        "rope_scaling": {"rope_type": "factors", "factors": [1.0] * 63}
+    },
+    "'layer_types' as full_attention or sliding_attention for each layer": {
+        "architectures": ["MistralForCausalLM"],
+        "sliding_window": 64,
+        "layer_types": [[]] * 32,
+    },
+    "(quantization_config) should give 'quant_method' as fp8, the one quantized format that is read": {
+        "quantization_config": {"quant_method": "awq"}
+    },
+    "'weight_block_size' as [128, 128], the one block size that is read, and has None": {
+        "quantization_config": {"quant_method": "fp8"}
+    },
+    "'num_local_experts' as a whole number from 1 to 4096": {"architectures": ["MixtralForCausalLM"]},
+    "'num_experts_per_tok' as a whole number from 1 to 4, and has 5": {
+        "architectures": ["MixtralForCausalLM"],
+        "num_local_experts": 4,
+        "num_experts_per_tok": 5,
+    },
+    "'kv_lora_rank' as a whole number": {"architectures": ["DeepseekV3ForCausalLM"]},
+    "'scoring_func' as sigmoid, which this architecture has, and has 'softmax'": {
+        **named_shape("deepseek-v3"),
+        "scoring_func": "softmax",
+    },
+    "'topk_method' as greedy or group_limited_greedy, and has 'noaux_tc'": {
+        **named_shape("deepseek-v2"),
+        "topk_method": "noaux_tc",
+    },
+    "'n_group' as a number of equal groups of the 256 experts, and has 7": {**named_shape("deepseek-v3"), "n_group": 7},
+    "'num_experts_per_tok' as a whole number from 1 to 32, and has 33": {
+        **named_shape("deepseek-v3"),
+        "topk_group": 1,
+        "num_experts_per_tok": 33,
+    },
+    "asks for biases, which no published model": {**named_shape("deepseek-v3"), "attention_bias": True},
+    "'activation_function' as relu or gelu, and has 'tanh'": {**named_shape("opt-125m"), "activation_function": "tanh"},
+    "hidden_size of 768, which 7 heads cannot divide": {**named_shape("opt-125m"), "num_attention_heads": 7},
+    "'sliding_window' as a whole number from 1": {"architectures": ["MistralForCausalLM"], "sliding_window": 0},
+}
+
+
+@pytest.mark.parametrize("sentence", WRONG)
+def test_what_is_wrong_is_said_in_one_sentence(sentence: str) -> None:
+    with pytest.raises(UserError) as error:
+        read(**WRONG[sentence])
+    assert sentence in str(error.value)
+    assert str(error.value).startswith("config.json ") and str(error.value).endswith(".")
+    assert len(str(error.value).splitlines()) == 1
+
+
+def test_values_of_any_size_are_shown_short() -> None:
+    deep: Any = 0
+    for _ in range(900):
+        deep = [deep]
+    for value in (deep, "x" * 100_000, list(range(100_000)), {str(i): i for i in range(1000)}):
+        with pytest.raises(UserError) as error:
+            read(hidden_size=value)
+        assert len(str(error.value)) < 200
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (b"", "is not valid JSON: Expecting value"),
+        (b"{", "is not valid JSON: Expecting property name"),
+        (b"\xff{}", "is not valid JSON: 'utf-8' codec"),
+        (b"[" * 100_000, "is not valid JSON: maximum recursion depth exceeded"),
+        (b'{"x": ' + b"9" * 5000 + b"}", "is not valid JSON: Exceeds the limit"),
+        (b"[1]", "should hold a JSON object, and holds a list"),
+    ],
+)
+def test_files_that_are_no_json_object(text: bytes, sentence: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_bytes(text)
+    with pytest.raises(UserError) as error:
+        read_json(tmp_path / "config.json")
+    assert sentence in str(error.value) and len(str(error.value).splitlines()) == 1
+
+
+def test_files_that_are_not_there(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"cannot be read: No such file or directory\.$"):
+        read_json(tmp_path / "config.json")
