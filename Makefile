@@ -6,6 +6,9 @@ BIN := .venv/bin
 
 demo: .venv/ready
 	$(BIN)/genwright generate "What is the capital of France?" --chat
+	rm -rf build/emoji
+	$(BIN)/genwright images -n 81 --classes 0,1,2,3,4,5,6,7,8 --seed 7 --out build/emoji
+	cp build/emoji/grid.png emoji.png
 
 test: .venv/ready
 	$(BIN)/ruff format --check .

@@ -11,7 +11,7 @@ from genwright.errors import UserError
 VERBS = {
     "generate": "Complete or answer prompts with a text model.",
     "chat": "Talk with a text model.",
-    "images": "Sample, edit and measure images.",
+    "images": "Sample, edit, train and measure images.",
     "convert": "Write a checkpoint in another format.",
     "pull": "List and fetch models.",
     "inspect": "Turn a model repository's script into a recorded, unattended run.",

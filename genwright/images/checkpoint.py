@@ -1,8 +1,16 @@
-"""Reading a UNet: the published .pt files by their own key names, safetensors, or random weights."""
+"""Reading a UNet: the published .pt files by their own key names, safetensors, or random weights; and writing one.
+
+What `genwright images train` writes says its own shape, classes and sampler, in its safetensors header.
+"""
 
 import hashlib
+import json
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,13 +19,26 @@ from genwright.errors import UserError
 from genwright.images.presets import PRESETS
 from genwright.images.unet import UNet, UNetConfig
 
+BOXED = {"emoji": Path(__file__).parent / "emoji"}  # the models that the package brings
+SHARD = 15 * 2**20  # how many bytes of tensors a file of a written model holds at most
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a model's own files say of it: its shape, its classes' names, and how it is best sampled."""
+
+    config: UNetConfig | None = None
+    label_names: tuple[str, ...] = ()
+    sampler: dict[str, Any] = field(default_factory=dict)
+
 
 def load_unet(model: str, config: UNetConfig | None = None) -> UNet:
-    """The UNet of checkpoint file `model`, whose shape is `config`, or of `random:PRESET[,seed=0]`; in float32."""
+    """The UNet of `model` in float32: a checkpoint whose shape is `config` or its own, or `random:PRESET[,seed=0]`."""
     if model.startswith("random:"):
         if config is not None:
             raise UserError(f"{model} takes its shape from its name, not from a preset or flags.")
         return random_unet(model)
+    config = config or describe(model).config
     if config is None:
         raise UserError(
             f"{model} does not say its UNet's shape; name it by a preset ({', '.join(PRESETS)}) "
@@ -25,15 +46,81 @@ def load_unet(model: str, config: UNetConfig | None = None) -> UNet:
         )
     with torch.device("meta"):
         unet = UNet(config)
-    state = read_state(Path(model))
+    state = read_state(locate(model))
     expected = {name: tuple(tensor.shape) for name, tensor in unet.state_dict().items()}
     check_state(model, {name: tuple(tensor.shape) for name, tensor in state.items()}, expected)
     unet.load_state_dict({name: tensor.float() for name, tensor in state.items()}, assign=True)
     return unet.eval().requires_grad_(False)
 
 
+def locate(model: str) -> Path:
+    """The file or folder of a model, which may be one that the package brings."""
+    return BOXED.get(model, Path(model))
+
+
+def describe(model: str) -> Description:
+    """What the model's files say of it; nothing, if they are not of our writing."""
+    path = locate(model)
+    first = next(iter(sorted(path.glob("*.safetensors"))), path) if path.is_dir() else path
+    if model.startswith("random:") or not first.is_file():
+        return Description()
+    with first.open("rb") as file:
+        if file.read(2) == b"PK":
+            return Description()
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(first, framework="pt") as tensors:
+            text = (tensors.metadata() or {}).get("genwright")
+    except SafetensorError:  # read_state tells what is wrong with it
+        return Description()
+    if text is None:
+        return Description()
+    with _described(first):
+        said = json.loads(text)
+        shape: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in said["config"].items()
+        }
+        sampler = {key: tuple(value) if isinstance(value, list) else value for key, value in said["sampler"].items()}
+        return Description(UNetConfig(**shape), tuple(map(str, said["label_names"])), sampler)
+
+
+@contextmanager
+def _described(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise UserError(f"{path} has a description that cannot be understood; it is damaged.") from error
+
+
+def save_unet(folder: Path, unet: UNet, description: Description, dtype: torch.dtype) -> None:
+    """Write `model-I-of-N.safetensors`, every file under 16 MiB."""
+    from safetensors.torch import save_file
+
+    shards: list[dict[str, Tensor]] = [{}]
+    size = 0
+    for name, tensor in unet.state_dict().items():
+        tensor = tensor.detach().to("cpu", dtype).contiguous()
+        if size + tensor.nbytes > SHARD and shards[-1]:
+            shards.append({})
+            size = 0
+        shards[-1][name] = tensor
+        size += tensor.nbytes
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in folder.glob("model-*-of-*.safetensors"):
+        old.unlink()
+    metadata = {"genwright": json.dumps(asdict(description))}
+    for i, shard in enumerate(shards, 1):
+        save_file(shard, folder / f"model-{i}-of-{len(shards)}.safetensors", metadata)
+
+
 def read_state(path: Path) -> dict[str, Tensor]:
-    """A file's tensors by name; never unpickles anything else."""
+    """The tensors of a file, or of a folder's safetensors, by name; never unpickles anything else."""
+    if path.is_dir():
+        files = sorted(path.glob("*.safetensors"))
+        if not files:
+            raise UserError(f"The folder {path} holds no safetensors.")
+        return {name: tensor for file in files for name, tensor in read_state(file).items()}
     if not path.is_file():
         raise UserError(f"There is no checkpoint file {path}.")
     try:

@@ -48,7 +48,7 @@ class SampleFolder:
             if not resume:
                 shutil.rmtree(self.parts, ignore_errors=True)
             self.parts.mkdir(parents=True, exist_ok=True)
-            _replace(self.manifest, lambda path: path.write_text(json.dumps(settings, indent=1) + "\n"))
+            write_whole(self.manifest, lambda path: path.write_text(json.dumps(settings, indent=1) + "\n"))
 
     def done(self) -> set[int]:
         """The numbers of the images that parts hold."""
@@ -63,7 +63,7 @@ class SampleFolder:
         """Keep images first, first + 1, ..."""
         path = self.parts / f"{first:08d}_{len(batch.array)}.npz"
         with self._writing():
-            _replace(path, lambda part: _save(part, batch.array, batch.labels))
+            write_whole(path, lambda part: _save(part, batch.array, batch.labels))
 
     def collect(
         self, run: SampleRun, num_samples: int, size: int, rank: int, world: int, advance: Callable[[int], None]
@@ -104,7 +104,7 @@ class SampleFolder:
             for i, image in enumerate(array if png else []):
                 Image.fromarray(image).save(self.folder / f"{i:06d}.png")
             Image.fromarray(grid(array[:GRID])).save(self.folder / "grid.png")
-            _replace(path, lambda part: _save(part, array, labels))
+            write_whole(path, lambda part: _save(part, array, labels))
             shutil.rmtree(self.parts, ignore_errors=True)
         return path
 
@@ -135,8 +135,8 @@ def _save(path: Path, array: np.ndarray, labels: np.ndarray | None) -> None:
         np.savez(file, *(a for a in (array, labels) if a is not None))
 
 
-def _replace(path: Path, write: Callable[[Path], object]) -> None:
-    # A reader, or a run that goes on after a crash, sees the whole file or none.
+def write_whole(path: Path, write: Callable[[Path], object]) -> None:
+    """Let `write` make the file, so that a reader, or a run that goes on after a crash, sees all of it or none."""
     part = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
         write(part)

@@ -13,14 +13,14 @@ from torch import Tensor
 
 from genwright.errors import UserError
 from genwright.images import schedules, seeds
-from genwright.images.checkpoint import load_unet
+from genwright.images.checkpoint import Description, describe, load_unet
 from genwright.images.denoiser import Denoiser
 from genwright.images.editing import edited, task_projection
 from genwright.images.presets import unet_config
 from genwright.images.runner import Runner
 from genwright.images.samplers import SAMPLERS, Callback, Churn, Denoise
 from genwright.images.seeds import Noise
-from genwright.images.unet import UNetConfig
+from genwright.images.unet import UNet, UNetConfig
 
 CONSISTENCY_SAMPLERS = ("onestep", "multistep")
 SCHEDULES = ("karras", "exponential", "vp")
@@ -98,11 +98,15 @@ class ImageBatch:
 
 
 class ImageModel:
-    """A UNet ready to sample: a checkpoint file with `preset` or `config`, or `random:PRESET[,seed=0]`."""
+    """A UNet ready to sample.
+
+    `model` is "emoji" (the one in the box), what `images train` wrote, another checkpoint with `preset` or `config`,
+    `random:PRESET[,seed=0]`, or a UNet with its description.
+    """
 
     def __init__(
         self,
-        model: str,
+        model: str | tuple[UNet, Description] = "emoji",
         *,
         preset: str | None = None,
         config: UNetConfig | None = None,
@@ -119,7 +123,10 @@ class ImageModel:
         if micro_batch is not None and micro_batch < 1:
             raise UserError(f"A micro-batch holds one image or more, not {micro_batch}.")
         self.dtype = dtype
-        unet = load_unet(model, config or unet_config(preset))
+        if isinstance(model, str):
+            unet, self.description = load_unet(model, config or unet_config(preset)), describe(model)
+        else:
+            unet, self.description = model
         self.config = unet.config
         # As large as a GPU needs to be busy; a power of two, at most as many pixels as 256 images of 64 x 64 have.
         usual = max(1, min(64, 2**20 // self.config.image_size**2)) if on_gpu else 4
@@ -136,12 +143,11 @@ class ImageModel:
         callback: Callback | None = None,
         **settings: Any,
     ) -> ImageBatch:
-        """Images 0 to num_samples - 1 of `seed`; `settings` are SamplerSettings' fields, None for a default.
+        """Images 0 to num_samples - 1 of `seed`; `settings` are SamplerSettings' fields, None for the model's default.
 
         An image depends on the seed and its number alone, not on num_samples or batch_size (generator "hash").
         """
-        given = {name: value for name, value in settings.items() if value is not None}
-        run = SampleRun(self, SamplerSettings(**given), num_samples, seed, classes, generator)
+        run = SampleRun(self, sampler_settings(self.description, **settings), num_samples, seed, classes, generator)
         return run.all(num_samples, check_batch_size(batch_size), callback)
 
     def edit(
@@ -233,6 +239,12 @@ class SampleRun:
         if stream is None:
             return Noise(lambda draw: seeds.hash_normal(self.seed, indices, draw, self.shape))
         return Noise(lambda draw: stream.randn(len(indices), *self.shape), stateful=True)
+
+
+def sampler_settings(description: Description, **settings: Any) -> SamplerSettings:
+    """The settings; what is None comes from the model's own sampler, if no other is asked for, else is as usual."""
+    own = description.sampler if settings.get("sampler") is None else {}
+    return SamplerSettings(**own | {name: value for name, value in settings.items() if value is not None})
 
 
 def to_uint8(x: Tensor) -> np.ndarray:

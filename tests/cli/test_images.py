@@ -58,6 +58,53 @@ def test_sample_is_the_bare_command_and_knows_when_it_is_done(images, model, tmp
     assert code == 1 and "holds samples of another run" in error
 
 
+def test_train_then_sample(images, tmp_path, monkeypatch):
+    monkeypatch.setattr("genwright.images.train.GRID", 4)
+    rng = np.random.default_rng(0)
+    pixels = rng.integers(0, 256, (24, 8, 8, 3), dtype=np.uint8)
+    np.savez(tmp_path / "data.npz", images=pixels, labels=np.arange(24) % 2, label_names=["even", "odd"])
+    shape = ["--num-channels", 32, "--num-res-blocks", 1, "--channel-mult", "1", "--attention-resolutions", 8]
+    steps = ["--steps", 6, "--batch-size", 4, "--grid-every", 3, "--save-every", 2, "--device", "cpu", "--json"]
+    arguments = ["train", "data.npz", *shape, *steps, "--hold-out", 0]
+    code, out, error = images(*arguments, "--method", "edm", "--out", "edm")
+    assert code == 0, error
+    assert {path.name for path in (tmp_path / "edm").iterdir()} >= {"step_000003.png", "grid.png", "loss.png", "model"}
+    # Asked for again, a finished run has nothing left to train.
+    assert json.loads(images(*arguments, "--method", "edm", "--out", "edm")[1])["loss"] == json.loads(out)["loss"]
+    code, _, error = images(*arguments, "--method", "edm", "--lr", 0.1, "--out", "edm")
+    assert code == 1 and "holds another run, whose lr is 0.0001 and not 0.1" in error
+    for method in ("consistency", "distill", "progdist"):
+        start = ["--init", "edm/model"] if method == "consistency" else ["--teacher", "edm/model"]
+        code, out, error = images(*arguments, "--method", method, *start, "--start-scales", 2, "--out", method)
+        assert code == 0, error
+        code, out, error = images(
+            f"{method}/model", "-n", 2, "--classes", "odd", "--out", f"{method}-samples", "--json"
+        )
+        assert code == 0, error
+        with np.load(tmp_path / json.loads(out)["samples"]) as file:
+            assert file["arr_1"].tolist() == [1, 1]
+
+
+def test_two_ranks_train_as_one_that_accumulates(images, tmp_path):
+    np.savez(tmp_path / "data.npz", images=np.random.default_rng(0).integers(0, 256, (8, 8, 8, 3), dtype=np.uint8))
+    arguments = ["train", tmp_path / "data.npz", "--num-channels", 32, "--num-res-blocks", 1, "--channel-mult", "1"]
+    arguments += ["--steps", 3, "--batch-size", 4, "--hold-out", 0, "--device", "cpu", "--attention-resolutions", 8]
+    arguments += ["--method", "consistency"]
+    arguments = [*map(str, arguments)]
+    assert images(*arguments, "--accumulate", 2, "--out", "alone")[0] == 0
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = [*launcher, "-m", "genwright", "images", *arguments, "--out", tmp_path / "both"]
+    both = subprocess.run(
+        command, capture_output=True, text=True, timeout=300, env=os.environ | {"OMP_NUM_THREADS": "1"}
+    )
+    assert both.returncode == 0, both.stderr
+    alone, both = (
+        torch.load(tmp_path / name / "checkpoint.pt", weights_only=True)["unet"] for name in ("alone", "both")
+    )
+    for name in alone:
+        torch.testing.assert_close(alone[name], both[name], rtol=1e-4, atol=1e-6)
+
+
 def test_two_ranks_write_the_bytes_of_one(images, model, tmp_path):
     arguments = ["sample", str(model), *map(str, FLAGS), "-n", "18", "--sampler", "onestep", "--seed", "7"]
     arguments += ["--device", "cpu"]
@@ -104,7 +151,8 @@ def test_metrics_and_search(images, model, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "Name a MODEL"),
+        (["missing"], "does not say its UNet's shape"),
+        (["--classes", "Flags,Cars"], "no class 'Cars'; this model's are Activities"),
         (["missing.pt", "--preset", "imagenet64"], "no checkpoint file missing.pt"),
         (["random:imagenet64", "--sampler", "magic"], "no sampler 'magic'"),
         (["random:imagenet64", "--sampler", "multistep", "--ts", "0,39,22"], "ts must rise"),

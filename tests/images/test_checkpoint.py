@@ -5,6 +5,7 @@ import torch
 from safetensors.torch import save_file
 
 from genwright.errors import UserError
+from genwright.images import checkpoint
 from genwright.images.checkpoint import draw_weights, load_unet, random_unet
 
 from .conftest import TINY
@@ -73,3 +74,21 @@ def test_damaged_and_foreign_files_are_one_sentence(tiny_file, tmp_path, capsys)
 def test_wrong_random_models_are_one_sentence(model, words):
     with pytest.raises(UserError, match=words):
         random_unet(model)
+
+
+def test_written_models_say_what_they_are(tmp_path, monkeypatch):
+    unet = checkpoint.draw_weights(TINY, seed=0)
+    said = checkpoint.Description(TINY, ("a", "b"), {"sampler": "multistep", "steps": 40, "ts": (0, 24, 39)})
+    monkeypatch.setattr(checkpoint, "SHARD", 2**18)
+    checkpoint.save_unet(tmp_path, unet, said, torch.float32)
+    files = sorted(tmp_path.glob("*.safetensors"))
+    assert len(files) > 2 and checkpoint.describe(str(tmp_path)) == said
+    loaded = checkpoint.load_unet(str(tmp_path))
+    assert loaded.config == TINY
+    assert all(torch.equal(a, b) for a, b in zip(loaded.parameters(), unet.parameters(), strict=True))
+    files[1].unlink()
+    with pytest.raises(UserError, match="lacks"):
+        checkpoint.load_unet(str(tmp_path))
+    save_file({"x": torch.zeros(1)}, tmp_path / "odd.safetensors", {"genwright": '{"config": {"colour": 1}}'})
+    with pytest.raises(UserError, match="description that cannot be understood"):
+        checkpoint.describe(str(tmp_path / "odd.safetensors"))

@@ -1,0 +1,27 @@
+"""`genwright images`: sample, edit, train, measure, and search multistep points; bare, it samples."""
+
+from collections.abc import Callable
+
+from genwright.cli.app import new_app
+from genwright.cli.images.edit import edit
+from genwright.cli.images.measure import metrics, search
+from genwright.cli.images.sample import sample
+from genwright.cli.images.train import train
+
+commands = new_app(help="Sample images, edit them, train models of them, and measure them.", no_args_is_help=False)
+COMMANDS: dict[str, Callable[..., None]] = {
+    "sample": sample,
+    "edit": edit,
+    "train": train,
+    "search": search,
+    "metrics": metrics,
+}
+for command in COMMANDS.values():
+    commands.command()(command)
+
+
+def app(arguments: list[str], prog_name: str) -> None:
+    """Run a subcommand; without one's name, `sample`."""
+    if not arguments or arguments[0] not in (*COMMANDS, "--help", "-h"):
+        arguments = ["sample", *arguments]
+    commands(arguments, prog_name=prog_name)

@@ -1,0 +1,186 @@
+"""`genwright images sample`."""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from genwright.cli.images.options import (
+    BatchSize,
+    Classes,
+    Device,
+    Dtype,
+    Flag,
+    ImageSize,
+    Json,
+    MicroBatch,
+    Model,
+    NumSamples,
+    Out,
+    Png,
+    Preset,
+    Seed,
+    Switch,
+    TextFlag,
+    Ts,
+    decimals,
+    labels,
+    numbers,
+    ranks,
+    say,
+)
+from genwright.errors import UserError
+
+
+def sample(
+    model: Model = "emoji",
+    preset: Preset = None,
+    image_size: ImageSize = None,
+    num_channels: Flag = None,
+    num_res_blocks: Flag = None,
+    channel_mult: TextFlag = None,
+    attention_resolutions: TextFlag = None,
+    num_heads: Flag = None,
+    num_heads_upsample: Flag = None,
+    num_head_channels: Flag = None,
+    class_cond: Switch = None,
+    use_scale_shift_norm: Switch = None,
+    resblock_updown: Switch = None,
+    training_mode: Annotated[
+        str | None,
+        typer.Option(help="How the model was trained; edm, progdist or consistency...; else by the sampler."),
+    ] = None,
+    num_samples: NumSamples = 64,
+    batch_size: BatchSize = None,
+    micro_batch: MicroBatch = None,
+    sampler: Annotated[
+        str | None, typer.Option(help="heun, euler, dpm, ancestral, dpmpp-2m, onestep, multistep or progdist.")
+    ] = None,
+    steps: Annotated[int | None, typer.Option(help="Steps, or the levels that ts counts in.")] = None,
+    ts: Ts = None,
+    schedule: Annotated[str, typer.Option(help="karras, exponential or vp.")] = "karras",
+    sigma_min: Annotated[float, typer.Option(help="The lowest noise level.")] = 0.002,
+    sigma_max: Annotated[float, typer.Option(help="The highest noise level.")] = 80.0,
+    rho: Annotated[float, typer.Option(help="The Karras schedule's exponent.")] = 7.0,
+    s_churn: Annotated[float, typer.Option(help="Noise added on the way (heun, dpm).")] = 0.0,
+    s_tmin: Annotated[float, typer.Option(help="The lowest level at which it is.")] = 0.0,
+    s_tmax: Annotated[float, typer.Option(help="The highest.")] = float("inf"),
+    s_noise: Annotated[float, typer.Option(help="Its scale.")] = 1.0,
+    clip_denoised: Annotated[bool, typer.Option(help="Keep every estimate within the range of images.")] = True,
+    seed: Seed = None,
+    generator: Annotated[
+        str, typer.Option(help="hash, or one of the original's: determ, determ-indiv, dummy.")
+    ] = "hash",
+    classes: Classes = None,
+    out: Out = Path("samples"),
+    png: Png = False,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    json_output: Json = False,
+) -> None:
+    """Sample images into an .npz that evaluators read, and a grid.png.
+
+    A stopped run goes on where it was when it is asked for again. torchrun spreads it over several GPUs.
+    """
+    from genwright.images import output
+    from genwright.images.checkpoint import describe, locate
+    from genwright.images.pipeline import ImageModel, SampleRun, check_batch_size, sampler_settings
+    from genwright.images.presets import unet_config
+
+    description = describe(model)
+    settings = sampler_settings(
+        description,
+        sampler=sampler,
+        steps=steps,
+        ts=numbers(ts, "--ts"),
+        schedule=schedule,
+        sigma_min=sigma_min,
+        sigma_max=sigma_max,
+        rho=rho,
+        s_churn=s_churn,
+        s_tmin=s_tmin,
+        s_tmax=s_tmax,
+        s_noise=s_noise,
+        clip_denoised=clip_denoised,
+        consistency=_consistency(training_mode),
+    )
+    config = unet_config(
+        preset,
+        image_size=image_size,
+        num_channels=num_channels,
+        num_res_blocks=num_res_blocks,
+        channel_mult=decimals(channel_mult, "--channel-mult"),
+        attention_resolutions=numbers(attention_resolutions, "--attention-resolutions"),
+        num_heads=num_heads,
+        num_heads_upsample=num_heads_upsample,
+        num_head_channels=num_head_channels,
+        class_cond=class_cond,
+        use_scale_shift_norm=use_scale_shift_norm,
+        resblock_updown=resblock_updown,
+    )
+    folder = output.SampleFolder(out)
+    found = folder.settings() or {}
+    with ranks(device) as (rank, world, device, barrier):
+        if seed is None:
+            seed = found.get("seed")
+        if seed is None and world > 1:
+            raise UserError("Several ranks need a --seed, so that all of them draw from the same.")
+        image_model = ImageModel(model, config=config, device=device, dtype=dtype, micro_batch=micro_batch)
+        size = check_batch_size(batch_size) or image_model.runner.micro_batch
+        asked_labels = labels(classes, description.label_names)
+        run = SampleRun(image_model, settings, num_samples, seed, asked_labels, generator, rank, world)
+        asked = asdict(settings) | {"seed": run.seed, "classes": asked_labels, "generator": generator}
+        asked |= {"num_samples": num_samples, "model": model, "config": asdict(image_model.config)}
+        asked |= {"model time": locate(model).stat().st_mtime if locate(model).exists() else None}
+        asked |= {"device": image_model.device.type, "dtype": image_model.dtype}
+        asked |= {"micro_batch": image_model.runner.micro_batch}
+        asked = json.loads(json.dumps(asked))  # as it is read back
+        pixels = image_model.config.image_size
+        path = folder.result((num_samples, pixels, pixels, 3))
+        if found == asked and path.is_file():
+            if rank == 0:
+                say(f"{path} is already complete.", {"samples": str(path), "seed": run.seed}, json_output)
+            return
+        if rank == 0:
+            folder.open(asked, resume=generator == "hash")
+        barrier()
+        started = time.perf_counter()
+        with _progress(num_samples, show=rank == 0) as advance:
+            made = folder.collect(run, num_samples, size, rank, world, advance)
+        seconds = time.perf_counter() - started
+        barrier()
+        if rank == 0:
+            folder.finish(*folder.merge(num_samples), png)
+            rate = made * world / seconds
+            say(
+                f"{num_samples} images of seed {run.seed} in {seconds:.1f} s ({rate:.2f} images/s): {path}",
+                {"samples": str(path), "seed": run.seed, "seconds": seconds, "images_per_s": rate},
+                json_output,
+            )
+        barrier()
+
+
+def _consistency(training_mode: str | None) -> bool | None:
+    if training_mode is None:
+        return None
+    modes = ("edm", "progdist", "consistency", "consistency_distillation", "consistency_training")
+    if training_mode not in modes:
+        raise UserError(f"There is no training mode {training_mode!r}; choose one of {', '.join(modes)}.")
+    return training_mode.startswith("consistency")
+
+
+@contextmanager
+def _progress(total: int, show: bool) -> Iterator[Callable[[int], None]]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.speed:.1f} images/s"), TimeRemainingColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not show or not console.is_terminal) as progress:
+        task = progress.add_task("images", total=total)
+        yield lambda count: progress.update(task, advance=count)

@@ -1,0 +1,133 @@
+"""`genwright images train`."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from genwright.cli.images.options import Device, Flag, ImageSize, Json, Switch, TextFlag, decimals, numbers, ranks, say
+from genwright.cli.progress import bar
+
+
+def train(
+    data: Annotated[
+        Path, typer.Argument(help="An .npz (images, labels, names), or a folder, a class per subfolder or name prefix.")
+    ],
+    method: Annotated[str, typer.Option(help="edm, consistency, distill or progdist.")] = "edm",
+    out: Annotated[Path, typer.Option(help="The run's folder; a stopped run goes on there.")] = Path("training"),
+    init: Annotated[str | None, typer.Option(help="A model whose weights are the start.")] = None,
+    teacher: Annotated[str | None, typer.Option(help="The model that distill and progdist learn from.")] = None,
+    image_size: ImageSize = None,
+    num_channels: Flag = None,
+    num_res_blocks: Flag = None,
+    channel_mult: TextFlag = None,
+    attention_resolutions: TextFlag = None,
+    num_heads: Flag = None,
+    num_head_channels: Flag = None,
+    use_scale_shift_norm: Switch = None,
+    resblock_updown: Switch = None,
+    dropout: Annotated[float, typer.Option(help="The share of activations dropped.")] = 0.0,
+    steps: Annotated[int, typer.Option(help="How many steps of the optimizer.")] = 10_000,
+    batch_size: Annotated[int, typer.Option(help="Images per step, over all ranks.")] = 256,
+    accumulate: Annotated[int, typer.Option(help="Micro-batches per step and rank.")] = 1,
+    lr: Annotated[float, typer.Option(help="AdamW's learning rate.")] = 1e-4,
+    warmup: Annotated[int, typer.Option(help="Steps over which the learning rate rises.")] = 0,
+    anneal: Annotated[float, typer.Option(help="The last share of steps, over which it falls to 0.")] = 0.0,
+    weight_decay: Annotated[float, typer.Option(help="AdamW's.")] = 0.0,
+    ema: Annotated[float, typer.Option(help="The decay of the average of weights that is the model.")] = 0.999,
+    dtype: Annotated[str, typer.Option(help="float32, or float16 or bfloat16 for mixed precision.")] = "float32",
+    schedule: Annotated[str, typer.Option(help="For consistency: ect, or the original's adaptive.")] = "ect",
+    first_stage: Annotated[int, typer.Option(help="ect: the stage to begin with; each halves the gaps.")] = 0,
+    stages: Annotated[int, typer.Option(help="ect: how many there are.")] = 8,
+    start_scales: Annotated[int | None, typer.Option(help="Noise levels at the start; progdist: steps.")] = None,
+    end_scales: Annotated[int, typer.Option(help="adaptive: noise levels at the end.")] = 150,
+    start_ema: Annotated[float, typer.Option(help="The target's decay (adaptive: at the start).")] = 0.95,
+    loss_norm: Annotated[str | None, typer.Option(help="l1, l2, l2-32, pseudo-huber or lpips.")] = None,
+    lpips: Annotated[Path | None, typer.Option(help="Weights for lpips: VGG-16's and its heads'.")] = None,
+    weighting: Annotated[str | None, typer.Option(help="karras, snr, snr+1, truncated-snr or uniform.")] = None,
+    p_mean: Annotated[float | None, typer.Option(help="edm, ect: the mean of ln sigma.")] = None,
+    p_std: Annotated[float | None, typer.Option(help="edm, ect: its standard deviation.")] = None,
+    hold_out: Annotated[float, typer.Option(help="The share of names held out to judge by; 0: none.")] = 0.1,
+    balance: Annotated[float, typer.Option(help="Images are drawn by 1 / their class's count to this power.")] = 0.5,
+    mirror: Annotated[str | None, typer.Option(help="Class names, by commas, to mirror at random; or all.")] = None,
+    seed: Annotated[int, typer.Option(help="All that is drawn comes from it.")] = 0,
+    save_every: Annotated[int, typer.Option(help="Steps between checkpoints.")] = 1000,
+    grid_every: Annotated[int, typer.Option(help="Steps between grids of samples.")] = 1000,
+    save_dtype: Annotated[str, typer.Option(help="What the model's weights are written as.")] = "float16",
+    compile_unet: Annotated[bool, typer.Option("--compile", help="Compile the UNet; worth it on a GPU.")] = False,
+    device: Device = "auto",
+    json_output: Json = False,
+) -> None:
+    """Train a model of images. torchrun spreads it over several GPUs; a stopped run goes on when asked for again."""
+    from genwright.errors import UserError
+    from genwright.images.pipeline import DTYPES, pick_device
+    from genwright.images.train import RunSettings, TrainRun
+    from genwright.images.training import TrainSettings
+    from genwright.images.unet import UNetConfig
+
+    settings = TrainSettings(
+        method=method,
+        steps=steps,
+        batch_size=batch_size,
+        accumulate=accumulate,
+        lr=lr,
+        warmup=warmup,
+        anneal=anneal,
+        weight_decay=weight_decay,
+        ema=ema,
+        dtype=dtype,
+        schedule=schedule,
+        first_stage=first_stage,
+        stages=stages,
+        start_scales=start_scales,
+        end_scales=end_scales,
+        start_ema=start_ema,
+        loss_norm=loss_norm,
+        weighting=weighting,
+        p_mean=p_mean,
+        p_std=p_std,
+        seed=seed,
+    )
+    if save_dtype not in DTYPES:
+        raise UserError(f"There is no dtype {save_dtype!r}; choose one of {', '.join(DTYPES)}.")
+    if not 0 <= hold_out < 1 or min(save_every, grid_every) < 1:
+        raise UserError("--hold-out is a share below 1; --save-every and --grid-every are 1 or more.")
+    flags = {
+        "num_channels": num_channels,
+        "num_res_blocks": num_res_blocks,
+        "channel_mult": decimals(channel_mult, "--channel-mult"),
+        "attention_resolutions": numbers(attention_resolutions, "--attention-resolutions"),
+        "num_heads": num_heads,
+        "num_head_channels": num_head_channels,
+        "use_scale_shift_norm": use_scale_shift_norm,
+        "resblock_updown": resblock_updown,
+        "dropout": dropout,
+    }
+    given = {name: value for name, value in flags.items() if value is not None}
+
+    def shape(size: int, num_classes: int | None) -> UNetConfig:
+        return replace(UNetConfig(image_size=size, num_classes=num_classes), **given)  # type: ignore[arg-type]
+
+    run = RunSettings(
+        data=data,
+        out=out,
+        image_size=image_size,
+        hold_out=hold_out,
+        balance=balance,
+        mirror=tuple(mirror.split(",")) if mirror else (),
+        init=init,
+        teacher=teacher,
+        lpips=lpips,
+        save_every=save_every,
+        grid_every=grid_every,
+        save_dtype=DTYPES[save_dtype],
+    )
+    backend = "nccl" if pick_device(device).type == "cuda" else "gloo"
+    with ranks(device, backend) as (rank, world, device, _):
+        training = TrainRun(run, settings, shape, pick_device(device), rank=rank, world=world, compiled=compile_unet)
+        with bar("steps") as advance:
+            result = training(advance)
+    if rank == 0:
+        said = ", ".join(f"{name} {value:.4g}" for name, value in result.items())
+        say(f"{out / 'model'}: {said}", {"model": str(out / "model")} | result, json_output)

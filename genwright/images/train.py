@@ -1,0 +1,189 @@
+"""A training run and its folder: checkpoint.pt to go on from, grids, the loss curve, the model and its metrics."""
+
+import copy
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from genwright.errors import UserError
+from genwright.images.checkpoint import Description, describe, load_unet, save_unet
+from genwright.images.data import Batches, TrainingImages, read_data
+from genwright.images.judge import assess, train_judge
+from genwright.images.lpips import Lpips
+from genwright.images.output import grid, write_whole
+from genwright.images.pipeline import ImageModel
+from genwright.images.training import Trainer, TrainSettings, new_unet
+from genwright.images.unet import UNetConfig
+
+# Levels 0, 24 and 39 of 40 are sigma 80, 0.82 and 0.002: easy consistency tuning's two steps.
+TWO_STEPS: dict[str, Any] = {"sampler": "multistep", "steps": 40, "ts": (0, 24, 39)}
+ONE_STEP: dict[str, Any] = {"sampler": "onestep"}
+GRID = 90  # images
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """What a run is besides its training: its data, where it starts, and what it writes."""
+
+    data: Path
+    out: Path
+    image_size: int | None = None
+    hold_out: float = 0.1
+    balance: float = 0.5
+    mirror: tuple[str, ...] = ()
+    init: str | None = None
+    teacher: str | None = None
+    lpips: Path | None = None
+    save_every: int = 1000
+    grid_every: int = 1000
+    save_dtype: torch.dtype = torch.float16
+
+
+class TrainRun:
+    """Training into a folder, from the start or from where the folder's own run was."""
+
+    def __init__(
+        self,
+        run: RunSettings,
+        settings: TrainSettings,
+        shape: Callable[[int, int | None], UNetConfig],
+        device: torch.device,
+        *,
+        rank: int = 0,
+        world: int = 1,
+        compiled: bool = False,
+    ):
+        self.run, self.settings, self.device, self.rank = run, settings, device, rank
+        data = read_data(run.data, run.image_size)
+        self.train: TrainingImages = data
+        self.held: TrainingImages | None = None
+        if run.hold_out and data.labels is not None:
+            self.train, self.held = data.split(run.hold_out)
+        config = shape(data.images.shape[1], data.num_classes)
+        start, teacher = run.init or run.teacher, None
+        if run.teacher is not None:
+            teacher = load_unet(run.teacher, describe(run.teacher).config or config)
+        if start is None:
+            unet = new_unet(config, settings.seed)
+        else:
+            unet = load_unet(start, replace(describe(start).config or config, dropout=config.dropout))
+        if unet.config.num_classes != data.num_classes or unet.config.image_size != data.images.shape[1]:
+            raise UserError(f"{start} is a model of other classes or another image size than {run.data} has.")
+        self.description = Description(unet.config, data.label_names, default_sampler(settings))
+        batches = Batches(self.train, device, run.balance, run.mirror)
+        lpips = None if run.lpips is None else Lpips.load(run.lpips, device)
+        self.trainer = Trainer(
+            settings, unet, batches, teacher=teacher, lpips=lpips, rank=rank, world=world, compiled=compiled
+        )
+        try:
+            run.out.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"{run.out} cannot be the run's folder: {error.strerror or error}.") from error
+        self.checkpoint = run.out / "checkpoint.pt"
+        self._resume()
+
+    def _resume(self) -> None:
+        asked = json.loads(json.dumps(asdict(self.settings) | {"config": asdict(self.trainer.unet.config)}))
+        self.asked = asked | {"images": len(self.train)}
+        if not self.checkpoint.is_file():
+            return
+        try:
+            state = torch.load(self.checkpoint, map_location=self.device, weights_only=True)
+            found = json.loads(state["asked"])
+        except Exception as error:  # a damaged file can fail anywhere in its parser
+            raise UserError(f"{self.checkpoint} cannot be read; delete it or choose another --out.") from error
+        for key, value in self.asked.items():
+            if found.get(key) != value:
+                raise UserError(
+                    f"{self.run.out} holds another run, whose {key} is {found.get(key)!r} and not {value!r}; "
+                    "choose another --out."
+                )
+        self.trainer.load_state_dict(state)
+
+    def __call__(self, advance: Callable[[int, int], None]) -> dict[str, Any]:
+        """Train to the end, and return the metrics."""
+        started = time.perf_counter()
+
+        def after_step(trainer: Trainer) -> None:
+            advance(trainer.step, self.settings.steps)
+            if self.rank == 0 and trainer.step % self.run.save_every == 0:
+                self.save()
+            if self.rank == 0 and trainer.step % self.run.grid_every == 0:
+                self.picture(f"step_{trainer.step:06d}")
+
+        self.trainer.run(self.settings.steps, after_step)
+        if self.rank:
+            return {}
+        self.save()
+        seconds = time.perf_counter() - started
+        save_unet(self.run.out / "model", self.trainer.ema, self.description, self.run.save_dtype)
+        self.curve()
+        self.picture("grid")
+        result = {"steps": self.settings.steps, "seconds": round(seconds, 1), "loss": self.trainer.history[-1][1]}
+        if self.held is not None:
+            result |= measure(self.model(), self.train, self.held, self.settings.method)
+        write_whole(self.run.out / "metrics.json", lambda path: path.write_text(json.dumps(result, indent=1) + "\n"))
+        return result
+
+    def save(self) -> None:
+        state = self.trainer.state_dict() | {"asked": json.dumps(self.asked)}
+        write_whole(self.checkpoint, lambda path: torch.save(state, path))
+
+    def model(self) -> ImageModel:
+        """The averaged weights as they are now, ready to sample."""
+        unet = copy.deepcopy(self.trainer.ema)
+        return ImageModel((unet, self.description), device=str(self.device))
+
+    def picture(self, name: str) -> None:
+        """A grid of samples of every class in turn, and one of one-step samples where the model can do that."""
+        from PIL import Image
+
+        classes = list(range(len(self.description.label_names))) or None
+        ways = [self.description.sampler]
+        if self.settings.method in ("consistency", "distill"):
+            ways.append(ONE_STEP)
+        model = self.model()
+        for i, way in enumerate(ways):
+            images = Image.fromarray(grid(model.sample(GRID, seed=0, classes=classes, **way).array))
+            write_whole(self.run.out / f"{name}{'_one_step' * i}.png", partial(images.save, format="png"))
+
+    def curve(self) -> None:
+        """The loss over the steps, as loss.png."""
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(7, 4), layout="constrained")
+        axes = figure.add_subplot(
+            xlabel="step", ylabel=f"{self.settings.method} loss ({self.settings.norm})", yscale="log"
+        )
+        axes.plot(*zip(*self.trainer.history, strict=True))
+        write_whole(self.run.out / "loss.png", lambda path: figure.savefig(path, format="png"))
+
+
+def default_sampler(settings: TrainSettings) -> dict[str, Any]:
+    """How a model trained like this is best sampled."""
+    if settings.method == "edm":
+        return {"sampler": "heun", "steps": 18}
+    if settings.method == "progdist":
+        return {"sampler": "progdist", "steps": 1}
+    return TWO_STEPS
+
+
+def measure(model: ImageModel, train: TrainingImages, held: TrainingImages, method: str) -> dict[str, float]:
+    """Train a judge on the training images and let it assess the model's samples."""
+    ways = {"two_steps": TWO_STEPS, "one_step": ONE_STEP}
+    if method not in ("consistency", "distill"):
+        ways = {"own_sampler": model.description.sampler}
+
+    def sample(way: dict[str, Any], labels: np.ndarray, seed: int) -> np.ndarray:
+        return model.sample(len(labels), seed=seed, classes=labels.tolist(), **way).array
+
+    return assess(
+        train_judge(train, model.device), train, held, {name: partial(sample, way) for name, way in ways.items()}
+    )

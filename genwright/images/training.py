@@ -1,0 +1,309 @@
+"""Training a UNet: one loop for EDM, consistency training, consistency distillation and progressive distillation.
+
+What step k draws comes from hash(seed, k, micro-batch) alone, so a resumed run goes on exactly as it would have, and
+several ranks train as one that accumulates as many micro-batches.
+"""
+
+import copy
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim.swa_utils import get_ema_multi_avg_fn
+
+from genwright.errors import UserError
+from genwright.images import curriculum, losses
+from genwright.images.data import Batches
+from genwright.images.denoiser import Denoiser, loss_weight
+from genwright.images.pipeline import DTYPES
+from genwright.images.unet import AttentionBlock, ResBlock, UNet, UNetConfig
+
+METHODS = ("edm", "consistency", "distill", "progdist")
+SCHEDULES = ("adaptive", "ect")
+LOG_EVERY = 50
+
+
+@dataclass(frozen=True)
+class TrainSettings:
+    """How a model is trained; checks itself. None is the method's own default."""
+
+    method: str = "edm"
+    steps: int = 10_000
+    batch_size: int = 256
+    accumulate: int = 1
+    lr: float = 1e-4
+    warmup: int = 0
+    anneal: float = 0.0
+    weight_decay: float = 0.0
+    ema: float = 0.999
+    dtype: str = "float32"
+    schedule: str = "ect"
+    first_stage: int = 0
+    stages: int = 8
+    start_scales: int | None = None
+    end_scales: int = 150
+    start_ema: float = 0.95
+    loss_norm: str | None = None
+    weighting: str | None = None
+    p_mean: float | None = None
+    p_std: float | None = None
+    sigma_min: float = 0.002
+    sigma_max: float = 80.0
+    rho: float = 7.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, choices in (("method", METHODS), ("schedule", SCHEDULES), ("dtype", tuple(DTYPES))):
+            if getattr(self, name) not in choices:
+                raise UserError(f"There is no {name} {getattr(self, name)!r}; choose one of {', '.join(choices)}.")
+        for name in ("steps", "batch_size", "accumulate", "stages"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{name} must be 1 or more, not {getattr(self, name)}.")
+        if not self.lr > 0 or not 0 <= self.ema < 1 or not 0 <= self.anneal <= 1 or self.warmup < 0:
+            raise UserError("lr must be positive, ema in [0, 1), anneal in [0, 1] and warmup 0 or more.")
+        if not 0 <= self.first_stage < self.stages:
+            raise UserError(f"first_stage must be one of the stages, 0 to {self.stages - 1}, not {self.first_stage}.")
+        if not 0 < self.sigma_min < self.sigma_max or not self.rho > 0:
+            raise UserError("sigma_min and sigma_max must rise from above 0, and rho be positive.")
+        if self.method == "progdist":
+            curriculum.halving(0, self.steps, self.scales)
+
+    @property
+    def tuning(self) -> bool:
+        """Whether this is easy consistency tuning."""
+        return self.method == "consistency" and self.schedule == "ect"
+
+    @property
+    def scales(self) -> int:
+        """The noise levels (progdist: the steps) that training begins with; the original's, where none are given."""
+        return self.start_scales or {"consistency": 2, "distill": 40}.get(self.method, 64)
+
+    @property
+    def norm(self) -> str:
+        return self.loss_norm or ("pseudo-huber" if self.tuning else "l2")
+
+    @property
+    def weight(self) -> str:
+        return self.weighting or {"edm": "karras", "progdist": "truncated-snr"}.get(self.method, "uniform")
+
+    @property
+    def levels(self) -> tuple[float, float]:
+        """Mean and standard deviation of ln sigma: EDM's, or easy consistency tuning's."""
+        mean, std = (-1.1, 2.0) if self.tuning else (-1.2, 1.2)
+        return mean if self.p_mean is None else self.p_mean, std if self.p_std is None else self.p_std
+
+    def lr_at(self, step: int) -> float:
+        """Linear up over `warmup` steps, and down to 0 over the last `anneal` of them (progdist: of every stage)."""
+        length = self.steps
+        if self.method == "progdist":
+            length = curriculum.halving(step, self.steps, self.scales)[1]
+            step %= length
+        up = min(1.0, (step + 1) / (self.warmup + 1))
+        down = min(1.0, (length - step) / (self.anneal * length)) if self.anneal else 1.0
+        return self.lr * up * down
+
+
+class Trainer:
+    """The weights that train, their average (`ema`), the optimizer, and the steps they have taken."""
+
+    def __init__(
+        self,
+        settings: TrainSettings,
+        unet: UNet,
+        batches: Batches,
+        *,
+        teacher: UNet | None = None,
+        lpips: losses.Norm | None = None,
+        rank: int = 0,
+        world: int = 1,
+        compiled: bool = False,
+    ):
+        if settings.method in ("distill", "progdist") and teacher is None:
+            raise UserError(f"The method {settings.method} needs a teacher: --teacher FILE.")
+        micro, rest = divmod(settings.batch_size, settings.accumulate * world)
+        if rest or not micro:
+            raise UserError(
+                f"A batch of {settings.batch_size} images cannot be split evenly into {settings.accumulate * world}."
+            )
+        self.settings, self.batches, self.rank, self.world, self.micro = settings, batches, rank, world, micro
+        self.device = batches.images.device
+        self.norm = losses.loss_norm(settings.norm, lpips)
+        self.unet = _placed(unet, self.device).train().requires_grad_(True)
+        self.ema = copy.deepcopy(self.unet).eval().requires_grad_(False)
+        # Easy consistency tuning's target is the student itself; the original's is its average by mu(k).
+        self.moving_target = settings.method in ("consistency", "distill") and not settings.tuning
+        self.target = copy.deepcopy(self.unet).requires_grad_(False) if self.moving_target else self.unet
+        self.teacher = None if teacher is None else _placed(teacher, self.device).eval().requires_grad_(False)
+        self.networks = {id(net): torch.compile(net) if compiled else net for net in (self.unet, self.target)}
+        self.parameters = list(self.unet.parameters())
+        self.scaler = torch.amp.GradScaler(self.device.type, enabled=settings.dtype == "float16")
+        self.optimizer = self._new_optimizer()
+        self.step, self.history = 0, list[tuple[int, float]]()
+        self._recent: list[Tensor] = []
+
+    def run(self, until: int, callback: Callable[["Trainer"], None] | None = None) -> None:
+        """Train up to step `until`; the callback sees every step's end."""
+        while self.step < until:
+            with torch.backends.cudnn.flags(enabled=True, benchmark=True):
+                self._recent.append(self._step())
+            self.step += 1
+            if self.step % LOG_EVERY == 0 or self.step == until:
+                self._log()
+            if callback is not None:
+                callback(self)
+
+    def _step(self) -> Tensor:
+        settings = self.settings
+        self._begin_stage()
+        for group in self.optimizer.param_groups:
+            group["lr"] = settings.lr_at(self.step)
+        total = torch.zeros((), device=self.device)
+        for i in range(settings.accumulate):
+            seed = _hash(settings.seed, self.step, i * self.world + self.rank)
+            torch.manual_seed(seed)
+            x0, labels = self.batches.draw(self.micro)
+            loss = self.loss(x0, torch.randn_like(x0), labels, seed).mean() / (settings.accumulate * self.world)
+            self.scaler.scale(loss).backward()
+            total += loss.detach()
+        if self.world > 1:
+            self._sum_over_ranks(total)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.optimizer.zero_grad(set_to_none=True)
+        self._average()
+        return total
+
+    def loss(self, x0: Tensor, noise: Tensor, labels: Tensor | None, seed: int) -> Tensor:
+        """The method's loss of each image at noise levels of its own: [N]."""
+        s = self.settings
+        count = len(x0)
+        student = self._denoiser(self.unet, labels, seed)
+        target = self._denoiser(self.target, labels, seed)
+        if s.method == "edm":
+            sigma = curriculum.log_normal(count, *s.levels, self.device)
+            return losses.edm(student, x0, noise, sigma, loss_weight(s.weight, sigma))
+        if s.tuning:
+            # Above sigma_min, so that r < t and the loss's weight 1 / (t - r) is finite.
+            t = curriculum.log_normal(count, *s.levels, self.device).clamp(1.01 * s.sigma_min, s.sigma_max)
+            stage = curriculum.ect_stage(self.step, s.steps, s.first_stage, s.stages)
+            r = curriculum.ect_lower(t, stage, s.sigma_min)
+            return losses.consistency(student, target, x0, noise, t, r, 1 / (t - r), self.norm)
+        if s.method == "progdist":
+            scales = curriculum.halving(self.step, s.steps, s.scales)[0]
+            index = torch.randint(scales, (count,), device=self.device)
+            t, m, e = (curriculum.level(index + i, scales, s.sigma_min, s.sigma_max, s.rho) for i in (0, 0.5, 1))
+            assert self.teacher is not None
+            teacher = self._denoiser(self.teacher, labels, seed)
+            return losses.progressive(student, teacher, x0, noise, (t, m, e), loss_weight(s.weight, t), self.norm)
+        scales = self._mu_and_scales()[1]
+        index = torch.randint(scales - 1, (count,), device=self.device)
+        t, r = (curriculum.level(index + i, scales - 1, s.sigma_min, s.sigma_max, s.rho) for i in (0, 1))
+        weight = loss_weight(s.weight, t)
+        if s.method == "consistency":
+            return losses.consistency(student, target, x0, noise, t, r, weight, self.norm)
+        assert self.teacher is not None
+        teacher = self._denoiser(self.teacher, labels, seed, consistency=False)
+        return losses.distillation(student, target, teacher, x0, noise, t, r, weight, self.norm)
+
+    def _denoiser(self, net: UNet, labels: Tensor | None, seed: int, consistency: bool | None = None) -> losses.Denoise:
+        network = self.networks.get(id(net), net)
+        if consistency is None:
+            consistency = self.settings.method in ("consistency", "distill")
+        denoiser = Denoiser(network, sigma_min=self.settings.sigma_min, consistency=consistency)
+        half = self.settings.dtype != "float32"
+
+        def denoise(x: Tensor, sigma: Tensor) -> Tensor:
+            torch.manual_seed(seed + 1)  # student and target drop the same activations
+            with torch.autocast(self.device.type, DTYPES[self.settings.dtype], enabled=half):
+                return denoiser(x, sigma, labels)
+
+        return denoise
+
+    def _mu_and_scales(self) -> tuple[float, int]:
+        s = self.settings
+        if s.method == "distill":
+            return s.start_ema, s.scales
+        return curriculum.adaptive(self.step, s.steps, s.scales, s.end_scales, s.start_ema)
+
+    @torch.no_grad()
+    def _average(self) -> None:
+        # An average that begins short forgets the first weights sooner.
+        decay = min(self.settings.ema, (1 + self.step) / (10 + self.step))
+        get_ema_multi_avg_fn(decay)(list(self.ema.parameters()), self.parameters, self.step)
+        if self.moving_target:
+            get_ema_multi_avg_fn(self._mu_and_scales()[0])(list(self.target.parameters()), self.parameters, self.step)
+
+    def _begin_stage(self) -> None:
+        # Progressive distillation: the student becomes the teacher, and a new student begins as its copy.
+        if self.settings.method != "progdist" or self.step == 0 or self.teacher is None:
+            return
+        scales = [
+            curriculum.halving(k, self.settings.steps, self.settings.scales)[0] for k in (self.step - 1, self.step)
+        ]
+        if scales[0] != scales[1]:
+            self.teacher.load_state_dict(self.unet.state_dict())
+            self.ema.load_state_dict(self.unet.state_dict())
+            self.optimizer = self._new_optimizer()
+
+    def _new_optimizer(self) -> torch.optim.Optimizer:
+        decay = self.settings.weight_decay
+        return torch.optim.AdamW(self.parameters, self.settings.lr, betas=(0.9, 0.99), weight_decay=decay, fused=True)
+
+    def _sum_over_ranks(self, total: Tensor) -> None:
+        from torch import distributed
+
+        grads = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
+        flat = torch.cat([total.view(1), *(grad.flatten() for grad in grads)])
+        distributed.all_reduce(flat)
+        total.copy_(flat[0])
+        for grad, part in zip(grads, flat[1:].split([grad.numel() for grad in grads]), strict=True):
+            grad.copy_(part.view_as(grad))
+
+    def _log(self) -> None:
+        if self._recent:
+            self.history.append((self.step, torch.stack(self._recent).mean().item()))
+            self._recent = []
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that going on needs, as plain tensors and numbers."""
+        self._log()
+        state = {
+            "step": self.step,
+            "history": self.history,
+            "unet": self.unet.state_dict(),
+            "ema": self.ema.state_dict(),
+        }
+        state |= {"optimizer": self.optimizer.state_dict(), "scaler": self.scaler.state_dict()}
+        if self.moving_target:
+            state["target"] = self.target.state_dict()
+        if self.settings.method == "progdist" and self.teacher is not None:
+            state["teacher"] = self.teacher.state_dict()
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.step, self.history = state["step"], [(int(step), float(loss)) for step, loss in state["history"]]
+        for name in ("unet", "ema", "optimizer", "scaler", *(name for name in ("target", "teacher") if name in state)):
+            getattr(self, name).load_state_dict(state[name])
+
+
+def new_unet(config: UNetConfig, seed: int) -> UNet:
+    """A UNet to be trained: PyTorch's initial weights, but 0 where a block or the network ends, as the original's."""
+    torch.manual_seed(seed)
+    unet = UNet(config)
+    last = [block.out_layers[3] for block in unet.modules() if isinstance(block, ResBlock)]
+    last += [block.proj_out for block in unet.modules() if isinstance(block, AttentionBlock)]
+    for layer in (*last, unet.out[2]):
+        nn.init.zeros_(layer.weight)
+        nn.init.zeros_(layer.bias)
+    return unet
+
+
+def _placed(unet: UNet, device: torch.device) -> UNet:
+    return unet.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+
+def _hash(*numbers: int) -> int:
+    return int.from_bytes(hashlib.sha256(repr(numbers).encode()).digest()[:7], "little")
