@@ -21,6 +21,7 @@ from genwright.images.runner import Runner
 from genwright.images.samplers import SAMPLERS, Callback, Churn, Denoise
 from genwright.images.seeds import Noise
 from genwright.images.unet import UNet, UNetConfig
+from genwright.kernels.device import pick_device
 
 CONSISTENCY_SAMPLERS = ("onestep", "multistep")
 SCHEDULES = ("karras", "exponential", "vp")
@@ -269,20 +270,3 @@ def check_batch_size(batch_size: int | None) -> int | None:
     if batch_size is not None and batch_size < 1:
         raise UserError(f"A batch holds one image or more, not {batch_size}.")
     return batch_size
-
-
-def pick_device(name: str) -> torch.device:
-    """The device of that name; "auto" is a GPU where there is one."""
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise UserError(f"There is no device {name!r}; choose auto, cpu or cuda.") from error
-    if device.type not in ("cpu", "cuda"):
-        raise UserError(f"Images are sampled on cpu or cuda, not on {name!r}.")
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise UserError("There is no CUDA device here; choose cpu.")
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise UserError(f"There is no device {name!r}: the last is cuda:{torch.cuda.device_count() - 1}.")
-    return device

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from genwright.errors import UserError
 from genwright.images.unet import UNet
+from genwright.kernels.cpu.amx import safe_products
 
 
 class Runner:
@@ -25,9 +26,10 @@ class Runner:
         # Rows that belong to no image repeat the first or last one.
         source = (torch.arange(rows, device=self.device) - lead).clamp(0, len(x) - 1)
         outputs = []
-        for part in source.split(self.micro_batch):
-            inputs = x[part], t[part], None if labels is None else labels[part]
-            outputs.append(self._replay(*inputs) if x.is_cuda else self.unet(*inputs))
+        with safe_products():
+            for part in source.split(self.micro_batch):
+                inputs = x[part], t[part], None if labels is None else labels[part]
+                outputs.append(self._replay(*inputs) if x.is_cuda else self.unet(*inputs))
         return torch.cat(outputs)[lead : lead + len(x)]
 
     def _replay(self, x: Tensor, t: Tensor, labels: Tensor | None) -> Tensor:

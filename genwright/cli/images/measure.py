@@ -77,7 +77,7 @@ def metrics(
     """FID, sFID, Inception Score, precision and recall of samples against a reference."""
     from genwright.images.inception import Inception
     from genwright.images.metrics import compare, read_features
-    from genwright.images.pipeline import pick_device
+    from genwright.kernels.device import pick_device
 
     network = None if inception is None else Inception.load(inception, pick_device(device))
     result = compare(read_features(samples, network), read_features(reference, network))

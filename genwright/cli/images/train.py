@@ -61,10 +61,11 @@ def train(
 ) -> None:
     """Train a model of images. torchrun spreads it over several GPUs; a stopped run goes on when asked for again."""
     from genwright.errors import UserError
-    from genwright.images.pipeline import DTYPES, pick_device
+    from genwright.images.pipeline import DTYPES
     from genwright.images.train import RunSettings, TrainRun
     from genwright.images.training import TrainSettings
     from genwright.images.unet import UNetConfig
+    from genwright.kernels.device import pick_device
 
     settings = TrainSettings(
         method=method,
