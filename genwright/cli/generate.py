@@ -57,20 +57,23 @@ def generate(
     elif prompt_length is not None:
         _answer(llm, [_synthetic(prompt_length, llm.model.cfg.vocab_size)], params, as_json)
     else:
-        messages = [[{"role": "user", "content": prompt}] for prompt in prompts or ()]
-        _answer(llm, [llm.encode_chat(m) for m in messages] if chat else list(prompts or ()), params, as_json)
+        _answer(llm, list(prompts or ()), params, as_json, chat)
 
 
-def _answer(llm: "LLM", prompts: list[Any], params: SamplingParams, as_json: bool) -> None:
+def _answer(llm: "LLM", prompts: list[Any], params: SamplingParams, as_json: bool, chat: bool = False) -> None:
     """Stream a single answer; print several when they are done."""
     single = len(prompts) == 1 and params.n == 1 and not as_json
+    first_step = 0
 
     def show(piece: "Piece") -> None:
+        nonlocal first_step
+        first_step = first_step or llm.engine.steps
         if single:
             print(piece.text if llm.tokenizer else "".join(f"{token} " for token in piece.ids), end="", flush=True)
 
+    asked = [llm.encode_chat([{"role": "user", "content": prompt}]) for prompt in prompts] if chat else prompts
     started = time.perf_counter()
-    results = llm.generate(prompts, params, show)
+    results = llm.generate(asked, params, show)
     seconds = time.perf_counter() - started
     if single:
         print()
@@ -86,19 +89,19 @@ def _answer(llm: "LLM", prompts: list[Any], params: SamplingParams, as_json: boo
         raise UserError("the model's output was not numbers, or memory ran out, so an answer was broken off.")
     samples = [sample for result in results for sample in (result, *result.samples)]
     tokens = sum(len(sample.ids) for sample in samples)
-    print(summary(llm, tokens, seconds, results[0].timing.first_token, results[0].seed), file=sys.stderr)
+    read = llm.model.step_bytes * (llm.engine.steps - first_step)
+    print(summary(tokens, seconds, results[0], read, _memory(llm)), file=sys.stderr)
     if llm.engine.speculation is not None:
         print(guesses(samples), file=sys.stderr)
 
 
-def summary(llm: "LLM", tokens: int, seconds: float, first: float, seed: int) -> str:
-    """Tokens, seconds, tokens/s, the weights' bytes read per second while decoding, and memory."""
-    steps = llm.engine.steps
-    decoding = max(seconds - first, 1e-9)
-    bandwidth = f"{llm.model.step_bytes * max(steps - 1, 0) / decoding / 1e9:.1f} GB/s"
+def summary(tokens: int, seconds: float, result: "Result", read: int, memory: int) -> str:
+    """Tokens, seconds, tokens/s, bytes of weights read per second after the first token, and memory."""
+    first = result.timing.first_token
     return (
         f"{tokens} tokens in {seconds:.2f} s: {tokens / seconds:.1f} tokens/s, first after {first:.2f} s, "
-        f"{bandwidth} of weights, {_memory(llm) / 1e9:.2f} GB of memory, seed {seed}"
+        f"{read / max(seconds - first, 1e-9) / 1e9:.1f} GB/s of weights, {memory / 1e9:.2f} GB of memory, "
+        f"seed {result.seed}"
     )
 
 
