@@ -45,7 +45,7 @@ _HELP = {
     "deterministic": "The same bits alone, in any batch and under any chunking; slower.",
     "max_context": "Tokens that a prompt and its answer may have together.",
     "arch": "The named shape of a checkpoint that has no configuration.",
-    "draft": "A model that guesses tokens for this one to check, or prompt-lookup; answers stay as likely.",
+    "draft": "A model that guesses tokens for this one to check, or prompt-lookup, or mtp; answers stay as likely.",
     "speculate_k": "Tokens that a draft guesses at the most.",
     "gpu_mem": "GB of GPU memory that may be used.",
     "cpu_mem": "GB of memory that may be used.",

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import PreTrainedModel
+from transformers.modeling_layers import MtpModel
 
 from genwright.quant.fp8 import quantize
 
@@ -26,6 +28,34 @@ def with_draft(folder: Path, seed: int = 0) -> dict[str, torch.Tensor]:
     draft[f"{new}shared_head.head.weight"] = tensors["lm_head.weight"].clone()
     save_file({**tensors, **draft}, folder / "model.safetensors", {"format": "pt"})
     return {**tensors, **draft}
+
+
+def transformers_layer(model: PreTrainedModel, tensors: dict[str, torch.Tensor]) -> MtpModel:
+    """transformers' own multi-token-prediction layer behind the model, with these weights."""
+    layer = MtpModel(model, 1).float().eval()
+    missing, unexpected = layer.load_state_dict(_renamed(tensors), strict=False)
+    assert not unexpected and not [name for name in missing if name.startswith("layers.")]
+    return layer
+
+
+def _renamed(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """transformers' names for the layer's tensors."""
+    prefix, named = f"model.layers.{LAYERS}.", {}
+    own = {"enorm": "enorm", "hnorm": "hnorm", "eh_proj": "eh_proj", "shared_head.norm": "post_norm"}
+    for name, tensor in tensors.items():
+        if name.startswith(prefix):
+            inner = name.removeprefix(prefix)
+            stem = inner.removesuffix(".weight")
+            named[f"layers.0.{own[stem]}.weight" if stem in own else f"layers.0.mtp_block.{inner}"] = tensor
+    experts = "layers.0.mtp_block.mlp.experts."
+    count = 1 + max(int(name.removeprefix(experts).split(".")[0]) for name in named if name.startswith(experts))
+    gate, up, down = (
+        [named.pop(f"{experts}{expert}.{part}_proj.weight") for expert in range(count)]
+        for part in ("gate", "up", "down")
+    )
+    named[f"{experts}gate_up_proj"] = torch.stack([torch.cat(pair) for pair in zip(gate, up, strict=True)])
+    named[f"{experts}down_proj"] = torch.stack(down)
+    return {name: tensor for name, tensor in named.items() if "embed_tokens" not in name and "shared_head" not in name}
 
 
 # As in published checkpoints, these stay in 16 bits.

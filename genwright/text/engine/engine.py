@@ -67,14 +67,19 @@ class Engine:
             return
         try:
             work = self._guess(scheduled)
-            logits = self.runner.run([_chunk(*item) for item in work])
+            chunks = [_chunk(*item) for item in work]
+            logits = self.runner.run(chunks)
         except RuntimeError as error:
-            if not isinstance(error, torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
+            if not _out_of_memory(error):
                 raise
             self._give_way()
             return
         self.steps += 1
         self._take(work, logits)
+        self._observe([request for request, *_ in work], chunks)
+        for request, *_ in work:
+            if request.finish_reason is not None:
+                self.scheduler.remove(request, keep=request.finish_reason != "error")
 
     def cancel(self, requests: Iterable[Request]) -> None:
         """End those of the requests that have not ended yet."""
@@ -106,7 +111,7 @@ class Engine:
             youngest.finish("error")
 
     def _take(self, work: Work, logits: torch.Tensor) -> None:
-        """Sample for the sequences that are up to date, and let go of those that ended."""
+        """Sample for the sequences that are up to date."""
         ready: list[tuple[Request, Guess]] = []
         rows: list[int] = []  # of the logits: one per request that is ready, and one per token of its guess
         row = 0
@@ -132,9 +137,16 @@ class Engine:
             self._add(request, gain, chosen[row : row + len(gain)])
             if self.speculation is not None and guess.tokens:
                 self.speculation.learn(request, len(guess.tokens), len(gain) - 1)
-            if request.finish_reason is not None:
-                self.scheduler.remove(request, keep=request.finish_reason != "error")
             row += 1 + len(guess.tokens)
+
+    def _observe(self, requests: list[Request], chunks: list[Chunk]) -> None:
+        if self.speculation is None:
+            return
+        try:
+            self.speculation.draft.observe(requests, chunks)
+        except RuntimeError as error:  # where memory runs out, the draft misses this step, and the text stays the same
+            if not _out_of_memory(error):
+                raise
 
     def _add(self, request: Request, gain: list[int | None], logits: torch.Tensor) -> None:
         """Give a request its tokens up to one that ends it; all but the last are in the cache already."""
@@ -149,6 +161,10 @@ class Engine:
             request.add(token)
             if request.finish_reason is not None:
                 return
+
+
+def _out_of_memory(error: RuntimeError) -> bool:
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
 def _wants_prompt(request: Request, start: int) -> bool:

@@ -3,7 +3,7 @@
 import math
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -18,6 +18,10 @@ class CacheSpec:
     layers: int
     rows: Mapping[str, tuple[int, ...]]
     dtype: torch.dtype
+
+    def with_draft(self) -> "CacheSpec":
+        """With the multi-token-prediction layer's rows behind the last layer's."""
+        return replace(self, layers=self.layers + 1)
 
     @property
     def page_bytes(self) -> int:

@@ -15,13 +15,14 @@ from genwright.text.checkpoints import Checkpoint, open_checkpoint, parse_dtype
 from genwright.text.engine.engine import Engine
 from genwright.text.engine.kv import PAGE
 from genwright.text.engine.memory import cache_pages, free_memory
+from genwright.text.engine.mtp import MTP, MtpDraft
 from genwright.text.engine.request import Piece, Request, Result, SamplingParams
 from genwright.text.engine.runner import ResidentRunner
 from genwright.text.engine.speculative import PROMPT_LOOKUP, ROW_COST, Draft, DraftModel, PromptLookup, Speculation
 from genwright.text.engine.step import Chunk
 from genwright.text.layers.deterministic import Deterministic
 from genwright.text.layers.reference import Reference
-from genwright.text.models import architecture, load_model
+from genwright.text.models import architecture, has_draft, load_draft, load_model
 from genwright.text.pull import resolve
 
 Prompt = str | Sequence[int]
@@ -56,7 +57,9 @@ class LLM:
             cfg.eos_ids + checkpoint.generation_eos() + (self.tokenizer.eos_ids if self.tokenizer else ())
         )
         both = [(each, _pick_dtype(dtype, where, each)) for each in (checkpoint, drafting) if each is not None]
-        page_bytes = sum(architecture(each.config).cache_spec(each.config, kind).page_bytes for each, kind in both)
+        mtp = str(draft) == MTP
+        specs = [architecture(each.config).cache_spec(each.config, kind) for each, kind in both]
+        page_bytes = sum((spec.with_draft() if mtp else spec).page_bytes for spec in specs)
         weights = sum(_bytes(each, name, kind) for each, kind in both for name in each.names())
         budget = cpu_mem if where.type == "cpu" else gpu_mem
         pages, self.max_context = cache_pages(
@@ -71,13 +74,14 @@ class LLM:
 
         def load(each: Checkpoint, kind: torch.dtype, context: int) -> ResidentRunner:
             loaded = load_model(each, kind, where, -(-context // PAGE) * PAGE, progress)
-            return ResidentRunner(loaded, ops, pages, MAX_BATCH, MAX_TOKENS)
+            layer = load_draft(each, loaded) if mtp else None
+            return ResidentRunner(loaded, ops, pages, MAX_BATCH, MAX_TOKENS, layer)
 
         runner = load(*both[0], self.max_context)
         self.model = runner.model
         speculation = None
         if draft is not None:
-            guesser: Draft = PromptLookup()
+            guesser: Draft = MtpDraft(runner) if mtp else PromptLookup()
             if drafting is not None:
                 context = min(self.max_context, drafting.config.max_context)
                 guesser = DraftModel(load(*both[1], context), self.model, MAX_TOKENS, context)
@@ -170,7 +174,12 @@ def _open_draft(draft: str | Path | None, k: int, model: Checkpoint) -> Checkpoi
     """The checkpoint of a draft model that guesses for `model`; None if no model is asked to."""
     if not 1 <= k <= MAX_GUESS:
         raise UserError(f"speculate_k should be from 1 to {MAX_GUESS}, and is {k}.")
-    if draft is None or str(draft) == PROMPT_LOOKUP:
+    if str(draft) == MTP and not has_draft(model):
+        raise UserError(
+            "the draft 'mtp' is a multi-token-prediction layer, as DeepSeek-V3's files have, and this checkpoint has "
+            "none; 'prompt-lookup' works for every model."
+        )
+    if draft is None or str(draft) in (PROMPT_LOOKUP, MTP):
         return None
     checkpoint = open_checkpoint(resolve(str(draft)))
     theirs, ours = checkpoint.config.vocab_size, model.config.vocab_size

@@ -8,16 +8,26 @@ import torch
 from genwright.kernels.cpu.amx import safe_products
 from genwright.text.engine.kv import PAGE, Cache
 from genwright.text.engine.step import Chunk, StepBuffers
-from genwright.text.layers.reference import Reference
+from genwright.text.layers.reference import Reference, Weights
 from genwright.text.models import Model
 
 
 class ResidentRunner:
     """Walks embed, blocks and head over one step's tokens."""
 
-    def __init__(self, model: Model, ops: Reference, pages: int, max_batch: int, max_tokens: int):
-        self.model, self.ops = model, ops
-        self.cache = Cache(model.architecture.cache_spec(model.cfg, model.dtype), pages, model.device)
+    def __init__(
+        self,
+        model: Model,
+        ops: Reference,
+        pages: int,
+        max_batch: int,
+        max_tokens: int,
+        mtp: Weights | None = None,  # the multi-token-prediction layer, where it is used
+    ):
+        self.model, self.ops, self.mtp = model, ops, mtp
+        spec = model.architecture.cache_spec(model.cfg, model.dtype)
+        self.cache = Cache(spec if mtp is None else spec.with_draft(), pages, model.device)
+        self.hidden: torch.Tensor | None = None  # [tokens, dim] after the final norm, of the last step, for `predict`
         longest = min(pages, model.max_context // PAGE)
         self.buffers = StepBuffers(max_tokens, max_batch, longest, model.device)
 
@@ -28,10 +38,26 @@ class ResidentRunner:
         model, cfg, ops = self.model, self.model.cfg, self.ops
         with self._safely():
             x = model.architecture.embed(ops, cfg, model.outer, step)
-            for weights, cache in zip(model.blocks, self.cache.layers, strict=True):
+            for weights, cache in zip(model.blocks, self.cache.layers[: cfg.layers], strict=True):
                 x = model.architecture.block(ops, cfg, weights, cache, x, step)
+            if self.mtp is not None:
+                self.hidden = ops.norm(x, model.outer, "norm", cfg.norm_eps)
             logits: torch.Tensor = model.architecture.head(ops, cfg, model.outer, x, step)
         return logits.float()
+
+    @torch.inference_mode()
+    def predict(self, chunks: Sequence[Chunk], hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The multi-token-prediction layer: float32 logits and hidden states after each chunk's last token.
+
+        hidden [tokens, dim] belongs to the tokens before the chunks'. Returns [chunks, vocab] and [chunks, dim].
+        """
+        assert self.mtp is not None
+        step, model = self.buffers.fill(chunks), self.model
+        with self._safely():
+            logits, hidden = model.architecture.predict(
+                self.ops, model.cfg, model.outer, self.mtp, self.cache.layers[-1], hidden, step
+            )
+        return logits.float(), hidden[step.logit_rows]
 
     def _safely(self) -> AbstractContextManager[None]:
         on_cpu, wide = self.model.device.type == "cpu", self.model.dtype == torch.float32

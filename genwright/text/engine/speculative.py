@@ -46,8 +46,12 @@ class Draft(Protocol):
         """Up to so many tokens for each request."""
         ...
 
+    def observe(self, requests: Sequence[Request], chunks: Sequence[Chunk]) -> None:
+        """A step of the model is done: these requests' chunks are computed, and their next tokens are known."""
+        return
 
-class PromptLookup:
+
+class PromptLookup(Draft):
     """Guesses that the last few tokens go on as they did when they last occurred (Saxena, 2023)."""
 
     cost = 0.0
@@ -77,7 +81,7 @@ class PromptLookup:
         return guess
 
 
-class DraftModel:
+class DraftModel(Draft):
     """A smaller model with the same vocabulary and a cache of its own, run for all requests together."""
 
     def __init__(self, runner: ResidentRunner, model: Model, max_tokens: int, max_context: int):
@@ -92,27 +96,15 @@ class DraftModel:
         for gone in [request for request in self._pages if request.pages is None]:
             self.pool.finish(self._pages.pop(gone), gone.tokens)
             self._fed.pop(gone, None)
-        tokens: dict[Request, list[int]] = {request: [] for request, _ in wanted}
-        q: dict[Request, list[torch.Tensor]] = {request: [] for request, _ in wanted}
         going = {request: count for request, count in wanted if self._make_room(request, count)}
-        logits = self._read(list(going)) if going else None
-        while logits is not None:
-            views = [request.ahead(tokens[request]) for request in going]
-            picked, drawn = choose(logits, views, Purpose.DRAFT)
-            for row, (request, token) in enumerate(zip(list(going), picked, strict=True)):
-                if token is None:
-                    self.pool.discard(self._pages.pop(request))
-                    self._broken.add(request)
-                    del going[request]
-                    continue
-                tokens[request].append(token)
-                if row in drawn:
-                    q[request].append(drawn[row])
-                if token in request.ends or len(tokens[request]) == going[request]:
-                    del going[request]
-            logits = self.runner.run([self._next(request, tokens[request]) for request in going]) if going else None
-        self._fed |= {request: tokens[request][:-1] for request, _ in wanted if request in self._pages}
-        return [Guess(tokens[request], torch.stack(q[request]) if q[request] else None) for request, _ in wanted]
+        if not going:
+            return [NO_GUESS] * len(wanted)
+        guesses, broken = guess_on(going, self._read(list(going)), self._feed)
+        for request in broken:
+            self.pool.discard(self._pages.pop(request))
+            self._broken.add(request)
+        self._fed |= {request: guess.tokens[:-1] for request, guess in guesses.items() if request in self._pages}
+        return [guesses.get(request, NO_GUESS) for request, _ in wanted]
 
     def _make_room(self, request: Request, count: int) -> bool:
         """Pages for a request's tokens and the guesses that are fed back; False if there are none."""
@@ -158,8 +150,42 @@ class DraftModel:
         pages = self._pages[request]
         return Chunk(request.tokens[pages.length : pages.length + count], pages.length, pages.ids())
 
-    def _next(self, request: Request, guessed: list[int]) -> Chunk:
-        return Chunk(guessed[-1:], len(request.tokens) + len(guessed) - 1, self._pages[request].ids())
+    def _feed(self, guessed: dict[Request, list[int]]) -> torch.Tensor:
+        return self.runner.run(
+            [
+                Chunk(tokens[-1:], len(request.tokens) + len(tokens) - 1, self._pages[request].ids())
+                for request, tokens in guessed.items()
+            ]
+        )
+
+
+def guess_on(
+    wanted: dict[Request, int], logits: torch.Tensor, feed: Callable[[dict[Request, list[int]]], torch.Tensor]
+) -> tuple[dict[Request, Guess], list[Request]]:
+    """Guess from logits [requests, vocab], and on from those that `feed` returns for the guesses so far.
+
+    Also tells which requests got logits that are not numbers.
+    """
+    tokens: dict[Request, list[int]] = {request: [] for request in wanted}
+    q: dict[Request, list[torch.Tensor]] = {request: [] for request in wanted}
+    going, broken = list(wanted), list[Request]()
+    while True:
+        picked, drawn = choose(logits, [request.ahead(tokens[request]) for request in going], Purpose.DRAFT)
+        rest = []
+        for row, (request, token) in enumerate(zip(going, picked, strict=True)):
+            if token is None:
+                broken.append(request)
+                continue
+            tokens[request].append(token)
+            if row in drawn:
+                q[request].append(drawn[row])
+            if token not in request.ends and len(tokens[request]) < wanted[request]:
+                rest.append(request)
+        if not rest:
+            break
+        going = rest
+        logits = feed({request: tokens[request] for request in going})
+    return {r: Guess(tokens[r], torch.stack(q[r]) if q[r] else None) for r in wanted}, broken
 
 
 class Pace:

@@ -11,7 +11,7 @@ from genwright.text.layers.reference import LATENT_EPS, Reference, Weights
 from genwright.text.models.llama import ROUTER, embed, expert_map, head, mlp_map
 from genwright.text.models.weight_map import Sources, WeightMap
 
-__all__ = ["block", "cache_spec", "draft_spec", "embed", "head", "predict", "weight_map"]
+__all__ = ["block", "cache_spec", "embed", "head", "predict", "weight_map"]
 
 
 def block(
@@ -72,16 +72,7 @@ def _scale(cfg: ModelConfig) -> float:
 
 
 def cache_spec(cfg: ModelConfig, dtype: torch.dtype) -> CacheSpec:
-    return _spec(cfg, cfg.layers, dtype)
-
-
-def draft_spec(cfg: ModelConfig, dtype: torch.dtype) -> CacheSpec:
-    """Of the multi-token-prediction layer."""
-    return _spec(cfg, 1, dtype)
-
-
-def _spec(cfg: ModelConfig, layers: int, dtype: torch.dtype) -> CacheSpec:
-    return CacheSpec(layers, {"latent": (_a_rows(cfg)[1],)}, dtype)
+    return CacheSpec(cfg.layers, {"latent": (_a_rows(cfg)[1],)}, dtype)
 
 
 def weight_map(cfg: ModelConfig) -> WeightMap:

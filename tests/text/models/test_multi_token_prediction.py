@@ -3,10 +3,9 @@
 import pytest
 import torch
 from safetensors.torch import load_file
-from text.deepseek_folders import LAYERS, in_fp8, with_draft
+from text.deepseek_folders import in_fp8, transformers_layer, with_draft
 from text.families import make
 from transformers.cache_utils import MtpCache
-from transformers.modeling_layers import MtpModel
 
 from genwright.quant.fp8 import Fp8Blocks
 from genwright.text.checkpoints import open_checkpoint
@@ -15,30 +14,10 @@ from genwright.text.engine.step import Chunk, StepBuffers
 from genwright.text.layers.deterministic import Deterministic
 from genwright.text.layers.reference import Reference
 from genwright.text.models import load_draft, load_model
-from genwright.text.models.deepseek import draft_spec, predict
+from genwright.text.models.deepseek import cache_spec, predict
 
 TOKENS = torch.randint(3, 199, (90,), generator=torch.Generator().manual_seed(3))
 CPU = torch.device("cpu")
-
-
-def mtp_weights(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """transformers' names for the layer's tensors."""
-    prefix, named = f"model.layers.{LAYERS}.", {}
-    own = {"enorm": "enorm", "hnorm": "hnorm", "eh_proj": "eh_proj", "shared_head.norm": "post_norm"}
-    for name, tensor in tensors.items():
-        if name.startswith(prefix):
-            inner = name.removeprefix(prefix)
-            stem = inner.removesuffix(".weight")
-            named[f"layers.0.{own[stem]}.weight" if stem in own else f"layers.0.mtp_block.{inner}"] = tensor
-    experts = "layers.0.mtp_block.mlp.experts."
-    count = 1 + max(int(name.removeprefix(experts).split(".")[0]) for name in named if name.startswith(experts))
-    gate, up, down = (
-        [named.pop(f"{experts}{expert}.{part}_proj.weight") for expert in range(count)]
-        for part in ("gate", "up", "down")
-    )
-    named[f"{experts}gate_up_proj"] = torch.stack([torch.cat(pair) for pair in zip(gate, up, strict=True)])
-    named[f"{experts}down_proj"] = torch.stack(down)
-    return {name: tensor for name, tensor in named.items() if "embed_tokens" not in name and "shared_head" not in name}
 
 
 @pytest.fixture(scope="module")
@@ -47,9 +26,7 @@ def both(tmp_path_factory):
     folder = tmp_path_factory.mktemp("mtp")
     theirs = make("deepseek-v3-blocks", folder)
     tensors = with_draft(folder)
-    layer = MtpModel(theirs, 1).float().eval()
-    missing, unexpected = layer.load_state_dict(mtp_weights(tensors), strict=False)
-    assert not unexpected and not [name for name in missing if name.startswith("layers.")]
+    layer = transformers_layer(theirs, tensors)
     with torch.no_grad():
         hidden = theirs.model(TOKENS[None, :-1]).last_hidden_state
         positions = torch.arange(1, len(TOKENS))[None]
@@ -62,7 +39,7 @@ def run(folder, hidden, chunks, ops, packed=False):
     checkpoint = open_checkpoint(str(folder))
     model = load_model(checkpoint, torch.float32, CPU, 128, packed=packed)
     weights = load_draft(checkpoint, model, packed)
-    cache = Cache(draft_spec(model.cfg, torch.float32), 2, CPU).layers[0]
+    cache = Cache(cache_spec(model.cfg, torch.float32), 2, CPU).layers[0]
     buffers, logits, out, first = StepBuffers(128, 1, 2, CPU), [], [], 0
     for count in chunks:
         step = buffers.fill([Chunk(TOKENS[1 + first : 1 + first + count].tolist(), first, range(2), True)])
