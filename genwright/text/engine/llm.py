@@ -14,7 +14,7 @@ from genwright.kernels.device import pick_device
 from genwright.quant.formats import Format, parse_format
 from genwright.text.checkpoints import Checkpoint, open_checkpoint, parse_dtype
 from genwright.text.engine.engine import Engine
-from genwright.text.engine.kv import PAGE
+from genwright.text.engine.kv import PAGE, parse_cache
 from genwright.text.engine.memory import cache_pages, free_memory
 from genwright.text.engine.mtp import MTP, MtpDraft
 from genwright.text.engine.request import Piece, Request, Result, SamplingParams
@@ -43,6 +43,7 @@ class LLM:
         device: str = "auto",
         dtype: str = "auto",
         quant: str | None = None,
+        kv: str = "auto",
         deterministic: bool = False,
         max_context: int | None = None,
         arch: str | None = None,
@@ -64,7 +65,8 @@ class LLM:
         if drafting is not None:
             both.append(_plan(drafting, dtype, where, _own_format(draft)))
         mtp = str(draft) == MTP
-        specs = [architecture(plan.checkpoint.config).cache_spec(plan.checkpoint.config, plan.dtype) for plan in both]
+        bits = parse_cache(kv)
+        specs = [replace(architecture(c.config).cache_spec(c.config, kind), bits=bits) for c, kind, *_ in both]
         page_bytes = sum((spec.with_draft() if mtp else spec).page_bytes for spec in specs)
         weights = sum(loaded_bytes(*plan, draft=mtp) for plan in both)
         budget = cpu_mem if where.type == "cpu" else gpu_mem
@@ -82,7 +84,7 @@ class LLM:
             length = -(-context // PAGE) * PAGE
             loaded = load_model(plan.checkpoint, plan.dtype, where, length, progress, plan.packed, plan.quant)
             layer = load_draft(plan.checkpoint, loaded, plan.packed, plan.quant) if mtp else None
-            return ResidentRunner(loaded, ops, pages, MAX_BATCH, MAX_TOKENS, layer)
+            return ResidentRunner(loaded, ops, pages, MAX_BATCH, MAX_TOKENS, layer, bits)
 
         runner = load(both[0], self.max_context)
         self.model = runner.model
