@@ -130,19 +130,25 @@ def _prefill(
         first = tl.maximum(low - window + 1, 0) // BLOCK_K
     whole = (low + 1) // BLOCK_K  # blocks before this one lie behind every query
     last = tl.cdiv(tl.minimum(low + BLOCK_Q, length), BLOCK_K)
+    # A page's number is read a block ahead: read where it is needed, it would take up a stage of the pipeline.
+    page = tl.load(table + first // PER_PAGE)
     # fmt: off
     for block in range(first, whole):
+        next_page = tl.load(table + tl.minimum(block + 1, last - 1) // PER_PAGE)
         m, total, acc = attend_block(
-            queries, k_cache, v_cache, k_scales, v_scales, k_minimums, v_minimums, tl.load(table + block // PER_PAGE),
+            queries, k_cache, v_cache, k_scales, v_scales, k_minimums, v_minimums, page,
             block, kv_head, position, length, m, total, acc, scale, window,
             KV_HEADS, HEAD_DIM, PAGE, BLOCK_K, BLOCK_D, BITS, WINDOW, WINDOW,
         )
+        page = next_page
     for block in range(whole, last):
+        next_page = tl.load(table + tl.minimum(block + 1, last - 1) // PER_PAGE)
         m, total, acc = attend_block(
-            queries, k_cache, v_cache, k_scales, v_scales, k_minimums, v_minimums, tl.load(table + block // PER_PAGE),
+            queries, k_cache, v_cache, k_scales, v_scales, k_minimums, v_minimums, page,
             block, kv_head, position, length, m, total, acc, scale, window,
             KV_HEADS, HEAD_DIM, PAGE, BLOCK_K, BLOCK_D, BITS, True, WINDOW,
         )
+        page = next_page
     # fmt: on
     tl.store(out + at, (acc / tl.where(total == 0.0, 1.0, total)[:, None]).to(out.dtype.element_ty), inside)
 

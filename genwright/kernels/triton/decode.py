@@ -224,7 +224,7 @@ def decode_attention(
         BLOCK_R=max(16, join_rows),
         BLOCK_D=block_d,
         JOIN_R=join_rows,
-        JOIN_S=max(1, min(16, 8192 // (join_rows * block_d))),
+        JOIN_S=max(1, min(16, 4096 // (join_rows * block_d))),
         BITS=bits_of(k_cache),
         WINDOW=window is not None,
         PDL=pdl,

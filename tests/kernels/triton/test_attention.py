@@ -10,7 +10,7 @@ from genwright.text.layers.reference import Reference
 
 BOUND = {torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-SMALL = Tile(32, 64, 4, 1)
+SMALL = Tile(64, 64, 4, 1)
 
 
 def run(q, cache, counts, scale, window=None, tile=None):
@@ -28,7 +28,7 @@ def check(lengths, counts, heads, kv_heads, head_dim, dtype, window=None, tile=N
     assert (out.double() - truth).abs().max() < BOUND[dtype]
 
 
-@pytest.mark.parametrize(("share", "head_dim"), [(1, 80), (3, 64), (4, 96), (8, 64)])
+@pytest.mark.parametrize(("share", "head_dim"), [(1, 80), (3, 96), (4, 64)])
 def test_ragged_chunks_equal_float64(share, head_dim):
     check([1, 63, 64, 65, 200], [1, 63, 5, 33, 70], share, 1, head_dim, torch.float32, tile=SMALL)
 
