@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -41,6 +42,12 @@ class Format:
             return int8.quantize(weight, self.group, torch.float32 if self.group is None else torch.float16)
         return fp8.quantize_rows(weight) if self.channel else fp8.quantize(weight)
 
+    def of_head(self, stored: "Format | None") -> "Format":
+        """The head's format in a model of this one: under int4 it keeps eight bits, as llama.cpp's files have it."""
+        if self.kind != "int4":
+            return self
+        return stored if stored is not None and stored.kind == "int8" else Format("int8")
+
     def entries(self, shape: tuple[int, ...]) -> dict[str, Entry]:
         """The tensors that hold a matrix of this shape."""
         tensors = self._empty(shape).tensors()
@@ -54,6 +61,7 @@ class Format:
         """A matrix of this shape from the tensors that `entries` names."""
         return replace(self._empty(shape), **tensors)
 
+    @lru_cache(maxsize=256)  # noqa: B019 - a format is a plain value, and a large model's experts have few shapes
     def _empty(self, shape: tuple[int, ...]) -> Packed:
         return self.quantize(torch.empty(shape, dtype=torch.bfloat16, device="meta"))
 
