@@ -7,7 +7,9 @@ from typing import Any, Protocol
 import torch
 
 from genwright.errors import UserError
+from genwright.quant.formats import Format
 from genwright.quant.fp8 import VALUES, Fp8Blocks
+from genwright.quant.packed import Packed
 from genwright.text.config import ModelConfig
 from genwright.text.tokenizer import Tokenizer
 
@@ -18,6 +20,7 @@ class Checkpoint(Protocol):
     path: str
     config: ModelConfig
     hf_config: dict[str, Any]
+    stays_packed: bool = True  # whether packed weights stay so unless told otherwise
 
     def names(self) -> Sequence[str]: ...
 
@@ -34,6 +37,14 @@ class Checkpoint(Protocol):
     def tensor(self, name: str, dtype: torch.dtype | None = None) -> torch.Tensor:
         """One tensor, as stored or in `dtype`; it may be a view of the file."""
         ...
+
+    def format(self, name: str) -> Format | None:
+        """The format that a matrix is stored in; None is plain floats, or what is only ever widened."""
+        return Format("fp8") if self.dtype(name) == VALUES else None
+
+    def packed(self, name: str) -> Packed:
+        """A matrix in that format; it may be a view of the file."""
+        return Fp8Blocks(self.tensor(name), self.tensor(f"{name}_scale_inv", torch.float32))
 
     def tokenizer(self) -> Tokenizer | None: ...
 
@@ -86,8 +97,7 @@ def parse_dtype(name: str) -> torch.dtype:
 def widen(checkpoint: Checkpoint, name: str, stored: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
     """A stored tensor in `dtype`, FP8 ones by their scales; None leaves it as it is."""
     if stored.dtype == VALUES and dtype is not None:
-        scales = checkpoint.tensor(f"{name}_scale_inv", torch.float32)
-        return Fp8Blocks(stored, scales).dequantize(dtype)
+        return checkpoint.packed(name).dequantize(dtype)
     if stored.dtype in (VALUES, torch.float8_e8m0fnu):
         return stored if dtype is None else stored.to(dtype)
     return cast(stored, dtype, f"{checkpoint.where(name)} stores {name!r}")

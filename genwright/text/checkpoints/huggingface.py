@@ -8,7 +8,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from genwright.errors import UserError
-from genwright.text.checkpoints import reason, widen
+from genwright.text.checkpoints import Checkpoint, reason, widen
 from genwright.text.checkpoints.pickled import load_pickled
 from genwright.text.checkpoints.safetensors_file import DTYPES
 from genwright.text.config import ModelConfig
@@ -19,7 +19,7 @@ _INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 _SINGLES = ("model.safetensors", "pytorch_model.bin")
 
 
-class HuggingFace:
+class HuggingFace(Checkpoint):
     """Tensors stay in the files' own pages until they are copied into a model."""
 
     def __init__(self, folder: Path):

@@ -8,6 +8,7 @@ import torch
 
 from genwright.errors import UserError
 from genwright.kernels.hash import extend, key, key_tensor, mix
+from genwright.text.checkpoints import Checkpoint
 from genwright.text.config import ModelConfig
 from genwright.text.shapes import named_shape
 from genwright.text.tokenizer import Tokenizer
@@ -16,7 +17,7 @@ _STD = 0.02
 _PIECE = 1 << 15  # elements that share a key: few enough for the cache, and for torch not to wake other threads
 
 
-class RandomWeights:
+class RandomWeights(Checkpoint):
     """Values are hash(seed, tensor name, element), drawn when a tensor is asked for."""
 
     def __init__(self, name: str):
@@ -49,9 +50,7 @@ class RandomWeights:
     def where(self, name: str) -> str:
         return self.path
 
-    def tensor(
-        self, name: str, dtype: torch.dtype | None = None, device: torch.device | str = "cpu"
-    ) -> torch.Tensor:
+    def tensor(self, name: str, dtype: torch.dtype | None = None, device: torch.device | str = "cpu") -> torch.Tensor:
         """Uniform with the standard deviation of a usual initialisation, norms around one; drawn on the device."""
         tensor = torch.empty(self._shapes[name], dtype=dtype or self.dtype(name), device=device)
         step, mean = _STD * 12**0.5 / (1 << 24), 1.0 if name.endswith("norm.weight") else 0.0
@@ -70,4 +69,3 @@ class RandomWeights:
 
     def generation_eos(self) -> tuple[int, ...]:
         return ()
-
