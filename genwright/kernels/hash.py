@@ -16,7 +16,7 @@ def mix(x: torch.Tensor) -> torch.Tensor:
 
 
 def uniform(x: torch.Tensor) -> torch.Tensor:
-    """Hashed int32 values to float32 in (0, 1), on a grid of 2^-23 that has neither end: with 24 bits 1 would be one."""
+    """Hashed int32 values to float32 in (0, 1), on a grid of 2^-23 without its ends (one of 2^-24 would round to 1)."""
     return ((x >> 9) & 0x7FFFFF).float().add_(0.5).mul_(2.0**-23)
 
 

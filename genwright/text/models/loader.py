@@ -101,7 +101,7 @@ def quantized(checkpoint: Checkpoint, name: str, form: Format, device: torch.dev
 
 
 def _tensor(checkpoint: Checkpoint, name: str, dtype: torch.dtype | None, device: torch.device) -> torch.Tensor:
-    """On the device if it is drawn: a GPU does that a thousand times as fast. What is read stays in the file's pages."""
+    """On the device if it is drawn: a GPU does that a thousand times faster."""
     if isinstance(checkpoint, RandomWeights):
         return checkpoint.tensor(name, dtype, device)
     return checkpoint.tensor(name, dtype)
