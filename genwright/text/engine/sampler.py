@@ -6,7 +6,7 @@ from enum import IntEnum
 
 import torch
 
-from genwright.kernels.hash import key, mix, uniform
+from genwright.kernels.hash import key, key_tensor, mix, uniform
 from genwright.text.engine.request import Logprob, Request
 
 
@@ -137,8 +137,7 @@ def chance(requests: Sequence[Request], purpose: Purpose, device: torch.device) 
 
 
 def _keys(requests: Sequence[Request], purpose: Purpose, device: torch.device) -> torch.Tensor:
-    keys = [key(request.seed, request.sample, len(request.tokens), purpose) for request in requests]
-    return torch.tensor(keys, dtype=torch.int64, device=device).to(torch.int32)
+    return key_tensor([key(r.seed, r.sample, len(r.tokens), purpose) for r in requests], device)
 
 
 def logprobs(logits: torch.Tensor, chosen: Sequence[int], tops: int) -> list[Logprob]:
