@@ -11,6 +11,7 @@ from genwright.quant.int4 import Int4
 from genwright.quant.int8 import Int8
 from genwright.quant.packed import Weight
 
+MOST_TOKENS = 8
 CHUNK = 16  # bytes that a thread reads at once
 PLAIN = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 INT8, INT4, FP8 = 3, 4, 5

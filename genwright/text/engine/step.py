@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 
@@ -43,7 +44,21 @@ class Step:
     offsets: torch.Tensor  # [B + 1], the first row of each sequence's queries
     logit_rows: torch.Tensor  # [R]
     groups: list[Group]
-    rope: tuple[torch.Tensor, torch.Tensor] | None = None  # cos and sin, set by the model's embed
+    tables: tuple[torch.Tensor, torch.Tensor] | None = None  # cos and sin of every position, set by the model's embed
+
+    @cached_property
+    def rope(self) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """cos and sin of the tokens' positions."""
+        return None if self.tables is None else (self.tables[0][self.positions], self.tables[1][self.positions])
+
+    @property
+    def queries(self) -> int | None:
+        """Tokens per sequence, where all have equally many."""
+        return self.groups[0].queries if len(self.groups) == 1 else None
+
+    @property
+    def most_queries(self) -> int:
+        return max(group.queries for group in self.groups)
 
 
 class StepBuffers:
