@@ -6,6 +6,7 @@ fma, in masked and unmasked blocks alike, so that a query's bits do not depend o
 
 # mypy: disable-error-code=no-untyped-def
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -13,38 +14,26 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-PAGE = 64  # tokens, as in engine/kv.py
+from genwright.kernels.triton.pages import PAGE, bits_of, elements, load_rows, packing
 
 
 @triton.jit
-def accumulate(q, k, v, seen, m, total, acc, scale, MASK: tl.constexpr):
-    # One block of keys: q [R, D], k and v [K, D], seen [R, K]; maximum m, sum total, weighted values acc [R, D].
-    scores = tl.dot(q, tl.trans(k), input_precision="ieee")
-    if MASK:
-        scores = tl.where(seen, scores, float("-inf"))
-    new_m = tl.maximum(m, tl.max(scores, 1) * scale)
-    base = tl.where(new_m == float("-inf"), 0.0, new_m)  # a row that has seen nothing yet
-    p = tl.exp2(tl.fma(scores, scale, -base[:, None]))
-    shrink = tl.exp2(m - base)
-    total = total * shrink + tl.sum(p, 1)
-    acc = tl.dot(p.to(v.dtype), v, acc * shrink[:, None], input_precision="ieee")
-    return new_m, total, acc
-
-
-@triton.jit
-def _prefill_blocks(
-    queries,
+def attend_block(
+    q,
     k_cache,
     v_cache,
-    table,
-    first,
-    last,
+    k_scales,
+    v_scales,
+    k_minimums,
+    v_minimums,
+    page,
+    block,
+    kv_head,
     position,
     length,
     m,
     total,
     acc,
-    kv_head,
     scale,
     window,
     KV_HEADS: tl.constexpr,
@@ -52,27 +41,36 @@ def _prefill_blocks(
     PAGE: tl.constexpr,
     BLOCK_K: tl.constexpr,
     BLOCK_D: tl.constexpr,
+    BITS: tl.constexpr,
     MASK: tl.constexpr,
     WINDOW: tl.constexpr,
 ):
-    PER_PAGE: tl.constexpr = PAGE // BLOCK_K
+    # One block of keys for q [R, D] at position [R]: running maximum m [R], sum total [R], weighted values acc [R, D].
+    row = (page * PAGE + block % (PAGE // BLOCK_K) * BLOCK_K) * KV_HEADS + kv_head
     i = tl.arange(0, BLOCK_K)
-    d = tl.arange(0, BLOCK_D)
-    cell = i[:, None] * (KV_HEADS * HEAD_DIM) + d[None, :]
-    for block in range(first, last):
-        page = tl.load(table + block // PER_PAGE)
-        corner = ((page * PAGE + block % PER_PAGE * BLOCK_K) * KV_HEADS + kv_head) * HEAD_DIM
-        key = block * BLOCK_K + i
-        live = (d < HEAD_DIM)[None, :]
-        if MASK:
-            live = live & (key < length)[:, None]
-        k = tl.load(k_cache + corner + cell, live, 0.0)
-        v = tl.load(v_cache + corner + cell, live, 0.0)
+    key = block * BLOCK_K + i
+    live = (elements(HEAD_DIM, BLOCK_D, BITS) < HEAD_DIM)[None, :]
+    if MASK:
+        live = live & (key < length)[:, None]
+    k = load_rows(k_cache, k_scales, k_minimums, row, live, q.dtype, KV_HEADS, HEAD_DIM, BLOCK_K, BLOCK_D, BITS)
+    v = load_rows(v_cache, v_scales, v_minimums, row, live, q.dtype, KV_HEADS, HEAD_DIM, BLOCK_K, BLOCK_D, BITS)
+    scores = tl.dot(q, tl.trans(k), input_precision="ieee")
+    if BITS == 8:
+        scores *= tl.load(k_scales + row + i * KV_HEADS).to(tl.float32)[None, :]
+    if MASK:
         seen = key[None, :] <= position[:, None]
         if WINDOW:
             seen &= key[None, :] > position[:, None] - window
-        m, total, acc = accumulate(queries, k, v, seen, m, total, acc, scale, MASK)
-    return m, total, acc
+        scores = tl.where(seen, scores, float("-inf"))
+    new_m = tl.maximum(m, tl.max(scores, 1) * scale)
+    base = tl.where(new_m == float("-inf"), 0.0, new_m)  # a row that has seen nothing yet
+    p = tl.exp2(tl.fma(scores, scale, -base[:, None]))
+    shrink = tl.exp2(m - base)
+    total = total * shrink + tl.sum(p, 1)
+    if BITS == 8:
+        p *= tl.load(v_scales + row + i * KV_HEADS, key < length, 0.0).to(tl.float32)[None, :]
+    acc = tl.dot(p.to(q.dtype), v, acc * shrink[:, None], input_precision="ieee")
+    return new_m, total, acc
 
 
 @triton.jit
@@ -80,6 +78,10 @@ def _prefill(
     q,
     k_cache,
     v_cache,
+    k_scales,
+    v_scales,
+    k_minimums,
+    v_minimums,
     page_table,
     lengths,
     offsets,
@@ -94,12 +96,14 @@ def _prefill(
     BLOCK_Q: tl.constexpr,
     BLOCK_K: tl.constexpr,
     BLOCK_D: tl.constexpr,
+    BITS: tl.constexpr,
     WINDOW: tl.constexpr,
     PDL: tl.constexpr,
 ):
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
+    PER_PAGE: tl.constexpr = PAGE // BLOCK_K
     head, b = tl.program_id(0), tl.program_id(2)
     tile = tl.num_programs(1) - 1 - tl.program_id(1)  # those with the most keys first
     start = tl.load(offsets + b)
@@ -109,7 +113,7 @@ def _prefill(
     if top >= count:
         return
     i = top + tl.arange(0, BLOCK_Q)
-    d = tl.arange(0, BLOCK_D)
+    d = elements(HEAD_DIM, BLOCK_D, BITS)
     at = ((start + i)[:, None] * HEADS + head) * HEAD_DIM + d[None, :]
     inside = (i < count)[:, None] & (d < HEAD_DIM)[None, :]
     queries = tl.load(q + at, inside, 0.0)
@@ -126,15 +130,25 @@ def _prefill(
         first = tl.maximum(low - window + 1, 0) // BLOCK_K
     whole = (low + 1) // BLOCK_K  # blocks before this one lie behind every query
     last = tl.cdiv(tl.minimum(low + BLOCK_Q, length), BLOCK_K)
+    # A page's number is read a block ahead: read where it is needed, it would take up a stage of the pipeline.
+    page = tl.load(table + first // PER_PAGE)
     # fmt: off
-    m, total, acc = _prefill_blocks(
-        queries, k_cache, v_cache, table, first, whole, position, length, m, total, acc, kv_head, scale, window,
-        KV_HEADS, HEAD_DIM, PAGE, BLOCK_K, BLOCK_D, WINDOW, WINDOW,
-    )
-    m, total, acc = _prefill_blocks(
-        queries, k_cache, v_cache, table, whole, last, position, length, m, total, acc, kv_head, scale, window,
-        KV_HEADS, HEAD_DIM, PAGE, BLOCK_K, BLOCK_D, True, WINDOW,
-    )
+    for block in range(first, whole):
+        next_page = tl.load(table + tl.minimum(block + 1, last - 1) // PER_PAGE)
+        m, total, acc = attend_block(
+            queries, k_cache, v_cache, k_scales, v_scales, k_minimums, v_minimums, page,
+            block, kv_head, position, length, m, total, acc, scale, window,
+            KV_HEADS, HEAD_DIM, PAGE, BLOCK_K, BLOCK_D, BITS, WINDOW, WINDOW,
+        )
+        page = next_page
+    for block in range(whole, last):
+        next_page = tl.load(table + tl.minimum(block + 1, last - 1) // PER_PAGE)
+        m, total, acc = attend_block(
+            queries, k_cache, v_cache, k_scales, v_scales, k_minimums, v_minimums, page,
+            block, kv_head, position, length, m, total, acc, scale, window,
+            KV_HEADS, HEAD_DIM, PAGE, BLOCK_K, BLOCK_D, BITS, True, WINDOW,
+        )
+        page = next_page
     # fmt: on
     tl.store(out + at, (acc / tl.where(total == 0.0, 1.0, total)[:, None]).to(out.dtype.element_ty), inside)
 
@@ -159,14 +173,16 @@ def prefill_attention(
     max_queries: int,
     scale: float,
     window: int | None,
+    scales: Mapping[str, Tensor] | None = None,
     tile: Tile | None = None,
     pdl: bool = False,
 ) -> Tensor:
     """Causal attention of chunks: rows offsets[b] to offsets[b + 1] are the last tokens of lengths[b].
 
     q [tokens, heads, head_dim] to [tokens, heads * head_dim], caches [pages, PAGE, kv_heads, head_dim], page_table
-    [sequences, width], lengths [sequences], at most max_queries rows per sequence. Keys are reduced in the order of
-    pages and each query on its own, so that with one tile a query's bits do not depend on the chunk or the batch.
+    [sequences, width], lengths [sequences], at most max_queries rows per sequence; `scales` has a packed cache's
+    `k.scale` and so on. Keys are reduced in the order of pages and each query on its own, so that with one tile a
+    query's bits do not depend on the chunk or the batch.
     """
     tokens, heads, head_dim = q.shape
     kv_heads = k_cache.shape[2]
@@ -177,6 +193,7 @@ def prefill_attention(
         q,
         k_cache,
         v_cache,
+        *packing(scales),
         page_table,
         lengths,
         offsets,
@@ -191,6 +208,7 @@ def prefill_attention(
         BLOCK_Q=tile.queries,
         BLOCK_K=tile.keys,
         BLOCK_D=triton.next_power_of_2(head_dim),
+        BITS=bits_of(k_cache),
         WINDOW=window is not None,
         PDL=pdl,
         num_warps=tile.warps,

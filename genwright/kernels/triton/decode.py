@@ -2,6 +2,7 @@
 
 # mypy: disable-error-code=no-untyped-def
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -9,7 +10,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from genwright.kernels.triton.attention import PAGE, Tile, accumulate
+from genwright.kernels.triton.attention import Tile, attend_block
+from genwright.kernels.triton.pages import PAGE, bits_of, elements, packing
 
 PROGRAMS = 528  # that a step is split into at the most: 4 for each multiprocessor of a Hopper GPU
 
@@ -21,6 +23,7 @@ def _join(
     mixed,
     first_part,
     parts,
+    d,
     ROWS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     BLOCK_D: tl.constexpr,
@@ -29,7 +32,6 @@ def _join(
 ):
     # Sum [R] and weighted values [R, D] over all parts, BLOCK_S of them at a time.
     r = tl.arange(0, BLOCK_R)
-    d = tl.arange(0, BLOCK_D)
     m = tl.full([BLOCK_R], float("-inf"), tl.float32)
     total = tl.zeros([BLOCK_R], tl.float32)
     acc = tl.zeros([BLOCK_R, BLOCK_D], tl.float32)
@@ -57,6 +59,10 @@ def _decode(
     q,
     k_cache,
     v_cache,
+    k_scales,
+    v_scales,
+    k_minimums,
+    v_minimums,
     page_table,
     lengths,
     out,
@@ -78,6 +84,7 @@ def _decode(
     BLOCK_D: tl.constexpr,
     JOIN_R: tl.constexpr,
     JOIN_S: tl.constexpr,
+    BITS: tl.constexpr,
     WINDOW: tl.constexpr,
     PDL: tl.constexpr,
 ):
@@ -101,7 +108,7 @@ def _decode(
         return
 
     r = tl.arange(0, BLOCK_R)
-    d = tl.arange(0, BLOCK_D)
+    d = elements(HEAD_DIM, BLOCK_D, BITS)
     row = ((b * QUERIES + r // SHARE) * KV_HEADS + kv_head) * SHARE + r % SHARE
     at = row.to(tl.int64)[:, None] * HEAD_DIM + d[None, :]
     inside = (r < ROWS)[:, None] & (d < HEAD_DIM)[None, :]
@@ -110,19 +117,16 @@ def _decode(
     m = tl.full([BLOCK_R], float("-inf"), tl.float32)
     total = tl.zeros([BLOCK_R], tl.float32)
     acc = tl.zeros([BLOCK_R, BLOCK_D], tl.float32)
-    i = tl.arange(0, BLOCK_K)
-    cell = i[:, None] * (KV_HEADS * HEAD_DIM) + d[None, :]
     for block in range(first + split, blocks, splits):
-        corner = ((page * PAGE + block % PER_PAGE * BLOCK_K) * KV_HEADS + kv_head) * HEAD_DIM
-        key = block * BLOCK_K + i
-        live = (key < length)[:, None] & (d < HEAD_DIM)[None, :]
-        k = tl.load(k_cache + corner + cell, live, 0.0)
-        v = tl.load(v_cache + corner + cell, live, 0.0)
-        page = tl.load(table + tl.minimum((block + splits) // PER_PAGE, table_width - 1))
-        seen = key[None, :] <= position[:, None]
-        if WINDOW:
-            seen &= key[None, :] > position[:, None] - window
-        m, total, acc = accumulate(queries, k, v, seen, m, total, acc, scale, True)
+        next_page = tl.load(table + tl.minimum((block + splits) // PER_PAGE, table_width - 1))
+        # fmt: off
+        m, total, acc = attend_block(
+            queries, k_cache, v_cache, k_scales, v_scales, k_minimums, v_minimums, page,
+            block, kv_head, position, length, m, total, acc, scale, window,
+            KV_HEADS, HEAD_DIM, PAGE, BLOCK_K, BLOCK_D, BITS, True, WINDOW,
+        )
+        # fmt: on
+        page = next_page
 
     if used == 1:
         tl.store(out + at, (acc / tl.where(total == 0.0, 1.0, total)[:, None]).to(out.dtype.element_ty), inside)
@@ -138,7 +142,7 @@ def _decode(
 
     # The last program to arrive joins the parts and leaves the counter as it was.
     tl.store(arrivals + pair, 0)
-    total, acc = _join(maxima, sums, mixed, pair * splits, used, ROWS, HEAD_DIM, BLOCK_D, JOIN_R, JOIN_S)
+    total, acc = _join(maxima, sums, mixed, pair * splits, used, d, ROWS, HEAD_DIM, BLOCK_D, JOIN_R, JOIN_S)
     r = tl.arange(0, JOIN_R)
     row = ((b * QUERIES + r // SHARE) * KV_HEADS + kv_head) * SHARE + r % SHARE
     at = row.to(tl.int64)[:, None] * HEAD_DIM + d[None, :]
@@ -173,6 +177,7 @@ def decode_attention(
     scale: float,
     window: int | None,
     scratch: DecodeScratch,
+    scales: Mapping[str, Tensor] | None = None,
     tile: Tile | None = None,
     programs: int = PROGRAMS,
     pdl: bool = False,
@@ -181,7 +186,7 @@ def decode_attention(
 
     q [tokens, heads, head_dim] to [tokens, heads * head_dim], caches [pages, PAGE, kv_heads, head_dim], page_table
     [sequences, width], lengths [sequences] with these tokens counted. Lengths are read on the device alone, so that a
-    captured launch serves all that the page table has room for.
+    captured launch serves all that the page table has room for. `scales` are a packed cache's tensors.
     """
     tokens, heads, head_dim = q.shape
     kv_heads = k_cache.shape[2]
@@ -198,6 +203,7 @@ def decode_attention(
         q,
         k_cache,
         v_cache,
+        *packing(scales),
         page_table,
         lengths,
         out,
@@ -218,7 +224,8 @@ def decode_attention(
         BLOCK_R=max(16, join_rows),
         BLOCK_D=block_d,
         JOIN_R=join_rows,
-        JOIN_S=max(1, min(16, 8192 // (join_rows * block_d))),
+        JOIN_S=max(1, min(16, 4096 // (join_rows * block_d))),
+        BITS=bits_of(k_cache),
         WINDOW=window is not None,
         PDL=pdl,
         num_warps=tile.warps,

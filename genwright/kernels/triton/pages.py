@@ -1,10 +1,12 @@
 """Rows of a paged cache, in the model's type or in 8 or 4 bits as quant/cache.py lays them out.
 
-A row is one token's vector of one key-value head; row r of a cache [pages, PAGE, kv_heads, ...] is (page * PAGE + offset)
-* kv_heads + head. BITS is 0 for the model's own type.
+A row is one token's vector of one key-value head: in a cache [pages, PAGE, kv_heads, ...], row (page * PAGE + offset) *
+kv_heads + head. BITS is 0 for the model's own type.
 """
 
 # mypy: disable-error-code=no-untyped-def
+from collections.abc import Mapping
+
 import torch
 import triton
 import triton.language as tl
@@ -19,6 +21,11 @@ ROUND = tl.constexpr(1.5 * 2**23)
 def bits_of(cache: Tensor) -> int:
     """The BITS of a cache's rows."""
     return {torch.int8: 8, torch.uint8: 4}.get(cache.dtype, 0)
+
+
+def packing(tensors: Mapping[str, Tensor] | None) -> tuple[Tensor | None, ...]:
+    """Scales of k and v, and their minimums, as far as the cache has them."""
+    return tuple((tensors or {}).get(name) for name in ("k.scale", "v.scale", "k.minimum", "v.minimum"))
 
 
 @triton.jit
@@ -46,7 +53,7 @@ def load_rows(
     BLOCK_D: tl.constexpr,
     BITS: tl.constexpr,
 ):
-    # Rows row, row + STRIDE, ... as [BLOCK_K, BLOCK_D] in `dtype`, 0 where not live [K, D]; in 8 bits without their scale.
+    # Rows row, row + STRIDE, ... [K, D] in `dtype`, 0 where not live; in 8 bits without their scale.
     i = tl.arange(0, BLOCK_K)
     d = tl.arange(0, BLOCK_D)
     if BITS == 4:

@@ -1,10 +1,14 @@
 """What lies between the fused QKV product and attention: per-head norms, RoPE and the write to the cache's pages."""
 
 # mypy: disable-error-code=no-untyped-def
+from collections.abc import Mapping
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+
+from genwright.kernels.triton.pages import bits_of, packing, store_rows
 
 BLOCK_H = 4  # heads per program
 
@@ -19,6 +23,10 @@ def _rope_write(
     q,
     k_cache,
     v_cache,
+    k_scales,
+    v_scales,
+    k_minimums,
+    v_minimums,
     q_norm,
     k_norm,
     eps,
@@ -28,6 +36,7 @@ def _rope_write(
     HEAD_DIM: tl.constexpr,
     HALF_BLOCK: tl.constexpr,
     BLOCK_H: tl.constexpr,
+    BITS: tl.constexpr,
     NORM: tl.constexpr,
     ROPE: tl.constexpr,
     PDL: tl.constexpr,
@@ -76,13 +85,12 @@ def _rope_write(
         tl.store(to, x1.to(dtype), inside)
         tl.store(to + HALF, x2.to(dtype), inside)
     elif slot >= 0:  # padding has none
-        row = (slot * KV_HEADS + h[:, None]) * HEAD_DIM + d[None, :]
+        x1, x2 = x1.to(dtype).to(tl.float32), x2.to(dtype).to(tl.float32)
+        row = slot * KV_HEADS + h
         if is_v:
-            tl.store(v_cache + row, x1.to(dtype), inside)
-            tl.store(v_cache + row + HALF, x2.to(dtype), inside)
+            store_rows(v_cache, v_scales, v_minimums, row, x1, x2, inside, HEAD_DIM, BLOCK_H, HALF_BLOCK, BITS)
         else:
-            tl.store(k_cache + row, x1.to(dtype), inside)
-            tl.store(k_cache + row + HALF, x2.to(dtype), inside)
+            store_rows(k_cache, k_scales, k_minimums, row, x1, x2, inside, HEAD_DIM, BLOCK_H, HALF_BLOCK, BITS)
 
 
 def rope_write(
@@ -99,12 +107,14 @@ def rope_write(
     kv_heads: int,
     head_dim: int,
     positions: Tensor,
+    scales: Mapping[str, Tensor] | None = None,
     pdl: bool = False,
 ) -> Tensor:
     """Norm and rotate q and k, write k and v to their slots (none where a slot is negative), and return q.
 
     qkv [tokens, (heads + 2 kv_heads) * head_dim], cos and sin [context, 1, head_dim / 2] in float32, slots and
-    positions [tokens], caches [pages, PAGE, kv_heads, head_dim]. Returns [tokens, heads, head_dim].
+    positions [tokens], caches [pages, PAGE, kv_heads, head_dim] with their `scales` where packed.
+    Returns [tokens, heads, head_dim].
     """
     assert qkv.stride(1) == 1 and k_cache.is_contiguous() and v_cache.is_contiguous()
     q = torch.empty(len(qkv), heads, head_dim, dtype=qkv.dtype, device=qkv.device)
@@ -117,6 +127,7 @@ def rope_write(
         q,
         k_cache,
         v_cache,
+        *packing(scales),
         q_norm,
         k_norm,
         eps,
@@ -126,6 +137,7 @@ def rope_write(
         HEAD_DIM=head_dim,
         HALF_BLOCK=triton.next_power_of_2(head_dim // 2),
         BLOCK_H=BLOCK_H,
+        BITS=bits_of(k_cache),
         NORM=q_norm is not None,
         ROPE=cos is not None,
         PDL=pdl,

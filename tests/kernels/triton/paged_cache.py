@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-PAGE = 64
+from genwright.text.engine.kv import PAGE, Cache, CacheSpec, LayerCache
 
 
 def draw(lengths: list[int], kv_heads: int, head_dim: int, dtype: torch.dtype, device: str) -> dict[str, Tensor]:
@@ -41,3 +41,16 @@ def expected(
         shares = scores.masked_fill(hidden, -torch.inf).softmax(dim=-1)
         outs.append(torch.einsum("hqk,khd->qhd", shares, v) if length else torch.zeros_like(rows))
     return torch.cat(outs).flatten(1)
+
+
+def layer(pages: int, kv_heads: int, head_dim: int, dtype: torch.dtype, bits: int | None, device: str) -> LayerCache:
+    """A layer's cache whose every slot holds random rows."""
+    spec = CacheSpec(1, dict.fromkeys(("k", "v"), (kv_heads, head_dim)), dtype, bits)
+    cache = Cache(spec, pages, torch.device(device)).layers[0]
+    for name in ("k", "v"):
+        cache.write(
+            name,
+            torch.arange(pages * PAGE, device=device),
+            torch.randn(pages * PAGE, kv_heads, head_dim).to(device, dtype),
+        )
+    return cache

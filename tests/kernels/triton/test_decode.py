@@ -2,11 +2,10 @@
 
 import pytest
 import torch
-from paged_cache import draw, expected
+from paged_cache import draw, expected, layer
 
 from genwright.kernels.triton.attention import Tile
 from genwright.kernels.triton.decode import DecodeScratch, decode_attention
-from genwright.text.engine.kv import LayerCache
 from genwright.text.engine.step import Chunk, StepBuffers
 from genwright.text.layers.reference import Reference
 
@@ -55,15 +54,16 @@ def test_a_sequence_of_no_tokens_gives_zeros():
     check([0, 70, 0], 1, 2, 1, 64, torch.float32)
 
 
-def test_equals_the_reference_on_a_step():
-    chunks = [Chunk([5, 6], 70, [3, 1]), Chunk([7, 8], 0, [2])]
-    step = StepBuffers(8, 4, 2, torch.device(DEVICE)).fill(chunks)
-    k, v = torch.randn(2, 4, 64, 2, 64, device=DEVICE)
-    q = torch.randn(4, 6, 64, device=DEVICE)
-    scratch = DecodeScratch.allocate(6, 64, q.device)
-    out = decode_attention(q, k, v, step.page_table, step.lengths, 2, 0.125, None, scratch)
-    reference = Reference().attend(q, LayerCache(0, {"k": k, "v": v}), step, 0.125, None)
-    torch.testing.assert_close(out, reference, atol=1e-5, rtol=1e-5)
+@pytest.mark.parametrize("bits", [None, 8, 4])
+@pytest.mark.parametrize("head_dim", [64, 80])
+def test_equals_the_reference_on_a_step(bits, head_dim):
+    step = StepBuffers(8, 4, 2, torch.device(DEVICE)).fill([Chunk([5, 6], 70, [3, 1]), Chunk([7, 8], 0, [2])])
+    cache = layer(4, 2, head_dim, torch.float32, bits, DEVICE)
+    q = torch.randn(4, 6, head_dim, device=DEVICE)
+    scratch = DecodeScratch.allocate(6, head_dim, q.device)
+    k, v = cache.rows["k"], cache.rows["v"]
+    out = decode_attention(q, k, v, step.page_table, step.lengths, 2, 0.125, None, scratch, cache.rows)
+    torch.testing.assert_close(out, Reference().attend(q, cache, step, 0.125, None), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.gpu
@@ -106,3 +106,19 @@ def test_a_captured_launch_follows_the_lengths():
         graph.replay()
         truth = expected(q, **cache, counts=[1, 1], scale=0.1, window=None)
         assert (out.double() - truth).abs().max() < BOUND[torch.bfloat16]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("head_dim", [80, 128])
+def test_packed_caches_at_size(bits, head_dim):
+    lengths = [3, 700, 64, 1999]
+    chunks = [Chunk([1, 2, 3], length - 3, range(32 * i, 32 * i + 32)) for i, length in enumerate(lengths)]
+    step = StepBuffers(12, 4, 32, torch.device("cuda")).fill(chunks)
+    cache = layer(128, 4, head_dim, torch.bfloat16, bits, "cuda")
+    q = torch.randn(12, 16, head_dim, device="cuda", dtype=torch.bfloat16)
+    scratch = DecodeScratch.allocate(12, head_dim, q.device)
+    k, v = cache.rows["k"], cache.rows["v"]
+    out = decode_attention(q, k, v, step.page_table, step.lengths, 3, 0.1, None, scratch, cache.rows)
+    wide = Reference().attend(q.float(), cache, step, 0.1, None)
+    assert (out.float() - wide).abs().max() < BOUND[torch.bfloat16]

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from genwright.kernels.triton.rope import rope_write
-from genwright.text.engine.kv import LayerCache
+from genwright.text.engine.kv import Cache, CacheSpec
 from genwright.text.layers.reference import Reference
 from genwright.text.layers.rope import cos_sin
 
@@ -16,8 +16,8 @@ EPS = 1e-6
 BF16 = pytest.param(torch.bfloat16, marks=pytest.mark.gpu)
 
 
-def both(tokens, heads, kv_heads, head_dim, dtype, norm=False, rope=True):
-    """q and both caches from the kernel and from the reference; the last token is padding to the kernel."""
+def both(tokens, heads, kv_heads, head_dim, dtype, norm=False, rope=True, bits=None):
+    """q and the cache's tensors from the kernel and from the reference; the last token is padding to the kernel."""
     width = (heads + 2 * kv_heads) * head_dim
     qkv = torch.randn(tokens, width).to(dtype).to(DEVICE)
     norms = (torch.rand(2, head_dim) + 0.5).to(dtype).to(DEVICE) if norm else (None, None)
@@ -25,20 +25,23 @@ def both(tokens, heads, kv_heads, head_dim, dtype, norm=False, rope=True):
     tables = cos_sin(torch.rand(head_dim // 2), 1.2, torch.arange(300)) if rope else None
     cos, sin = (table.to(DEVICE) for table in tables) if tables else (None, None)
     slots = torch.randperm(3 * 64)[:tokens].to(DEVICE)
-    ours, theirs = torch.zeros(2, 2, 3, 64, kv_heads, head_dim, dtype=dtype, device=DEVICE)
+    spec = CacheSpec(1, dict.fromkeys(("k", "v"), (kv_heads, head_dim)), dtype, bits)
+    ours, theirs = (Cache(spec, 3, torch.device(DEVICE)).layers[0] for _ in range(2))
     padded = slots.clone()
     padded[-1] = -1
     sizes = (heads, kv_heads, head_dim)
-    q = rope_write(qkv, cos, sin, padded, *ours, *norms, EPS, *sizes, positions)
+    k, v = ours.rows["k"], ours.rows["v"]
+    q = rope_write(qkv, cos, sin, padded, k, v, *norms, EPS, *sizes, positions, ours.rows)
     expected = Reference().qkv_rope_write(
         qkv,
         dict(zip(("q_norm", "k_norm"), norms, strict=True)) if norm else {},
         SimpleNamespace(heads=heads, kv_heads=kv_heads, head_dim=head_dim, norm_eps=EPS),
-        LayerCache(0, dict(zip("kv", theirs, strict=True))),
+        theirs,
         SimpleNamespace(slots=slots, rope=(cos[positions], sin[positions]) if rope else None),
     )
-    theirs.flatten(1, 2)[:, slots[-1]] = 0
-    return (q, *ours), (expected, *theirs)
+    for rows in theirs.rows.values():
+        rows.flatten(0, 1)[slots[-1]] = 0
+    return (q, *ours.rows.values()), (expected, *theirs.rows.values())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, BF16])
@@ -46,6 +49,13 @@ def both(tokens, heads, kv_heads, head_dim, dtype, norm=False, rope=True):
 @pytest.mark.parametrize("rope", [True, False])
 def test_equals_the_reference_bit_for_bit(heads, kv_heads, head_dim, rope, dtype):
     for ours, theirs in zip(*both(5, heads, kv_heads, head_dim, dtype, rope=rope), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(3, 1, 80), (8, 5, 64), (2, 2, 256)])
+def test_packed_rows_equal_the_reference_bit_for_bit(heads, kv_heads, head_dim, bits):
+    for ours, theirs in zip(*both(3, heads, kv_heads, head_dim, torch.float16, bits=bits), strict=True):
         assert torch.equal(ours, theirs)
 
 
