@@ -4,7 +4,7 @@ A token's noise is its exponential clock's: argmax p / clock = argmax (logit / T
 tokens are in the race when top_k is small, so the first reading of a row keeps the three largest logits of each of its
 BLOCK lanes (lane i sees tokens i, i + BLOCK, ...). The k-th largest of these is at most the true one, and is the true
 one if no lane's third reaches it: then all candidates are first or second of a lane. Otherwise the row is read again:
-the winner among all tokens above the bound is taken if it is one of the k largest; if not, the bound rises to its logit.
+the winner among all tokens above the bound stands if it is one of the k largest; if not, the bound rises to its logit.
 """
 
 # mypy: disable-error-code=no-untyped-def
