@@ -53,7 +53,7 @@ def sample(
     return tokens
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["purpose"])
 def _sample(logits, stride, prefix, positions, temperature, top_k, min_p, tokens, vocab, purpose, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     logits += row * stride
