@@ -51,6 +51,7 @@ def time_sampling(vocab: int, rows: int, top_k: int, warps: int) -> float:
         torch.full((rows,), 100, device="cuda"),
         torch.full((rows,), 0.8, device="cuda"),
         torch.full((rows,), top_k, dtype=torch.int32, device="cuda"),
+        torch.ones(rows, device="cuda"),
         torch.zeros(rows, device="cuda"),
     )
 

@@ -65,6 +65,7 @@ def tensors_of(weight: Weight) -> list[Tensor]:
 
 def in_groups(weight: Tensor, group: int) -> Tensor:
     """[..., columns] to float32 [..., groups, group]; a shorter last group is filled up with its last column."""
+    group = min(group, weight.shape[-1])
     filling = weight[..., -1:].expand(*weight.shape[:-1], -weight.shape[-1] % group)
     return torch.cat((weight, filling), dim=-1).float().unflatten(-1, (-1, group))
 

@@ -23,6 +23,7 @@ def sample(
     positions: Tensor,
     temperature: Tensor,
     top_k: Tensor,
+    top_p: Tensor,
     min_p: Tensor,
     purpose: int = 0,
     out: Tensor | None = None,
@@ -30,8 +31,9 @@ def sample(
     """Tokens, int64 [rows], from float32 logits [rows, vocab]; -1 for a row that has a NaN. No host sync.
 
     prefix int32 [rows] is the request's key(seed, sample), positions [rows] where the token will stand. Temperature 0
-    is argmax, the lowest id among equals; top_k int32 keeps all if 0, and equals of the k-th largest logit stay; a
-    token also needs min_p times the likeliest one's probability.
+    is argmax, the lowest id among equals; top_k int32 keeps all if 0, and equals of the k-th largest logit stay; top_p
+    keeps tokens whose likelier ones have less of the probability of those; a token also needs min_p times the
+    likeliest one's.
     """
     rows, vocab = logits.shape
     assert logits.dtype == torch.float32 and logits.stride(1) == 1
@@ -43,6 +45,7 @@ def sample(
         positions,
         temperature,
         top_k,
+        top_p,
         min_p,
         tokens,
         vocab,
@@ -54,7 +57,9 @@ def sample(
 
 
 @triton.jit(do_not_specialize=["purpose"])
-def _sample(logits, stride, prefix, positions, temperature, top_k, min_p, tokens, vocab, purpose, BLOCK: tl.constexpr):
+def _sample(
+    logits, stride, prefix, positions, temperature, top_k, top_p, min_p, tokens, vocab, purpose, BLOCK: tl.constexpr
+):
     row = tl.program_id(0).to(tl.int64)
     logits += row * stride
     lane = tl.arange(0, BLOCK)
@@ -80,9 +85,13 @@ def _sample(logits, stride, prefix, positions, temperature, top_k, min_p, tokens
         k = tl.where((k <= 0) | (k > vocab), vocab, k)
         share = tl.load(min_p + row)
         floor = tl.where(share > 0, top + T * tl.log(tl.maximum(share, 1e-37)), float("-inf"))
-        if (k < vocab) & (k <= 3 * BLOCK):
-            floor = tl.maximum(floor, _kth_largest(v1, v2, v3, top, k, BLOCK))
+        mass = tl.load(top_p + row)
         inverse = tl.minimum(1 / T, 3e38)
+        if mass < 1:
+            floor = tl.maximum(floor, _nucleus(logits, vocab, k, mass, top, inverse, BLOCK))
+            k = vocab
+        elif (k < vocab) & (k <= 3 * BLOCK):
+            floor = tl.maximum(floor, _kth_largest(v1, v2, v3, top, k, BLOCK))
         key = _mix(_mix(_bits(tl.load(prefix + row)) ^ _bits(tl.load(positions + row))) ^ _bits(purpose))
         if tl.max(v3, 0) < floor:
             s1 = _score(v1, t1 + lane, floor, top, inverse, key)
@@ -107,6 +116,40 @@ def _kth_largest(v1, v2, v3, top, k, BLOCK: tl.constexpr):
         low = tl.where(count >= k, middle, low)
         high = tl.where(count > k, high, middle)
     return (low ^ ((low >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _nucleus(logits, vocab, k, mass, top, inverse, BLOCK: tl.constexpr):
+    # The smallest logit that top_k and top_p keep, by two bisections that each read the row up to 32 times.
+    high = _ordered(top) + 1
+    low = _ordered(float("-inf") + 0 * top)
+    end = high
+    while (k < vocab) & (low + 1 < end):  # at least k are >= low, fewer are >= end
+        middle = (low & end) + ((low ^ end) >> 1)
+        count, _ = _reaching(logits, vocab, middle, top, inverse, BLOCK)
+        low = tl.where(count >= k, middle, low)
+        end = tl.where(count >= k, end, middle)
+    _, total = _reaching(logits, vocab, low, top, inverse, BLOCK)
+    while low + 1 < high:  # those >= low have the mass, those >= high do not
+        middle = (low & high) + ((low ^ high) >> 1)
+        _, part = _reaching(logits, vocab, middle, top, inverse, BLOCK)
+        low = tl.where(part >= mass * total, middle, low)
+        high = tl.where(part >= mass * total, high, middle)
+    return (low ^ ((low >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _reaching(logits, vocab, bound, top, inverse, BLOCK: tl.constexpr):
+    # How many logits are at or above a bound, in the order of `_ordered`, and their mass in units of the likeliest one.
+    lane = tl.arange(0, BLOCK)
+    count = tl.zeros([BLOCK], tl.int32)
+    mass = tl.zeros([BLOCK], tl.float32)
+    for start in range(0, vocab, BLOCK):
+        x = tl.load(logits + start + lane, start + lane < vocab, float("-inf"))
+        above = (_ordered(x) >= bound) & (start + lane < vocab)
+        count += above.to(tl.int32)
+        mass += tl.where(above, tl.exp((x - top) * inverse), 0.0)
+    return tl.sum(count, 0), tl.sum(mass, 0)
 
 
 @triton.jit

@@ -60,6 +60,7 @@ def open_checkpoint(model: str, arch: str | None = None) -> Checkpoint:
     from genwright.text.checkpoints.gptfast import GptFast
     from genwright.text.checkpoints.huggingface import HuggingFace
     from genwright.text.checkpoints.opt import OptArrays
+    from genwright.text.checkpoints.quantized import Quantized
     from genwright.text.checkpoints.random import RandomWeights
 
     if model.startswith("random:"):
@@ -67,6 +68,8 @@ def open_checkpoint(model: str, arch: str | None = None) -> Checkpoint:
     path = Path(model).expanduser()
     if not path.exists():
         raise UserError(f"there is no checkpoint at {path}; `genwright pull` lists the models that can be fetched.")
+    if path.is_dir() and Quantized.recognises(path):
+        return Quantized(path)
     if path.is_dir() and HuggingFace.recognises(path):
         return HuggingFace(path)
     if path.is_dir() and DeepSeekShards.recognises(path):
@@ -79,7 +82,7 @@ def open_checkpoint(model: str, arch: str | None = None) -> Checkpoint:
         if file.is_file() and GptFast.recognises(file):
             return GptFast(file, arch)
     if path.is_file() and HuggingFace.recognises(path.parent):  # one of the folder's own files
-        return HuggingFace(path.parent)
+        return open_checkpoint(str(path.parent), arch)
     raise UserError(
         f"{path} holds no checkpoint that Genwright knows: a Hugging Face folder (config.json with safetensors or "
         ".bin files), a GGUF file, gpt-fast's model.pth, DeepSeek's model*-mp*.safetensors, or FlexLLMGen's arrays."

@@ -56,8 +56,7 @@ class HuggingFace(Checkpoint):
         return str(self.folder / self._where.get(name, self._listing))
 
     def tensor(self, name: str, dtype: torch.dtype | None = None) -> torch.Tensor:
-        stored = self._read(name, lambda file, stored: file.get_tensor(stored), lambda tensor: tensor)
-        return widen(self, name, stored, dtype)
+        return widen(self, name, self._stored(name), dtype)
 
     def tokenizer(self) -> Tokenizer | None:
         return Tokenizer.from_folder(self.folder)
@@ -65,6 +64,10 @@ class HuggingFace(Checkpoint):
     def generation_eos(self) -> tuple[int, ...]:
         path = self.folder / "generation_config.json"
         return FieldReader(read_json(path), str(path)).ids("eos_token_id") if path.exists() else ()
+
+    def _stored(self, name: str) -> torch.Tensor:
+        stored: torch.Tensor = self._read(name, lambda file, stored: file.get_tensor(stored), lambda tensor: tensor)
+        return stored
 
     def _locate(self) -> dict[str, str]:
         """Which file holds each tensor."""

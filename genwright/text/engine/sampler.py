@@ -73,7 +73,7 @@ def choose(
 
 def adjust(logits: torch.Tensor, requests: Sequence[Request]) -> torch.Tensor:
     """Apply penalties, bias and the minimum length; rows that ask for none of these share the input's memory."""
-    rows = [row for row, request in enumerate(requests) if _adjusts(request)]
+    rows = [row for row, request in enumerate(requests) if adjusts(request)]
     if not rows:
         return logits
     logits = logits.clone()

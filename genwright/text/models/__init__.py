@@ -86,7 +86,7 @@ def load_model(
     outer, *blocks = (load.part(part) for part in parts)
     outer.setdefault("head", outer["embed"])
     if cfg.rope.kind != "none":
-        outer["cos"], outer["sin"] = _rope_tables(cfg, max_context, device)
+        outer["cos"], outer["sin"] = rope_tables(cfg, max_context, device)
     return Model(cfg, home, outer, blocks, dtype, device, max_context)
 
 
@@ -145,7 +145,7 @@ def check_tensors(checkpoint: Checkpoint, draft: bool = False) -> None:
                 raise UserError(f"{checkpoint.where(name)} has {name!r} in FP8, {what}.")
 
 
-def _rope_tables(cfg: ModelConfig, max_context: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+def rope_tables(cfg: ModelConfig, max_context: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """cos and sin of every position, computed a page at a time: the same bits whatever the context's length."""
     inv_freq, scale = frequencies(cfg.rope, cfg.rope_dim)
     pages = [cos_sin(inv_freq, scale, torch.arange(i, i + PAGE)) for i in range(0, max_context, PAGE)]
