@@ -29,20 +29,15 @@ def write(source: str, target: Path, texts: list[list[int]] | None) -> None:
 
 def test_logits_are_nearer_than_rounding_to_nearest(tmp_path: Path) -> None:
     model = "random:stories15M,layers=1"
-    write(model, tmp_path / "gptq", windows(8, 64, 32000))
+    write(model, tmp_path / "gptq", windows(8, 64, 40))  # a language of few words
     write(model, tmp_path / "rtn", None)
-    ids = torch.randint(3, 32000, (100,), generator=torch.Generator().manual_seed(1)).tolist()  # others
-    exact, gptq, rtn = (LLM(path, dtype="float32").model for path in (model, tmp_path / "gptq", tmp_path / "rtn"))
-    x = torch.randn(200, 288, generator=torch.Generator().manual_seed(2))
-    assert type(gptq.blocks[0]["qkv"]) is type(rtn.blocks[0]["qkv"])
-    for each in (gptq, rtn):  # the head is rounded to nearest in both: leave its error out
-        each.outer["head"] = exact.outer["head"]
+    ids = torch.randint(3, 40, (100,), generator=torch.Generator().manual_seed(1)).tolist()  # others
+    exact = LLM(model, dtype="float32")
     errors = []
-    for path, quantized in ((tmp_path / "gptq", gptq), (tmp_path / "rtn", rtn)):
-        llm = LLM(path, dtype="float32")
-        llm.model.outer["head"] = exact.outer["head"]
-        errors.append((llm.logits(ids) - LLM(model, dtype="float32").logits(ids)).norm().item())
-        assert quantized.blocks[0]["qkv"].linear(x).shape == (200, 864)
+    for name in ("gptq", "rtn"):
+        llm = LLM(tmp_path / name, dtype="float32")
+        llm.model.outer["head"] = exact.model.outer["head"]  # rounded to nearest in both: leave its error out
+        errors.append((llm.logits(ids) - exact.logits(ids)).norm().item())
     assert errors[0] < 0.95 * errors[1], errors
 
 
@@ -66,7 +61,7 @@ def test_windows_come_from_all_over_a_text(smollm2: Path) -> None:
     assert len(found) == WINDOWS and {len(window) for window in found} == {512}
     tokenizer = checkpoint.tokenizer()
     assert tokenizer is not None
-    assert "number 1," in tokenizer.decode(found[0]) and "number 85" in tokenizer.decode(found[-1])
+    assert "number 1," in tokenizer.decode(found[0]) and "number 88" in tokenizer.decode(found[-1])
     with pytest.raises(UserError, match=rf"has 2 tokens; GPTQ needs {FEWEST} or more\.$"):
         calibration_windows(checkpoint, FORM, "Too short")
     with pytest.raises(UserError, match=r"GPTQ rounds to int4, and the format is fp8"):
