@@ -66,6 +66,19 @@ class Reference:
             cache.write(name, step.slots, rows)
         return q
 
+    def rope_attend(
+        self,
+        qkv: torch.Tensor,
+        weights: Weights,
+        cfg: ModelConfig,
+        cache: LayerCache,
+        step: Step,
+        scale: float,
+        window: int | None,
+    ) -> torch.Tensor:
+        """`qkv_rope_write` and `attend`, one after the other."""
+        return self.attend(self.qkv_rope_write(qkv, weights, cfg, cache, step), cache, step, scale, window)
+
     def attend(self, q: torch.Tensor, cache: LayerCache, step: Step, scale: float, window: int | None) -> torch.Tensor:
         """Causal attention within each sequence: [tokens, heads, head_dim] to [tokens, heads * head_dim]."""
         return attend(q, cache, step, scale, window).flatten(1)
