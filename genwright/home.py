@@ -1,0 +1,22 @@
+"""Where Genwright keeps what it fetched or built."""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+def cache_folder() -> Path:
+    """GENWRIGHT_HOME, else genwright under the user's cache folder."""
+    home = os.environ.get("GENWRIGHT_HOME")
+    base = os.environ.get("XDG_CACHE_HOME", "~/.cache")
+    return Path(home).expanduser() if home else Path(base).expanduser() / "genwright"
+
+
+@contextmanager
+def lock(path: Path) -> Iterator[None]:
+    """One process at a time; the system drops the lock of a process that dies."""
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
