@@ -14,11 +14,12 @@ from genwright.kernels.device import pick_device
 from genwright.text.checkpoints import Checkpoint, open_checkpoint, parse_dtype
 from genwright.text.engine.engine import Engine
 from genwright.text.engine.kv import PAGE
+from genwright.text.engine.lookup import PROMPT_LOOKUP, PromptLookup
 from genwright.text.engine.memory import cache_pages, free_memory
 from genwright.text.engine.mtp import MTP, MtpDraft
 from genwright.text.engine.request import Piece, Request, Result, SamplingParams
 from genwright.text.engine.runner import ResidentRunner
-from genwright.text.engine.speculative import PROMPT_LOOKUP, ROW_COST, Draft, DraftModel, PromptLookup, Speculation
+from genwright.text.engine.speculative import Draft, DraftModel, Speculation, row_cost
 from genwright.text.engine.step import Chunk
 from genwright.text.layers.deterministic import Deterministic
 from genwright.text.layers.reference import Reference
@@ -85,7 +86,7 @@ class LLM:
             if drafting is not None:
                 context = min(self.max_context, drafting.config.max_context)
                 guesser = DraftModel(load(*both[1], context), self.model, MAX_TOKENS, context)
-            speculation = Speculation(guesser, speculate_k, ROW_COST.get(where.type, ROW_COST["cuda"]))
+            speculation = Speculation(guesser, speculate_k, row_cost(where))
         self.engine = Engine(runner, MAX_BATCH, MAX_TOKENS, self.max_context, speculation)
 
     def generate(
