@@ -13,6 +13,7 @@ VERBS = {
     "chat": "Talk with a text model.",
     "images": "Sample, edit, train and measure images.",
     "convert": "Write a checkpoint in another format.",
+    "quantize": "Write a checkpoint with packed weights.",
     "pull": "List and fetch models.",
     "inspect": "Turn a model repository's script into a recorded, unattended run.",
 }

@@ -22,11 +22,16 @@ class ModelOptions:
 
     device: str = "auto"
     dtype: str = "auto"
+    quant: str | None = None
+    kv: str = "auto"
     deterministic: bool = False
     max_context: int | None = None
     arch: str | None = None
     draft: str | None = None
     speculate_k: int = 5
+    backend: str = "auto"
+    compile: bool = False
+    no_graph: bool = False
     gpu_mem: float | None = None
     cpu_mem: float | None = None
 
@@ -34,7 +39,9 @@ class ModelOptions:
         from genwright.text.engine.llm import LLM
 
         with bar("Loading") as progress:
-            return LLM(model, progress=progress, **vars(self))
+            settings = vars(self) | {"graph": not self.no_graph}
+            del settings["no_graph"]
+            return LLM(model, progress=progress, **settings)
 
 
 Model = Annotated[str, typer.Option(help="A checkpoint's path, a name from `genwright pull`, or random:NAME.")]
@@ -42,11 +49,16 @@ DEFAULT_MODEL = DEFAULT
 _HELP = {
     "device": "auto, cpu or cuda.",
     "dtype": "auto, float32, float16 or bfloat16.",
+    "quant": "Pack weights: int8, int4, int4:g64, int4:g64:asym, fp8, fp8:channel; keep leaves GGUF's as they are.",
+    "kv": "The cache's format: auto (the model's own type), int8 or int4.",
     "deterministic": "The same bits alone, in any batch and under any chunking; slower.",
     "max_context": "Tokens that a prompt and its answer may have together.",
     "arch": "The named shape of a checkpoint that has no configuration.",
-    "draft": "A model that guesses tokens for this one to check, or prompt-lookup, or mtp; answers stay as likely.",
+    "draft": "What guesses tokens for the model to check: another, prompt-lookup, mtp, or self:int4, its own copy.",
     "speculate_k": "Tokens that a draft guesses at the most.",
+    "backend": "auto, reference (plain PyTorch) or triton (NVIDIA GPUs).",
+    "compile": "On a GPU, torch.compile in the place of our own products.",
+    "no_graph": "On a GPU, no CUDA graphs: slower, for debugging.",
     "gpu_mem": "GB of GPU memory that may be used.",
     "cpu_mem": "GB of memory that may be used.",
     "temperature": "0 is greedy.",

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from genwright.errors import UserError
-from genwright.home import cache_folder, lock
+from genwright.kernels.cache import cache_folder, lock
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from genwright.errors import UserError
-from genwright.home import cache_folder
+from genwright.kernels.cache import cache_folder
 from genwright.text import pull as home
 from genwright.text.pull import Wheel, pull, resolve
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from torch.nn.functional import linear
 
-from genwright.home import cache_folder, lock
+from genwright.kernels.cache import cache_folder, lock
 from genwright.kernels.cpu.amx import cpu_flags, has_bf16
 
 SOURCE = Path(__file__).with_name("products.cpp")

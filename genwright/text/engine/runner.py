@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 
 import torch
 
 from genwright.kernels.cpu.amx import safe_products
 from genwright.text.engine.kv import PAGE, Cache
-from genwright.text.engine.step import Chunk, StepBuffers
+from genwright.text.engine.step import Chunk, Step, StepBuffers
 from genwright.text.layers.reference import Reference, Weights
 from genwright.text.models import Model
 
@@ -23,9 +24,10 @@ class ResidentRunner:
         max_batch: int,
         max_tokens: int,
         mtp: Weights | None = None,  # the multi-token-prediction layer, where it is used
+        cache_bits: int | None = None,  # 8 or 4; None keeps the cache in the model's type
     ):
         self.model, self.ops, self.mtp = model, ops, mtp
-        spec = model.architecture.cache_spec(model.cfg, model.dtype)
+        spec = replace(model.architecture.cache_spec(model.cfg, model.dtype), bits=cache_bits)
         self.cache = Cache(spec if mtp is None else spec.with_draft(), pages, model.device)
         self.hidden: torch.Tensor | None = None  # [tokens, dim] after the final norm, of the last step, for `predict`
         longest = min(pages, model.max_context // PAGE)
@@ -34,7 +36,11 @@ class ResidentRunner:
     @torch.inference_mode()
     def run(self, chunks: Sequence[Chunk]) -> torch.Tensor:
         """Logits [rows, vocab] in float32: of each chunk's last token, or of all where it asks for them."""
-        step = self.buffers.fill(chunks)
+        return self.forward(self.buffers.fill(chunks))
+
+    @torch.inference_mode()
+    def forward(self, step: Step) -> torch.Tensor:
+        """One pass over a step that is laid out."""
         model, cfg, ops = self.model, self.model.cfg, self.ops
         with self._safely():
             x = model.architecture.embed(ops, cfg, model.outer, step)

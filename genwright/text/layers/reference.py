@@ -39,6 +39,10 @@ class Reference:
     def layer_norm(self, x: torch.Tensor, weights: Weights, name: str, eps: float) -> torch.Tensor:
         return layer_norm(x, x.shape[-1:], weights.get(name), weights.get(f"{name}.bias"), eps)
 
+    def add_linear(self, residual: torch.Tensor, x: torch.Tensor, weights: Weights, name: str) -> torch.Tensor:
+        """residual + the sum over ranks of a product whose inputs they share."""
+        return residual + self.all_reduce(self.linear(x, weights, name))
+
     def norm_linear(self, x: torch.Tensor, weights: Weights, norm: str, name: str, eps: float) -> torch.Tensor:
         return self.linear(self.norm(x, weights, norm, eps), weights, name)
 
@@ -55,12 +59,12 @@ class Reference:
             qk = rotate(qk, *step.rope)
         q, k = qk.split((cfg.heads, cfg.kv_heads), dim=1)
         for name, rows in (("k", k), ("v", v)):
-            cache.rows[name].flatten(0, 1).index_copy_(0, step.slots, rows)
+            cache.write(name, step.slots, rows)
         return q
 
     def attend(self, q: torch.Tensor, cache: LayerCache, step: Step, scale: float, window: int | None) -> torch.Tensor:
         """Causal attention within each sequence: [tokens, heads, head_dim] to [tokens, heads * head_dim]."""
-        return attend(q, cache.rows["k"], cache.rows["v"], step, scale, window).flatten(1)
+        return attend(q, cache, step, scale, window).flatten(1)
 
     def latent_rope_write(
         self,
@@ -74,7 +78,7 @@ class Reference:
         """Write the normed latent and the rotated shared key to their slot; q as heads, its rotary part rotated."""
         assert cfg.mla is not None
         latent = self.norm(kv[:, : cfg.mla.kv_lora_rank], weights, "kv_norm", LATENT_EPS)
-        cache.rows["latent"].flatten(0, 1).index_copy_(0, step.slots, latent_row(kv, latent, cfg.mla, step))
+        cache.write("latent", step.slots, latent_row(kv, latent, cfg.mla, step))
         return rotate_tail(q.view(len(q), cfg.heads, -1), cfg.mla.qk_nope_head_dim, cfg.mla, step)
 
     def latent_attend(
@@ -82,11 +86,12 @@ class Reference:
     ) -> torch.Tensor:
         """Causal attention over latents: [tokens, heads, nope + rope] to [tokens, heads * v_head_dim]."""
         assert cfg.mla is not None
-        return attend_latent(q, weights["kv_b"], cache.rows["latent"], cfg.mla, step, scale).flatten(1)
+        return attend_latent(q, weights["kv_b"], cache, cfg.mla, step, scale).flatten(1)
 
-    def gated_mlp(self, x: torch.Tensor, weights: Weights, norm: str, eps: float) -> torch.Tensor:
-        """down(silu(gate(norm(x))) * up(norm(x))), gate and up fused in one weight."""
-        return self._gated(self.norm(x, weights, norm, eps), weights, "")
+    def add_gated_mlp(self, x: torch.Tensor, weights: Weights, norm: str, eps: float) -> torch.Tensor:
+        """x + down(silu(gate(norm(x))) * up(norm(x))), gate and up fused in one weight."""
+        gated = self.silu_gate(self.norm_linear(x, weights, norm, "gate_up", eps))
+        return self.add_linear(x, gated, weights, "down")
 
     def moe(self, x: torch.Tensor, weights: Weights, norm: str, cfg: ModelConfig) -> torch.Tensor:
         """The weighted sum of each token's experts of norm(x), and the experts that all tokens share."""
@@ -96,7 +101,7 @@ class Reference:
         gate_up, down = (weights[f"experts.{name}"].unflatten(0, (cfg.moe.experts, -1)) for name in ("gate_up", "down"))
         mixed = self.mix(self.experts(x, ids, gate_up, down), shares)
         if cfg.moe.shared_dim:
-            shared = self._gated(x, weights, "shared.")
+            shared = self.linear(self.silu_gate(self.linear(x, weights, "shared.gate_up")), weights, "shared.down")
             if cfg.moe.shared_gate:
                 shared = shared * self.sigmoid(self.linear(x, weights, "shared.gate"))
             mixed = mixed + shared
@@ -132,6 +137,7 @@ class Reference:
         """The sum over ranks: of one rank, its own."""
         return x
 
-    def _gated(self, x: torch.Tensor, weights: Weights, prefix: str) -> torch.Tensor:
-        gate, up = self.linear(x, weights, f"{prefix}gate_up").chunk(2, dim=-1)
-        return self.linear(self.silu(gate) * up, weights, f"{prefix}down")
+    def silu_gate(self, gate_up: torch.Tensor) -> torch.Tensor:
+        """silu(gate) * up: [tokens, 2 ffn] to [tokens, ffn]."""
+        gate, up = gate_up.chunk(2, dim=-1)
+        return self.silu(gate) * up

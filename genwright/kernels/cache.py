@@ -1,4 +1,4 @@
-"""Where Genwright keeps what it fetched or built."""
+"""Where Genwright keeps what it can make or fetch again."""
 
 import fcntl
 import os
