@@ -19,7 +19,6 @@ import torch
 from genwright import LLM, SamplingParams
 from genwright.text.engine.engine import Engine
 from genwright.text.engine.kv import PAGE
-from genwright.text.engine.llm import MAX_BATCH, MAX_TOKENS
 from genwright.text.engine.lookup import PromptLookup
 from genwright.text.engine.request import Acceptance
 from genwright.text.engine.runner import ResidentRunner
@@ -30,6 +29,7 @@ from genwright.text.layers.reference import Reference
 # 1941, Smith's Wealth of Nations, Wells's Time Machine. Nothing was tuned on them.
 TEXTS = {path.stem: " ".join(path.read_text().split()) for path in sorted(Path(__file__).parent.glob("texts/*.txt"))}
 SUMMARISE = "Summarise this text: {}"
+TOKENS = 512  # in a step
 INVENT = "Invent a long tale about a clockmaker who finds a door in the sky."
 
 
@@ -45,7 +45,7 @@ class Contender:
 
     def run(self, llm: LLM, prompt: list[int], params: SamplingParams) -> list[int]:
         speculation = Speculation(self.draft(), 5, row_cost(llm.model.device)) if self.draft else None
-        llm.engine = Engine(llm.engine.runner, MAX_BATCH, MAX_TOKENS, llm.max_context, speculation)
+        llm.engine = Engine(llm.engine.runner, 1, TOKENS, llm.max_context, speculation)
         started = time.perf_counter()
         result = llm.generate([prompt], params)[0]
         self.seconds.append(time.perf_counter() - started)
@@ -105,8 +105,8 @@ def compare(
 def poor(llm: LLM) -> Callable[[], Draft]:
     """Three layers of noise with the model's vocabulary."""
     noise = LLM("random:smollm2-135m,layers=3", dtype="float32", max_context=1024).model
-    runner = ResidentRunner(noise, Reference(), 1024 // PAGE * 4, MAX_BATCH, MAX_TOKENS)
-    return lambda: DraftModel(runner, llm.model, MAX_TOKENS, 1024)
+    runner = ResidentRunner(noise, Reference(), 1024 // PAGE * 4, 1, TOKENS)
+    return lambda: DraftModel(runner, llm.model, TOKENS, 1024)
 
 
 if __name__ == "__main__":
