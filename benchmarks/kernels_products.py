@@ -1,25 +1,26 @@
 """Time the sampling kernel and the products of few rows on a CUDA device: `python -m benchmarks.kernels_products`.
 
 Products run in a CUDA graph over so many copies of a weight that the level-2 cache cannot hold them; GB/s counts each
-weight once. The first column of tiles is what `pick_tiles` chooses.
+weight once. Tiles are outputs x columns, stages, warps, and k where the warps share columns.
 """
 
 import argparse
 from collections.abc import Callable
 
 import torch
+from triton.runtime.errors import OutOfResources
 
 from genwright.kernels.hash import key, key_tensor
 from genwright.kernels.triton import sample as sampling
-from genwright.kernels.triton.matmul import Tiles, packed_matmul, pick_tiles
+from genwright.kernels.triton.matmul import Tiles, packed_matmul
 from genwright.quant.formats import parse_format
 from genwright.quant.packed import Weight, tensors_of
 
 SHAPES = [(22016, 4096), (4096, 11008), (12288, 4096), (4096, 4096)]
 CANDIDATES = {
-    "bf16": [Tiles(16, 256, 4, 2), Tiles(32, 128, 5, 4), Tiles(64, 128, 4, 4)],
-    "int8": [Tiles(16, 256, 5, 2), Tiles(32, 256, 4, 4), Tiles(64, 256, 4, 4)],
-    "int4": [Tiles(16, 512, 5, 2), Tiles(32, 256, 5, 4), Tiles(64, 256, 4, 4)],
+    "bf16": [Tiles(16, 512, 4, 8, True), Tiles(32, 128, 5, 4), Tiles(64, 128, 4, 4)],
+    "int8": [Tiles(16, 1024, 3, 8, True), Tiles(32, 512, 3, 4, True), Tiles(64, 256, 3, 4)],
+    "int4": [Tiles(16, 1024, 3, 8, True), Tiles(16, 512, 6, 4, True), Tiles(32, 512, 4, 4, True), Tiles(64, 256, 4, 4)],
 }
 BYTES = 1 << 28  # of weights in a graph: several times the cache
 
@@ -50,6 +51,7 @@ def time_sampling(vocab: int, rows: int, top_k: int, warps: int) -> float:
         torch.full((rows,), 100, device="cuda"),
         torch.full((rows,), 0.8, device="cuda"),
         torch.full((rows,), top_k, dtype=torch.int32, device="cuda"),
+        torch.ones(rows, device="cuda"),
         torch.zeros(rows, device="cuda"),
     )
 
@@ -68,6 +70,17 @@ def draw(name: str, outputs: int, inputs: int) -> list[Weight]:
     return [first, *(first.clone() if isinstance(first, torch.Tensor) else first.map(torch.clone) for _ in copies)]
 
 
+def _speed(x: torch.Tensor, weights: list[Weight], size: int, tiles: Tiles | None) -> str:
+    try:
+        return f"{size / seconds(lambda: [packed_matmul(x, weight, tiles=tiles) for weight in weights]) / 1e9:7.0f}"
+    except OutOfResources:
+        return "no room"
+
+
+def _label(tiles: Tiles) -> str:
+    return f"{tiles.outputs}x{tiles.columns} {tiles.stages}s {tiles.warps}w{'k' if tiles.split else ''}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--formats", nargs="*", default=list(CANDIDATES))
@@ -82,18 +95,12 @@ def main() -> None:
         for outputs, inputs in SHAPES:
             weights = draw(name, outputs, inputs)
             size = sum(tensor.nbytes for weight in weights for tensor in tensors_of(weight))
-            tiles = [pick_tiles(weights[0]), *CANDIDATES[name]]
-            print(f"{name} {outputs} x {inputs}, GB/s  " + "  ".join(map(str, tiles)))
+            print(f"{name} {outputs} x {inputs}, GB/s")
+            print("            chosen " + " ".join(f"{_label(some):>14}" for some in CANDIDATES[name]))
             for rows in options.rows:
                 x = torch.randn(rows, inputs, device="cuda", dtype=torch.bfloat16)
-                speeds = []
-                for some in tiles:
-                    try:
-                        took = seconds(lambda x=x, some=some: [packed_matmul(x, w, tiles=some) for w in weights])  # noqa: B023
-                        speeds.append(f"{size / took / 1e9:6.0f}")
-                    except Exception as error:  # a tile that does not fit: the others still count
-                        speeds.append(type(error).__name__[:12])
-                print(f"  {rows:>3} rows  " + " ".join(speeds), flush=True)
+                speeds = [_speed(x, weights, size, some) for some in (None, *CANDIDATES[name])]
+                print(f"  {rows:>3} rows  {speeds[0]} " + " ".join(f"{speed:>14}" for speed in speeds[1:]), flush=True)
             del weights
 
 

@@ -1,4 +1,4 @@
-"""The step after this one, prepared on the device: each sequence's new token, its position and the slot that it fills."""
+"""A step's inputs from the one before, on the device: each sequence's new token, its position and its slot."""
 
 # mypy: disable-error-code=no-untyped-def
 import triton
@@ -25,7 +25,7 @@ def _advance(sampled, tokens, positions, slots, lengths, page_table, stride, cou
 def advance(
     sampled: Tensor, tokens: Tensor, positions: Tensor, slots: Tensor, lengths: Tensor, page_table: Tensor
 ) -> None:
-    """All int64 [sequences] and page_table [sequences, pages]; the sampled tokens stand at `lengths`."""
+    """All int64 [sequences], page_table [sequences, pages]; the sampled tokens come to stand at `lengths`, which grow."""
     count = len(sampled)
     block = triton.next_power_of_2(count)
     _advance[(1,)](

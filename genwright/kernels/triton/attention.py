@@ -73,7 +73,7 @@ def attend_block(
     return new_m, total, acc
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["window", "table_stride"])
 def _prefill(
     q,
     k_cache,

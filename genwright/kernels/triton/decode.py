@@ -54,7 +54,7 @@ def _join(
     return total, acc
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["window", "table_stride", "table_width"])  # compiled once, whatever the context
 def _decode(
     q,
     k_cache,

@@ -56,7 +56,7 @@ def sample(
     return tokens
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["purpose"])
 def _sample(
     logits, stride, prefix, positions, temperature, top_k, top_p, min_p, tokens, vocab, purpose, BLOCK: tl.constexpr
 ):

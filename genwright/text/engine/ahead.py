@@ -55,6 +55,9 @@ class DecodeLoop:
             self._pages.append((_shape(request), request.pages.ids()))
         self._bucket = self.runner.bucket(len(chunks))
         self.runner.buffers.fill(chunks, padded=self._bucket)
+        # As a step before it would have left it: its token sampled, and its row not yet counted.
+        self._sampled.copy_(self.runner.buffers.tokens[: len(self._sampled)])
+        self.runner.buffers.lengths[: len(chunks)].sub_(1)
         params = [request.params for request in requests]
         settings = [[p.temperature for p in params], [p.top_p for p in params], [p.min_p for p in params]]
         self._floats[:, : len(params)].copy_(torch.tensor(settings))
@@ -88,12 +91,11 @@ class DecodeLoop:
 
     def _step(self) -> torch.Tensor:
         buffers, count = self.runner.buffers, self._bucket
+        lengths, sampled = buffers.lengths[:count], self._sampled[:count]
+        advance(sampled, buffers.tokens, buffers.positions, buffers.slots, lengths, buffers.page_table)
         logits = self.runner.forward(self._view())
         (temperature, top_p, min_p), (keys, top_k) = self._floats[:, :count], self._ints[:, :count]
-        lengths, sampled = buffers.lengths[:count], self._sampled[:count]
-        sample(logits, keys, lengths, temperature, top_k, top_p, min_p, out=sampled)
-        advance(sampled, buffers.tokens, buffers.positions, buffers.slots, lengths, buffers.page_table)
-        return sampled
+        return sample(logits, keys, lengths, temperature, top_k, top_p, min_p, out=sampled)
 
     def _view(self) -> Step:
         width = self.runner.buffers.page_table.shape[1]

@@ -50,7 +50,7 @@ def new_runner(model: Model, ops: Reference, graph: bool, *settings: Any) -> Res
 
 def new_loop(runner: ResidentRunner) -> "DecodeLoop | None":
     """A decode loop where attention reads lengths on the device."""
-    if not _is_fused(runner.ops) or runner.model.cfg.mla is not None or runner.cache.spec.bits is not None:
+    if not _is_fused(runner.ops) or runner.model.cfg.mla is not None:
         return None
     from genwright.text.engine.ahead import DecodeLoop
     from genwright.text.engine.graphs import GraphRunner

@@ -82,7 +82,8 @@ def adjust(logits: torch.Tensor, requests: Sequence[Request]) -> torch.Tensor:
     return logits
 
 
-def _adjusts(request: Request) -> bool:
+def adjusts(request: Request) -> bool:
+    """Whether a request's logits depend on its tokens otherwise than by the model."""
     p = request.params
     penalised = p.repetition_penalty != 1 or p.presence_penalty or p.frequency_penalty
     return bool(penalised or p.logit_bias or len(request.tokens) - request.prompt_tokens < p.min_new_tokens)

@@ -103,7 +103,8 @@ class StepBuffers:
                 groups[-1].length = max(groups[-1].length, span.stop)
             else:
                 groups.append(Group(index, 1, count, first_row, span.stop))
-        width = max(-(-group.length // PAGE) for group in groups)
+        # A graph's sequences grow, so it is told all their pages.
+        width = max(len(chunk.pages) for chunk in chunks) if padded else max(-(-g.length // PAGE) for g in groups)
         table = [[*chunk.pages[:width], *([0] * (width - len(chunk.pages)))] for chunk in chunks]
         self.page_table[: len(chunks), :width].copy_(torch.tensor(table))
         missing = max(0, padded - len(chunks))

@@ -1,5 +1,8 @@
 """The triton backend: the reference's ops as fused kernels on an NVIDIA GPU."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 from torch.nn.functional import linear
 
@@ -8,13 +11,16 @@ from genwright.kernels.cuda.tuned import tiling
 from genwright.kernels.triton.attention import prefill_attention
 from genwright.kernels.triton.decode import DecodeScratch, decode_attention
 from genwright.kernels.triton.elementwise import rms_norm, silu_mul
+from genwright.kernels.triton.matmul import packed_matmul
 from genwright.kernels.triton.rope import rope_write
 from genwright.quant.packed import Packed, Weight
 from genwright.text.config import ModelConfig
 from genwright.text.engine.kv import LayerCache
 from genwright.text.engine.step import Step
+from genwright.text.layers.deterministic import Deterministic
 from genwright.text.layers.reference import Reference, Weights
 
+MOST_ROWS = 128  # of a product that unpacks weights as it goes; more are worth unpacking them first
 MOST_QUERIES = 8  # of a sequence, for attention that is split over its keys
 
 
@@ -31,7 +37,9 @@ class Fused(Reference):
         y = self._few(x, weight, bias=bias)
         if y is not None:
             return y
-        return weight.linear(x, bias) if isinstance(weight, Packed) else linear(x, weight, bias)
+        if not isinstance(weight, Packed):
+            return linear(x, weight, bias)
+        return packed_matmul(x, weight, bias) if len(x) <= MOST_ROWS else weight.linear(x, bias)
 
     def norm(self, x: torch.Tensor, weights: Weights, name: str, eps: float) -> torch.Tensor:
         return rms_norm(x, weights[name], eps, pdl=True)
@@ -47,8 +55,6 @@ class Fused(Reference):
     def qkv_rope_write(
         self, qkv: torch.Tensor, weights: Weights, cfg: ModelConfig, cache: LayerCache, step: Step
     ) -> torch.Tensor:
-        if cache.spec.bits:
-            return super().qkv_rope_write(qkv, weights, cfg, cache, step)
         cos, sin = step.tables or (None, None)
         return rope_write(
             qkv,
@@ -64,22 +70,30 @@ class Fused(Reference):
             cfg.kv_heads,
             cfg.head_dim,
             step.positions,
+            _scales(cache),
             pdl=True,
         )
 
     def attend(self, q: torch.Tensor, cache: LayerCache, step: Step, scale: float, window: int | None) -> torch.Tensor:
-        if cache.spec.bits:
-            return super().attend(q, cache, step, scale, window)
         k, v, queries = cache.rows["k"], cache.rows["v"], step.queries
         if queries is None or queries > MOST_QUERIES:
-            return prefill_attention(
-                q, k, v, step.page_table, step.lengths, step.offsets, step.most_queries, scale, window, pdl=True
-            )
+            return self._attend_chunks(q, cache, step, scale, window)
         rows = queries * q.shape[1] // k.shape[2]
         if (rows, q.shape[2]) not in self._scratch:
             self._scratch[rows, q.shape[2]] = DecodeScratch.allocate(rows, q.shape[2], q.device)
         scratch = self._scratch[rows, q.shape[2]]
-        return decode_attention(q, k, v, step.page_table, step.lengths, queries, scale, window, scratch, pdl=True)
+        return decode_attention(
+            q, k, v, step.page_table, step.lengths, queries, scale, window, scratch, _scales(cache), pdl=True
+        )
+
+    def _attend_chunks(
+        self, q: torch.Tensor, cache: LayerCache, step: Step, scale: float, window: int | None
+    ) -> torch.Tensor:
+        k, v = cache.rows["k"], cache.rows["v"]
+        table, lengths, offsets = step.page_table, step.lengths, step.offsets
+        return prefill_attention(
+            q, k, v, table, lengths, offsets, step.most_queries, scale, window, _scales(cache), pdl=True
+        )
 
     def add_gated_mlp(self, x: torch.Tensor, weights: Weights, norm: str, eps: float) -> torch.Tensor:
         y = self._few(x, weights["gate_up"], bias=weights.get("gate_up.bias"), norm=weights[norm], eps=eps, gate=True)
@@ -111,3 +125,20 @@ class Fused(Reference):
         if not x.is_contiguous() or x.data_ptr() % CHUNK:
             x = x.clone(memory_format=torch.contiguous_format)
         return product(x, known, cut, bias=bias, norm=norm, eps=eps, residual=residual, gate=gate)
+
+
+class FusedDeterministic(Fused, Deterministic):
+    """Every product and every query by one kernel with one tile, which sums in the same order whatever is beside it."""
+
+    def product(self, x: torch.Tensor, weight: Weight, bias: torch.Tensor | None = None) -> torch.Tensor:
+        return packed_matmul(x, weight, bias, deterministic=True)
+
+    def attend(self, q: torch.Tensor, cache: LayerCache, step: Step, scale: float, window: int | None) -> torch.Tensor:
+        return self._attend_chunks(q, cache, step, scale, window)
+
+    def _few(self, *args: Any, **around: Any) -> None:
+        return None
+
+
+def _scales(cache: LayerCache) -> Mapping[str, torch.Tensor] | None:
+    return None if cache.spec.bits is None else cache.rows

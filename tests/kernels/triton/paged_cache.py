@@ -43,6 +43,11 @@ def expected(
     return torch.cat(outs).flatten(1)
 
 
+def error(out: Tensor, truth: Tensor) -> float:
+    """The largest, relative where the truth is over 1."""
+    return ((out.double() - truth.double()).abs() / truth.double().abs().clamp(min=1)).max().item()
+
+
 def layer(pages: int, kv_heads: int, head_dim: int, dtype: torch.dtype, bits: int | None, device: str) -> LayerCache:
     """A layer's cache whose every slot holds random rows."""
     spec = CacheSpec(1, dict.fromkeys(("k", "v"), (kv_heads, head_dim)), dtype, bits)

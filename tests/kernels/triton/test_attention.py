@@ -2,13 +2,13 @@
 
 import pytest
 import torch
-from paged_cache import draw, expected, layer
+from paged_cache import draw, error, expected, layer
 
 from genwright.kernels.triton.attention import Tile, prefill_attention
 from genwright.text.engine.step import Chunk, StepBuffers
 from genwright.text.layers.reference import Reference
 
-BOUND = {torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
+BOUND = {torch.float32: 4e-6, torch.float16: 2e-3, torch.bfloat16: 1.2e-2}  # of what is larger, 1 or the value
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 SMALL = Tile(64, 64, 4, 1)
 
@@ -25,7 +25,7 @@ def check(lengths, counts, heads, kv_heads, head_dim, dtype, window=None, tile=N
     q = torch.randn(sum(counts), heads, head_dim).to(dtype).to(DEVICE)
     truth = expected(q, **cache, counts=counts, scale=head_dim**-0.5, window=window)
     out = run(q, cache, counts, head_dim**-0.5, window, tile)
-    assert (out.double() - truth).abs().max() < BOUND[dtype]
+    assert error(out, truth) < BOUND[dtype]
 
 
 @pytest.mark.parametrize(("share", "head_dim"), [(1, 80), (3, 96), (4, 64)])
@@ -99,4 +99,4 @@ def test_packed_caches_at_size(bits):
     places = (step.page_table, step.lengths, step.offsets)
     out = prefill_attention(q, k, v, *places, 700, 0.1, None, cache.rows)
     wide = Reference().attend(q.float(), cache, step, 0.1, None)
-    assert (out.float() - wide).abs().max() < BOUND[torch.bfloat16]
+    assert error(out, wide) < BOUND[torch.bfloat16]

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from paged_cache import draw, expected, layer
+from paged_cache import draw, error, expected, layer
 
 from genwright.kernels.triton.attention import Tile
 from genwright.kernels.triton.decode import DecodeScratch, decode_attention
@@ -10,7 +10,7 @@ from genwright.text.engine.step import Chunk, StepBuffers
 from genwright.text.layers.reference import Reference
 
 # Under the interpreter bf16 is an integer of 16 bits to a product, so that only a GPU can show it.
-BOUND = {torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
+BOUND = {torch.float32: 4e-6, torch.float16: 2e-3, torch.bfloat16: 1.2e-2}  # of what is larger, 1 or the value
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
@@ -24,7 +24,7 @@ def check(lengths, queries, heads, kv_heads, head_dim, dtype, window=None, progr
             q, **cache, queries=queries, scale=scale, window=window, scratch=scratch, tile=tile, programs=programs
         )
     truth = expected(q, **cache, counts=[queries] * len(lengths), scale=scale, window=window)
-    assert (out.double() - truth).abs().max() < BOUND[dtype]
+    assert error(out, truth) < BOUND[dtype]
     assert not scratch.arrivals.any()
 
 
@@ -105,7 +105,7 @@ def test_a_captured_launch_follows_the_lengths():
         cache["lengths"].copy_(torch.tensor(lengths))
         graph.replay()
         truth = expected(q, **cache, counts=[1, 1], scale=0.1, window=None)
-        assert (out.double() - truth).abs().max() < BOUND[torch.bfloat16]
+        assert error(out, truth) < BOUND[torch.bfloat16]
 
 
 @pytest.mark.gpu
@@ -121,4 +121,4 @@ def test_packed_caches_at_size(bits, head_dim):
     k, v = cache.rows["k"], cache.rows["v"]
     out = decode_attention(q, k, v, step.page_table, step.lengths, 3, 0.1, None, scratch, cache.rows)
     wide = Reference().attend(q.float(), cache, step, 0.1, None)
-    assert (out.float() - wide).abs().max() < BOUND[torch.bfloat16]
+    assert error(out, wide) < BOUND[torch.bfloat16]

@@ -38,8 +38,9 @@ def test_every_format_equals_float64(name, dtype, device):
         x, bias = torch.randn(rows, inputs, device=device).to(dtype), torch.randn(outputs, device=device).to(dtype)
         assert relative(packed_matmul(x, weight), exact(x, weight)) < TYPES[dtype]
         if inputs == 300:
-            tiles = Tiles(outputs=32, columns=64, stages=2, warps=4)
-            assert relative(packed_matmul(x, weight, bias, tiles=tiles), exact(x, weight, bias)) < TYPES[dtype]
+            for split in (False, True):
+                y = packed_matmul(x, weight, bias, tiles=Tiles(32, 128, 2, 4, split))
+                assert relative(y, exact(x, weight, bias)) < TYPES[dtype]
 
 
 @pytest.mark.parametrize("name", ["plain", "int8", "int4", "fp8"])

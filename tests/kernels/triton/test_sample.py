@@ -24,6 +24,8 @@ OPTIONS = [
     {"temperature": 1.0, "min_p": 0.05},
     {"temperature": 2.0, "min_p": 1.0},
     {"temperature": 2.0, "top_k": 50, "min_p": 0.2},
+    {"temperature": 1.0, "top_p": 0.6},
+    {"temperature": 1.5, "top_p": 0.9, "top_k": 12, "min_p": 0.05},
     {"temperature": 1e-4},
     {"temperature": 100.0, "top_k": 36},
 ]
@@ -40,6 +42,7 @@ def run(logits: torch.Tensor, requests, purpose=sampler.Purpose.SAMPLE) -> list[
         column([len(r.tokens) for r in requests], torch.int64),
         column([p.temperature for p in params], torch.float32),
         column([min(p.top_k, logits.shape[1]) for p in params], torch.int32),
+        column([p.top_p for p in params], torch.float32),
         column([p.min_p for p in params], torch.float32),
         purpose,
     ).tolist()
@@ -100,7 +103,7 @@ def test_rows_without_numbers_or_without_a_choice(device):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(
-    "options", [{"temperature": 1.0}, {"temperature": 1.5, "top_k": 9}, {"temperature": 1.0, "min_p": 0.1}]
+    "options", [{"temperature": 1.0}, {"temperature": 1.5, "top_k": 9}, {"temperature": 1.0, "min_p": 0.1}, {"temperature": 1.0, "top_p": 0.7}]
 )
 def test_draws_follow_the_distribution(options):
     logits = torch.randn(1, 37, device="cuda") * 2
@@ -124,8 +127,9 @@ def test_real_vocabularies(vocab):
         {"temperature": 1.0},
         {"temperature": 0.0},
         {"temperature": 1.0, "min_p": 0.02},
+        {"temperature": 0.9, "top_p": 0.8},
     ]
-    requests = requests_of([some[i % 4] for i in range(256)])
+    requests = requests_of([some[i % 5] for i in range(256)])
     logits = torch.randn(256, vocab, device="cuda") * 2
     pairs = zip(run(logits, requests), sampler.sample(logits, requests), strict=True)
     assert sum(ours != theirs for ours, theirs in pairs) <= 1
