@@ -70,7 +70,7 @@ def evaluate(
     stride: int | None = None,
     progress: Progress = lambda done, total: None,
 ) -> Evaluation:
-    """The text's likelihood; a window's tokens see at the most `window` - 1 before them, and `window` - `stride` at least.
+    """The text's likelihood: each token sees `window` - `stride` tokens before it at least, and `window` - 1 at most.
 
     A window must leave the context room for one token; `stride` is half a window unless told otherwise.
     """
