@@ -97,13 +97,27 @@ def evaluate(
     return Evaluation(len(found), len(text.encode()) - unscored, -math.fsum(found))
 
 
+def likelihoods(
+    llm: LLM, pairs: Sequence[tuple[Sequence[int], Sequence[int]]], progress: Progress = lambda done, total: None
+) -> list[tuple[float, bool]]:
+    """Of each continuation after its context, and whether greedy decoding gives it; contexts lose what does not fit."""
+    most = llm.max_context - 1
+    sequences = [[*context, *continuation][-most:] for context, continuation in pairs]
+    scores = logprobs(llm, sequences, 1, progress)
+    found = []
+    for (_, continuation), row in zip(pairs, scores, strict=True):
+        last = row[len(row) - len(continuation) :] if len(continuation) <= len(row) else row
+        found.append((math.fsum(entry.logprob for entry in last), all(entry.id in entry.top for entry in last)))
+    return found
+
+
 def logprobs(
     llm: LLM,
     sequences: Sequence[Sequence[int]],
     tops: int = 0,
     progress: Progress = lambda done, total: None,
 ) -> list[list[Logprob]]:
-    """Of each sequence's tokens but the first, with the `tops` likeliest instead; batched by the engine."""
+    """Of each sequence's tokens but the first, with the `tops` likeliest in their places; batched by the engine."""
     params = SamplingParams(prompt_logprobs=True, logprobs=tops, max_new_tokens=1, ignore_eos=True)
     done = 0
 
