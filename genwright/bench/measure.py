@@ -43,6 +43,10 @@ class Peer(Protocol):
     def __call__(self, experiment: Experiment, llm: LLM) -> Contender: ...
 
 
+class Unfit(UserError):
+    """A peer cannot do what an experiment asks for, which is no failure."""
+
+
 class Ours:
     """This engine."""
 
@@ -116,7 +120,8 @@ def measure(
             contender = peer(experiment, llm)
             starts[contender] = _start(contender, experiment, llm, empty, tell)
         except FAILURES as error:
-            rows.append(replace(empty, engine=peer.name, error=sentence(error)))
+            row = replace(empty, engine=peer.name, error=sentence(error), skipped=isinstance(error, Unfit))
+            rows.append(row)
     found = [
         (_place(start, point), point, work_of(llm, point), outcome)
         for point in experiment.points

@@ -1,7 +1,6 @@
 """Other engines on the same model, for comparison in the same run, where they are installed."""
 
 import time
-from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -9,9 +8,8 @@ from typing import Any
 import torch
 
 from genwright.bench.experiments import Experiment
-from genwright.bench.measure import TEMPERATURE, TOP_K, Peer, timed
+from genwright.bench.measure import TEMPERATURE, TOP_K, Peer, Unfit, timed
 from genwright.bench.rows import Sample
-from genwright.errors import UserError
 from genwright.text.checkpoints import open_checkpoint
 from genwright.text.engine.llm import LLM
 from genwright.text.pull import resolve
@@ -24,9 +22,8 @@ class Transformers:
     options: dict[str, Any] = {}  # noqa: RUF012 - of generate, and never changed
 
     def __init__(self, experiment: Experiment, llm: LLM):
-        _needs("transformers")
         if experiment.options.get("quant"):
-            raise UserError("transformers has no weights of this format.")
+            raise Unfit("transformers has no weights of this format.")
         import transformers
 
         started = time.perf_counter()
@@ -87,12 +84,11 @@ class LlamaCpp:
     name = "llama.cpp"
 
     def __init__(self, experiment: Experiment, llm: LLM):
-        _needs("llama_cpp")
         path = Path(resolve(experiment.model))
         if path.suffix != ".gguf":
-            raise UserError("llama.cpp reads GGUF files, and this model is none.")
+            raise Unfit("llama.cpp reads GGUF files, and this model is none.")
         if any(point.batch > 1 for point in experiment.points):
-            raise UserError("llama-cpp-python decodes one sequence at a time.")
+            raise Unfit("llama-cpp-python decodes one sequence at a time.")
         import llama_cpp
 
         started = time.perf_counter()
@@ -131,9 +127,11 @@ class _Clock:
         pass
 
 
-def _needs(package: str) -> None:
-    if find_spec(package) is None:
-        raise UserError(f"the package {package} is not installed.")
-
-
-PEERS: Sequence[Peer] = (Transformers, CompiledTransformers, LlamaCpp)
+def installed_peers() -> list[Peer]:
+    """Those that can be imported here."""
+    peers: dict[Peer, str] = {
+        Transformers: "transformers",
+        CompiledTransformers: "transformers",
+        LlamaCpp: "llama_cpp",
+    }
+    return [peer for peer, package in peers.items() if find_spec(package) is not None]

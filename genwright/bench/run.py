@@ -76,7 +76,7 @@ def _why(code: int | None) -> str:
 def _work(connection: Connection, experiment: Experiment, settings: Settings) -> None:
     """In the child: measure, and send what is being done and then the rows."""
     from genwright.bench.measure import measure, sentence
-    from genwright.bench.peers import PEERS
+    from genwright.bench.peers import installed_peers
     from genwright.bench.profile import profiled
 
     def tell(what: str, done: int, total: int) -> None:
@@ -87,7 +87,9 @@ def _work(connection: Connection, experiment: Experiment, settings: Settings) ->
         connection.send(("note", f"{experiment.name}\n{profiled(call, settings.profile)}"))
 
     try:
-        rows = measure(experiment, tell, PEERS if settings.peers else (), trace if settings.profile else None)
+        rows = measure(
+            experiment, tell, installed_peers() if settings.peers else (), trace if settings.profile else None
+        )
     except KeyboardInterrupt:
         return
     except Exception as error:
