@@ -15,6 +15,7 @@ VERBS = {
     "bench": "Measure speed beside the device's limits.",
     "eval": "Measure how well a text model predicts.",
     "convert": "Write a checkpoint in another format.",
+    "quantize": "Write a checkpoint with packed weights.",
     "pull": "List and fetch models.",
     "inspect": "Turn a model repository's script into a recorded, unattended run.",
 }

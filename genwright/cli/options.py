@@ -22,6 +22,8 @@ class ModelOptions:
 
     device: str = "auto"
     dtype: str = "auto"
+    quant: str | None = None
+    kv: str = "auto"
     deterministic: bool = False
     max_context: int | None = None
     arch: str | None = None
@@ -42,10 +44,12 @@ DEFAULT_MODEL = DEFAULT
 _HELP = {
     "device": "auto, cpu or cuda.",
     "dtype": "auto, float32, float16 or bfloat16.",
+    "quant": "Pack weights: int8, int4, int4:g64, int4:g64:asym, fp8, fp8:channel; keep leaves GGUF's as they are.",
+    "kv": "The cache's format: auto (the model's own type), int8 or int4.",
     "deterministic": "The same bits alone, in any batch and under any chunking; slower.",
     "max_context": "Tokens that a prompt and its answer may have together.",
     "arch": "The named shape of a checkpoint that has no configuration.",
-    "draft": "A model that guesses tokens for this one to check, or prompt-lookup, or mtp; answers stay as likely.",
+    "draft": "What guesses tokens for the model to check: another, prompt-lookup, mtp, or self:int4, its own copy.",
     "speculate_k": "Tokens that a draft guesses at the most.",
     "gpu_mem": "GB of GPU memory that may be used.",
     "cpu_mem": "GB of memory that may be used.",

@@ -1,12 +1,14 @@
-"""FP8 weights: e4m3 values in blocks of 128 x 128 that share a scale (DeepSeek-V3, section 3.3)."""
+"""FP8 weights: e4m3 values that share a scale in blocks of 128 x 128 (DeepSeek-V3, section 3.3), or in rows."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import gcd
 
 import torch
+from torch import Tensor
 from torch.nn.functional import pad
 
-from genwright.quant.packed import Packed
+from genwright.quant.packed import Packed, spread
 
 BLOCK = 128
 VALUES = torch.float8_e4m3fn
@@ -15,34 +17,38 @@ LARGEST = torch.finfo(VALUES).max  # 448
 
 @dataclass(frozen=True)
 class Fp8Blocks(Packed):
-    """values [..., rows, columns] in e4m3, scales [..., ceil(rows / 128), ceil(columns / 128)] in float32."""
+    """values [..., rows, columns] in e4m3, scales [..., ceil(rows / height), ceil(columns / width)] in float32."""
 
-    values: torch.Tensor
-    scales: torch.Tensor
+    values: Tensor
+    scales: Tensor
+    height: int = BLOCK  # rows per scale
+    width: int = BLOCK  # columns per scale; at least all of them where a row has one scale
 
     @property
     def shape(self) -> tuple[int, ...]:
         return tuple(self.values.shape)
 
-    def tensors(self) -> Mapping[str, torch.Tensor]:
-        return {"values": self.values, "scales": self.scales}
+    @property
+    def format(self) -> str:
+        return "fp8:channel" if self.height == 1 and self.width >= self.shape[-1] else "fp8"
 
-    def dequantize(self, dtype: torch.dtype) -> torch.Tensor:
+    def dequantize(self, dtype: torch.dtype) -> Tensor:
         rows, columns = self.shape[-2:]
-        wide = pad(self.values.float(), (0, -columns % BLOCK, 0, -rows % BLOCK))
-        blocks = wide.unflatten(-1, (-1, BLOCK)).unflatten(-3, (-1, BLOCK))  # [..., i, 128, j, 128]
-        blocks.mul_(self.scales[..., :, None, :, None])
-        return wide[..., :rows, :columns].to(dtype)
+        scales = spread(self.scales, self.width, columns).repeat_interleave(self.height, dim=-2)[..., :rows, :]
+        return self.values.float().mul_(scales).to(dtype)
 
-    def unflatten(self, dim: int, sizes: tuple[int, int]) -> "Fp8Blocks":
-        return Fp8Blocks(self.values.unflatten(dim, sizes), self.scales.unflatten(dim, sizes))
+    @classmethod
+    def cat(cls, parts: Sequence["Fp8Blocks"]) -> "Fp8Blocks":
+        """Where a matrix ends within a block, all blocks are cut lower, each piece with the scale of its block."""
+        height = gcd(*(part.height for part in parts), *(part.shape[0] for part in parts[:-1]))
+        return super().cat([part._cut(height) for part in parts])
 
-    def __getitem__(self, index: int | torch.Tensor) -> "Fp8Blocks":
-        # As bytes: not every device has indexing for 8-bit floats.
-        return Fp8Blocks(self.values.view(torch.uint8)[index].view(VALUES), self.scales[index])
+    def _cut(self, height: int) -> "Fp8Blocks":
+        scales = self.scales.repeat_interleave(self.height // height, dim=0)
+        return replace(self, scales=scales[: -(-self.shape[0] // height)], height=height)
 
 
-def quantize(weight: torch.Tensor, scale_fmt: str | None = None) -> Fp8Blocks:
+def quantize(weight: Tensor, scale_fmt: str | None = None) -> Fp8Blocks:
     """Round a matrix so that each block's largest value is e4m3's; `ue8m0` makes scales powers of two."""
     rows, columns = weight.shape
     wide = pad(weight.float(), (0, -columns % BLOCK, 0, -rows % BLOCK))
@@ -52,6 +58,13 @@ def quantize(weight: torch.Tensor, scale_fmt: str | None = None) -> Fp8Blocks:
         scales = scales.log2().ceil().exp2()
     values = (blocks / scales[:, None, :, None]).flatten(2, 3).flatten(0, 1)[:rows, :columns]
     return Fp8Blocks(values.to(VALUES).contiguous(), scales)
+
+
+def quantize_rows(weight: Tensor) -> Fp8Blocks:
+    """Round a matrix so that each row's largest value is e4m3's."""
+    wide = weight.float()
+    scales = wide.abs().amax(dim=-1, keepdim=True).clamp(min=1e-10) / LARGEST
+    return Fp8Blocks((wide / scales).to(VALUES), scales, 1, weight.shape[-1])
 
 
 def scales_shape(shape: tuple[int, ...]) -> tuple[int, ...]:

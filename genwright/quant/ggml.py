@@ -10,6 +10,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from genwright.quant.formats import Format
+from genwright.quant.int4 import Int4, pack
+from genwright.quant.int8 import Int8
+from genwright.quant.packed import Packed
+
 CHUNK = 1 << 20  # elements that are widened at a time: their float32 scratch stays in the processor's cache
 NIBBLES = 0x0F0F0F0F0F0F0F0F
 
@@ -32,6 +37,25 @@ def dequantize(raw: Tensor, kind: int, dtype: torch.dtype = torch.float32) -> Te
         if wide is not target:
             target.copy_(wide)
     return result.view(-1, columns)
+
+
+def repack(raw: Tensor, kind: int) -> Packed:
+    """Rows of a type that is a format of ours too (a key of FORMATS), without widening; raw as for `dequantize`."""
+    block = TYPES[kind]
+    rows = raw.split(max(1, CHUNK * block.bytes // block.elements // raw.shape[1]))
+    parts = [_repack(some.reshape(-1, block.bytes), kind, len(some)) for some in rows]
+    return type(parts[0]).cat(parts)
+
+
+def _repack(blocks: Tensor, kind: int, rows: int) -> Packed:
+    half = blocks.contiguous().view(torch.float16).view(rows, -1, blocks.shape[1] // 2)
+    scales = half[:, :, 0].contiguous()
+    group = TYPES[kind].elements
+    if FORMATS[kind].kind == "int8":
+        return Int8(blocks[:, 2:].reshape(rows, -1).view(torch.int8), scales, group)
+    minimums = half[:, :, 1].contiguous() if FORMATS[kind].asymmetric else None
+    nibbles = _nibbles(blocks[:, -group // 2 :], group // 2).view(rows, -1)
+    return Int4(pack(nibbles), scales, minimums, nibbles.shape[1], group)
 
 
 def _f32(blocks: Tensor, out: Tensor) -> None:
@@ -140,6 +164,9 @@ TYPES = {
     14: BlockType("Q6_K", 256, 210, _q6_k),
     30: BlockType("BF16", 1, 2, _bf16, torch.bfloat16),
 }
+
+# Those that our own formats hold exactly.
+FORMATS = {2: Format("int4", 32), 3: Format("int4", 32, asymmetric=True), 8: Format("int8", 32)}
 
 # Named only to say that they are not read.
 OTHER_TYPES = {

@@ -1,43 +1,77 @@
 """Packed: a weight kept in fewer bits than it is computed with."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Self
 
 import torch
+from torch import Tensor
 from torch.nn.functional import linear
 
 
+@dataclass(frozen=True)
 class Packed(ABC):
-    """A matrix [outputs, inputs], or a stack of them; each format is a subclass that knows how it is stored."""
+    """A matrix [outputs, inputs], or a stack of them; each format is a subclass whose fields are how it is stored."""
 
     @property
     @abstractmethod
     def shape(self) -> tuple[int, ...]: ...
 
+    @property
     @abstractmethod
-    def tensors(self) -> Mapping[str, torch.Tensor]:
+    def format(self) -> str:
+        """The name that `parse_format` reads."""
+
+    @abstractmethod
+    def dequantize(self, dtype: torch.dtype) -> Tensor: ...
+
+    def tensors(self) -> dict[str, Tensor]:
         """What memory and files hold, by name."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in values.items() if isinstance(value, Tensor)}
 
-    @abstractmethod
-    def dequantize(self, dtype: torch.dtype) -> torch.Tensor: ...
+    def map(self, function: Callable[[Tensor], Tensor]) -> Self:
+        """The same weight with each of its tensors replaced."""
+        return replace(self, **{name: function(tensor) for name, tensor in self.tensors().items()})
 
-    @abstractmethod
+    @classmethod
+    def cat(cls, parts: Sequence[Self]) -> Self:
+        """The rows of several matrices of one format in one, copied."""
+        tensors = [part.tensors() for part in parts]
+        return replace(parts[0], **{name: torch.cat([each[name] for each in tensors]) for name in tensors[0]})
+
     def unflatten(self, dim: int, sizes: tuple[int, int]) -> Self:
         """As torch's: a fused matrix seen as a stack of equal ones; `dim` is 0."""
+        return self.map(lambda tensor: tensor.unflatten(dim, sizes))
 
-    @abstractmethod
-    def __getitem__(self, index: int | torch.Tensor) -> Self:
+    def __getitem__(self, index: int | Tensor) -> Self:
         """One or several matrices of a stack."""
+        # 8-bit floats as bytes: not every device has indexing for them.
+        return self.map(lambda t: t.view(torch.uint8)[index].view(t.dtype) if t.itemsize == 1 else t[index])
 
-    def linear(self, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    def linear(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
         """x [tokens, inputs] to [tokens, outputs]."""
         return linear(x, self.dequantize(x.dtype), bias)
 
 
-Weight = torch.Tensor | Packed
+Weight = Tensor | Packed
 
 
-def tensors_of(weight: Weight) -> list[torch.Tensor]:
+def tensors_of(weight: Weight) -> list[Tensor]:
     """The tensors that hold a weight, packed or not."""
-    return [weight] if isinstance(weight, torch.Tensor) else list(weight.tensors().values())
+    return [weight] if isinstance(weight, Tensor) else list(weight.tensors().values())
+
+
+def in_groups(weight: Tensor, group: int) -> Tensor:
+    """[..., columns] to float32 [..., groups, group]; a shorter last group is filled up with its last column."""
+    group = min(group, weight.shape[-1])
+    filling = weight[..., -1:].expand(*weight.shape[:-1], -weight.shape[-1] % group)
+    return torch.cat((weight, filling), dim=-1).float().unflatten(-1, (-1, group))
+
+
+def spread(scales: Tensor, group: int, columns: int) -> Tensor:
+    """One per group to one per column, float32 [..., columns]; of a single group it stays one."""
+    if scales.shape[-1] == 1:
+        return scales.float()
+    return scales.float().repeat_interleave(group, dim=-1)[..., :columns]

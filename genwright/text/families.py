@@ -271,9 +271,9 @@ def _check_silu(read: FieldReader) -> None:
 
 
 def _check_quantization(read: FieldReader) -> None:
-    """Of quantized Hugging Face checkpoints those in FP8 blocks of 128 x 128 are read."""
+    """Of quantized Hugging Face checkpoints those in FP8 blocks of 128 x 128 are read, and our own."""
     quantization = read.table("quantization_config")
-    if not quantization.config:
+    if not quantization.config or quantization.config.get("quant_method") == "genwright":
         return
     if quantization.config.get("quant_method") != "fp8":
         raise quantization.wrong("quant_method", "fp8, the one quantized format that is read")

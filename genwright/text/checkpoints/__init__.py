@@ -7,7 +7,9 @@ from typing import Any, Protocol
 import torch
 
 from genwright.errors import UserError
+from genwright.quant.formats import Format
 from genwright.quant.fp8 import VALUES, Fp8Blocks
+from genwright.quant.packed import Packed
 from genwright.text.config import ModelConfig
 from genwright.text.tokenizer import Tokenizer
 
@@ -18,6 +20,7 @@ class Checkpoint(Protocol):
     path: str
     config: ModelConfig
     hf_config: dict[str, Any]
+    stays_packed: bool = True  # whether packed weights stay so unless told otherwise
 
     def names(self) -> Sequence[str]: ...
 
@@ -35,6 +38,14 @@ class Checkpoint(Protocol):
         """One tensor, as stored or in `dtype`; it may be a view of the file."""
         ...
 
+    def format(self, name: str) -> Format | None:
+        """The format that a matrix is stored in; None is plain floats, or what is only ever widened."""
+        return Format("fp8") if self.dtype(name) == VALUES else None
+
+    def packed(self, name: str) -> Packed:
+        """A matrix in that format; it may be a view of the file."""
+        return Fp8Blocks(self.tensor(name), self.tensor(f"{name}_scale_inv", torch.float32))
+
     def tokenizer(self) -> Tokenizer | None: ...
 
     def generation_eos(self) -> tuple[int, ...]:
@@ -49,6 +60,7 @@ def open_checkpoint(model: str, arch: str | None = None) -> Checkpoint:
     from genwright.text.checkpoints.gptfast import GptFast
     from genwright.text.checkpoints.huggingface import HuggingFace
     from genwright.text.checkpoints.opt import OptArrays
+    from genwright.text.checkpoints.quantized import Quantized
     from genwright.text.checkpoints.random import RandomWeights
 
     if model.startswith("random:"):
@@ -56,6 +68,8 @@ def open_checkpoint(model: str, arch: str | None = None) -> Checkpoint:
     path = Path(model).expanduser()
     if not path.exists():
         raise UserError(f"there is no checkpoint at {path}; `genwright pull` lists the models that can be fetched.")
+    if path.is_dir() and Quantized.recognises(path):
+        return Quantized(path)
     if path.is_dir() and HuggingFace.recognises(path):
         return HuggingFace(path)
     if path.is_dir() and DeepSeekShards.recognises(path):
@@ -68,7 +82,7 @@ def open_checkpoint(model: str, arch: str | None = None) -> Checkpoint:
         if file.is_file() and GptFast.recognises(file):
             return GptFast(file, arch)
     if path.is_file() and HuggingFace.recognises(path.parent):  # one of the folder's own files
-        return HuggingFace(path.parent)
+        return open_checkpoint(str(path.parent), arch)
     raise UserError(
         f"{path} holds no checkpoint that Genwright knows: a Hugging Face folder (config.json with safetensors or "
         ".bin files), a GGUF file, gpt-fast's model.pth, DeepSeek's model*-mp*.safetensors, or FlexLLMGen's arrays."
@@ -86,8 +100,7 @@ def parse_dtype(name: str) -> torch.dtype:
 def widen(checkpoint: Checkpoint, name: str, stored: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
     """A stored tensor in `dtype`, FP8 ones by their scales; None leaves it as it is."""
     if stored.dtype == VALUES and dtype is not None:
-        scales = checkpoint.tensor(f"{name}_scale_inv", torch.float32)
-        return Fp8Blocks(stored, scales).dequantize(dtype)
+        return checkpoint.packed(name).dequantize(dtype)
     if stored.dtype in (VALUES, torch.float8_e8m0fnu):
         return stored if dtype is None else stored.to(dtype)
     return cast(stored, dtype, f"{checkpoint.where(name)} stores {name!r}")

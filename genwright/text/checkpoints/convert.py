@@ -5,7 +5,7 @@ import mmap
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -44,36 +44,52 @@ def convert(
     """
     if form not in FORMATS:
         raise UserError(f"the format should be one of {', '.join(FORMATS)}, and is {form!r}.")
-    if target.exists():
-        raise UserError(f"{target} exists already; name a folder that does not.")
     check_tensors(checkpoint, has_draft(checkpoint))
     if form == "gptfast":
         dtype = dtype or parse_dtype(checkpoint.config.dtype)
-    part = target.with_name(target.name + ".part")
-    shutil.rmtree(part, ignore_errors=True)
-    try:
-        part.mkdir(parents=True)
+    with new_folder(target) as part:
         entries = _entries(checkpoint, dtype, widened=form == "bf16")
         packed = any(kind == VALUES for _, kind in entries.values())
-        config = _config(checkpoint, dtype, packed)
+        config = hugging_face_config(checkpoint, dtype)
+        if packed:
+            blocks = {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [BLOCK, BLOCK]}
+            config["quantization_config"] = {**blocks, **(checkpoint.hf_config.get("quantization_config") or {})}
         if form == "gptfast" and dtype is not None:
             _write_gptfast(checkpoint, part, dtype, progress)
         elif form == "deepseek":
             _write_shards(checkpoint, part, entries, ranks, progress)
             (part / f"config_mp{ranks}.json").write_text(json.dumps(model_args(config, packed), indent=2) + "\n")
         else:
-            _write_safetensors(checkpoint, part, entries, progress)
-        (part / "config.json").write_text(json.dumps(config, indent=2) + "\n")
-        if eos := list(dict.fromkeys(checkpoint.config.eos_ids + checkpoint.generation_eos())):
-            (part / "generation_config.json").write_text(json.dumps({"eos_token_id": eos}, indent=2) + "\n")
-        tokenizer = checkpoint.tokenizer()
-        if tokenizer is not None:
-            tokenizer.save(part)
+            tensors = (_read(checkpoint, name, kind) for name, (_, kind) in entries.items())
+            write_safetensors(part, entries, tensors, progress)
+        describe(checkpoint, part, config)
+
+
+@contextmanager
+def new_folder(target: Path) -> Iterator[Path]:
+    """A folder to write into, which becomes `target` once all is written; what goes wrong leaves nothing."""
+    if target.exists():
+        raise UserError(f"{target} exists already; name a folder that does not.")
+    part = target.with_name(target.name + ".part")
+    shutil.rmtree(part, ignore_errors=True)
+    try:
+        part.mkdir(parents=True)
+        yield part
         part.rename(target)
     except OSError as error:
         raise UserError(f"{target} cannot be written: {error.strerror}.") from None
     finally:
         shutil.rmtree(part, ignore_errors=True)
+
+
+def describe(checkpoint: Checkpoint, folder: Path, config: dict[str, Any]) -> None:
+    """Write what stands beside the weights: configuration, end ids, tokenizer."""
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    if eos := list(dict.fromkeys(checkpoint.config.eos_ids + checkpoint.generation_eos())):
+        (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": eos}, indent=2) + "\n")
+    tokenizer = checkpoint.tokenizer()
+    if tokenizer is not None:
+        tokenizer.save(folder)
 
 
 def _entries(checkpoint: Checkpoint, dtype: torch.dtype | None, widened: bool) -> dict[str, Entry]:
@@ -97,17 +113,14 @@ def _entries(checkpoint: Checkpoint, dtype: torch.dtype | None, widened: bool) -
     return entries
 
 
-def _config(checkpoint: Checkpoint, dtype: torch.dtype | None, packed: bool) -> dict[str, Any]:
+def hugging_face_config(checkpoint: Checkpoint, dtype: torch.dtype | None) -> dict[str, Any]:
+    """What config.json says of plain weights in `dtype`, or in the checkpoint's own."""
     kind = checkpoint.config.dtype if dtype is None else str(dtype).removeprefix("torch.")
     config = {**checkpoint.hf_config, "torch_dtype": kind}
     config.pop("dtype", None)
+    config.pop("quantization_config", None)
     if checkpoint.config.rope.kind == "factors":
         config["rope_scaling"] = _as_llama3(checkpoint)
-    if packed:
-        blocks = {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [BLOCK, BLOCK]}
-        config["quantization_config"] = {**blocks, **(config.get("quantization_config") or {})}
-    else:
-        config.pop("quantization_config", None)
     return config
 
 
@@ -128,7 +141,10 @@ def _read(checkpoint: Checkpoint, name: str, dtype: torch.dtype) -> torch.Tensor
     return checkpoint.tensor(name, None if dtype.itemsize == 1 else dtype)
 
 
-def _write_safetensors(checkpoint: Checkpoint, folder: Path, entries: Mapping[str, Entry], progress: Progress) -> None:
+def write_safetensors(
+    folder: Path, entries: Mapping[str, Entry], tensors: Iterator[torch.Tensor], progress: Progress
+) -> None:
+    """One file, or several with an index; the tensors come in the entries' order."""
     parts = list(_files(entries))
     files, done = {}, 0
     for number, names in enumerate(parts, 1):
@@ -136,7 +152,7 @@ def _write_safetensors(checkpoint: Checkpoint, folder: Path, entries: Mapping[st
         with (folder / file).open("wb") as sink:
             write_header(sink, {name: entries[name] for name in names})
             for name in names:
-                write_tensor(sink, _read(checkpoint, name, entries[name][1]))
+                write_tensor(sink, next(tensors))
                 files[name] = file
                 done += 1
                 progress(done, len(entries))

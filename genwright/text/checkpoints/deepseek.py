@@ -10,7 +10,7 @@ from safetensors import SafetensorError, safe_open
 
 from genwright.errors import UserError
 from genwright.quant.fp8 import BLOCK, VALUES
-from genwright.text.checkpoints import reason, widen
+from genwright.text.checkpoints import Checkpoint, reason, widen
 from genwright.text.checkpoints.safetensors_file import DTYPES
 from genwright.text.config import ModelConfig
 from genwright.text.fields import FieldReader, read_json
@@ -127,7 +127,7 @@ def slices(
     return {rank: (cut, rank * part, part) for rank in range(ranks)}
 
 
-class DeepSeekShards:
+class DeepSeekShards(Checkpoint):
     """The shards of all ranks as one checkpoint; tensors that were cut are joined when asked for."""
 
     def __init__(self, folder: Path, arch: str | None = None):

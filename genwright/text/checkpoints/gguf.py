@@ -10,7 +10,10 @@ from typing import Any
 import torch
 
 from genwright.errors import UserError
-from genwright.quant.ggml import TYPES, dequantize
+from genwright.quant.formats import Format
+from genwright.quant.ggml import FORMATS, TYPES, dequantize, repack
+from genwright.quant.packed import Packed
+from genwright.text.checkpoints import Checkpoint
 from genwright.text.checkpoints.gguf_header import MAGIC, Header
 from genwright.text.checkpoints.rope_order import halves_from_neighbours
 from genwright.text.config import ModelConfig
@@ -60,8 +63,10 @@ END_TOKENS = {"<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|eom_id|>", "<|end_
 CONTROL = 3
 
 
-class GGUF:
+class GGUF(Checkpoint):
     """Tensors stay in the file's own pages; floats are viewed there, quantized weights widened when asked for."""
+
+    stays_packed = False  # widened weights make faster steps on a CPU
 
     def __init__(self, path: Path) -> None:
         self.path = str(path)
@@ -106,17 +111,31 @@ class GGUF:
         """As `dtype`; with None, quantized weights become float32."""
         stored = self._tensors[name]
         shape = stored.shape
+        kind = dtype or TYPES[stored.kind].stored or torch.float32
+        wide = dequantize(self._rows(name), stored.kind, kind).view(shape)
+        # Those of a bias are numbers only once they are widened.
+        return halves_from_neighbours(wide, self.config.head_dim) if self._reorder(name) and len(shape) == 1 else wide
+
+    def format(self, name: str) -> Format | None:
+        return FORMATS.get(self._tensors[name].kind)
+
+    def packed(self, name: str) -> Packed:
+        return repack(self._rows(name), self._tensors[name].kind)
+
+    def _rows(self, name: str) -> torch.Tensor:
+        """As stored, uint8 [rows, bytes]; those of a matrix in Hugging Face's order: so fewer bytes move."""
+        stored = self._tensors[name]
         raw = torch.frombuffer(self._file, dtype=torch.uint8, count=stored.size, offset=stored.start)
-        raw = raw.view(prod(shape[:-1]), -1)
-        reorder = name.endswith(NEIGHBOURS) and self.metadata["general.architecture"] == "llama"
-        if reorder and shape[0] % self.config.head_dim:
+        raw = raw.view(prod(stored.shape[:-1]), -1)
+        if self._reorder(name) and stored.shape[0] % self.config.head_dim:
             raise UserError(
-                f"{self.path} has {shape[0]} rows in {stored.name}, no whole heads of {self.config.head_dim}."
+                f"{self.path} has {stored.shape[0]} rows in {stored.name}, no whole heads of {self.config.head_dim}."
             )
-        if reorder and len(shape) > 1:  # before widening: fewer bytes move
-            raw = halves_from_neighbours(raw, self.config.head_dim)
-        wide = dequantize(raw, stored.kind, dtype or TYPES[stored.kind].stored or torch.float32).view(shape)
-        return halves_from_neighbours(wide, self.config.head_dim) if reorder and len(shape) == 1 else wide
+        reorder = self._reorder(name) and len(stored.shape) > 1
+        return halves_from_neighbours(raw, self.config.head_dim) if reorder else raw
+
+    def _reorder(self, name: str) -> bool:
+        return name.endswith(NEIGHBOURS) and self.metadata["general.architecture"] == "llama"
 
     def tokenizer(self) -> Tokenizer | None:
         return Tokenizer.from_gguf(self.metadata)

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from genwright.text.checkpoints import cast
+from genwright.text.checkpoints import Checkpoint, cast
 from genwright.text.checkpoints.pickled import is_pickled, load_pickled
 from genwright.text.checkpoints.rope_order import halves_from_neighbours
 from genwright.text.config import ModelConfig
@@ -33,7 +33,7 @@ LAYER = {
 }
 
 
-class GptFast:
+class GptFast(Checkpoint):
     """Also the stories models, whose dictionary is nested as {"model": ...} and whose q, k and v are apart."""
 
     def __init__(self, path: Path, arch: str | None = None):

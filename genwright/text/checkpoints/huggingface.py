@@ -8,7 +8,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from genwright.errors import UserError
-from genwright.text.checkpoints import reason, widen
+from genwright.text.checkpoints import Checkpoint, reason, widen
 from genwright.text.checkpoints.pickled import load_pickled
 from genwright.text.checkpoints.safetensors_file import DTYPES
 from genwright.text.config import ModelConfig
@@ -19,7 +19,7 @@ _INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 _SINGLES = ("model.safetensors", "pytorch_model.bin")
 
 
-class HuggingFace:
+class HuggingFace(Checkpoint):
     """Tensors stay in the files' own pages until they are copied into a model."""
 
     def __init__(self, folder: Path):
@@ -56,8 +56,7 @@ class HuggingFace:
         return str(self.folder / self._where.get(name, self._listing))
 
     def tensor(self, name: str, dtype: torch.dtype | None = None) -> torch.Tensor:
-        stored = self._read(name, lambda file, stored: file.get_tensor(stored), lambda tensor: tensor)
-        return widen(self, name, stored, dtype)
+        return widen(self, name, self._stored(name), dtype)
 
     def tokenizer(self) -> Tokenizer | None:
         return Tokenizer.from_folder(self.folder)
@@ -65,6 +64,10 @@ class HuggingFace:
     def generation_eos(self) -> tuple[int, ...]:
         path = self.folder / "generation_config.json"
         return FieldReader(read_json(path), str(path)).ids("eos_token_id") if path.exists() else ()
+
+    def _stored(self, name: str) -> torch.Tensor:
+        stored: torch.Tensor = self._read(name, lambda file, stored: file.get_tensor(stored), lambda tensor: tensor)
+        return stored
 
     def _locate(self) -> dict[str, str]:
         """Which file holds each tensor."""

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from genwright.errors import UserError
-from genwright.text.checkpoints import cast, reason
+from genwright.text.checkpoints import Checkpoint, cast, reason
 from genwright.text.config import ModelConfig
 from genwright.text.fields import read_json
 from genwright.text.shapes import find_shape
@@ -18,7 +18,7 @@ _EMBEDDING = "decoder.embed_tokens.weight"
 _MAGIC = b"\x93NUMPY"
 
 
-class OptArrays:
+class OptArrays(Checkpoint):
     """Arrays stay in their files' pages until they are copied into a model."""
 
     def __init__(self, folder: Path, arch: str | None = None):

@@ -8,6 +8,7 @@ import torch
 
 from genwright.errors import UserError
 from genwright.kernels.hash import key, mix
+from genwright.text.checkpoints import Checkpoint
 from genwright.text.config import ModelConfig
 from genwright.text.shapes import named_shape
 from genwright.text.tokenizer import Tokenizer
@@ -16,7 +17,7 @@ _STD = 0.02
 _PIECE = 1 << 15  # elements hashed at a time: small enough for the cache, and for torch not to wake other threads
 
 
-class RandomWeights:
+class RandomWeights(Checkpoint):
     """Values are hash(seed, tensor name, element), drawn when a tensor is asked for."""
 
     def __init__(self, name: str):

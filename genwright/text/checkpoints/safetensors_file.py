@@ -13,6 +13,8 @@ NAMES = {
     torch.bfloat16: "BF16",
     torch.float8_e4m3fn: "F8_E4M3",
     torch.float8_e8m0fnu: "F8_E8M0",
+    torch.int8: "I8",
+    torch.int32: "I32",
 }
 DTYPES = {name: dtype for dtype, name in NAMES.items()}
 Entry = tuple[tuple[int, ...], torch.dtype]  # shape and type

@@ -8,33 +8,67 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import torch
 
+from genwright.errors import UserError
+from genwright.quant.cache import Entry, entries, pack, unpack
+
 PAGE = 64  # tokens
 
 
 @dataclass(frozen=True)
 class CacheSpec:
-    """What one token stores in each layer: named rows with their shapes."""
+    """What one token stores in each layer: named rows with their shapes, in a float type or in 8 or 4 bits."""
 
     layers: int
     rows: Mapping[str, tuple[int, ...]]
     dtype: torch.dtype
+    bits: int | None = None
 
     def with_draft(self) -> "CacheSpec":
         """With the multi-token-prediction layer's rows behind the last layer's."""
         return replace(self, layers=self.layers + 1)
 
+    def tensors(self) -> dict[str, Entry]:
+        """What holds one token's rows in one layer: in 8 bits `k` and `k.scale`, in 4 also `k.minimum`."""
+        if self.bits is None:
+            return {name: (shape, self.dtype) for name, shape in self.rows.items()}
+        packed = (entries(name, shape, self.bits) for name, shape in self.rows.items())
+        return {name: entry for each in packed for name, entry in each.items()}
+
     @property
     def page_bytes(self) -> int:
         """Of one page over all layers."""
-        return self.layers * PAGE * sum(math.prod(shape) for shape in self.rows.values()) * self.dtype.itemsize
+        return self.layers * PAGE * sum(math.prod(shape) * dtype.itemsize for shape, dtype in self.tensors().values())
+
+
+def parse_cache(name: str) -> int | None:
+    """The bits of a cache format: `auto` is the model's own type, None."""
+    known: dict[str, int | None] = {"auto": None, "int8": 8, "int4": 4}
+    if name not in known:
+        raise UserError(f"the cache format should be auto, int8 or int4, and is {name!r:.60}.")
+    return known[name]
 
 
 @dataclass(frozen=True)
 class LayerCache:
-    """One layer's pages: each row as [pages, PAGE, *shape]."""
+    """One layer's pages: each of the spec's tensors as [pages, PAGE, *shape]."""
 
     layer: int
     rows: Mapping[str, torch.Tensor]
+    spec: CacheSpec
+
+    def write(self, name: str, slots: torch.Tensor, rows: torch.Tensor) -> None:
+        """Put rows [tokens, *shape] into their slots."""
+        bits = self.spec.bits
+        for part, values in ({name: rows} if bits is None else pack(name, rows, bits)).items():
+            self.rows[part].flatten(0, 1).index_copy_(0, slots, values)
+
+    def read(self, name: str, pages: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """Rows of some pages, [len(pages), PAGE, *shape]."""
+        bits = self.spec.bits
+        if bits is None:
+            return self.rows[name].index_select(0, pages).to(dtype)
+        parts = {part: self.rows[part].index_select(0, pages) for part in entries(name, self.spec.rows[name], bits)}
+        return unpack(name, parts, self.spec.rows[name][-1], bits, dtype)
 
 
 class Cache:
@@ -43,10 +77,12 @@ class Cache:
     def __init__(self, spec: CacheSpec, pages: int, device: torch.device):
         self.pages = pages
         self.rows = {
-            name: _zeros((spec.layers, pages, PAGE, *shape), spec.dtype, device) for name, shape in spec.rows.items()
+            name: _zeros((spec.layers, pages, PAGE, *shape), dtype, device)
+            for name, (shape, dtype) in spec.tensors().items()
         }
         self.layers = [
-            LayerCache(layer, {name: rows[layer] for name, rows in self.rows.items()}) for layer in range(spec.layers)
+            LayerCache(layer, {name: rows[layer] for name, rows in self.rows.items()}, spec)
+            for layer in range(spec.layers)
         ]
 
     def copy(self, source: int, target: int, count: int) -> None:

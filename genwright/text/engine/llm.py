@@ -4,16 +4,17 @@ import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from genwright.errors import UserError
 from genwright.kernels.cpu.amx import has_bf16
 from genwright.kernels.device import pick_device
+from genwright.quant.formats import Format, parse_format
 from genwright.text.checkpoints import Checkpoint, open_checkpoint, parse_dtype
 from genwright.text.engine.engine import Engine
-from genwright.text.engine.kv import PAGE
+from genwright.text.engine.kv import PAGE, parse_cache
 from genwright.text.engine.memory import cache_pages, free_memory
 from genwright.text.engine.mtp import MTP, MtpDraft
 from genwright.text.engine.request import Piece, Request, Result, SamplingParams
@@ -22,12 +23,14 @@ from genwright.text.engine.speculative import PROMPT_LOOKUP, ROW_COST, Draft, Dr
 from genwright.text.engine.step import Chunk
 from genwright.text.layers.deterministic import Deterministic
 from genwright.text.layers.reference import Reference
-from genwright.text.models import architecture, has_draft, load_draft, load_model
+from genwright.text.models import architecture, has_draft, load_draft, load_model, loaded_bytes
 from genwright.text.pull import resolve
 
 Prompt = str | Sequence[int]
 MAX_BATCH = 64  # sequences in a step
 MAX_GUESS = 32  # tokens ahead
+KEEP = "keep"  # weights that are stored packed, as they are
+SELF = "self:"  # before the format of a draft that is the model's own copy
 MAX_TOKENS = 512  # tokens in a step: prompts are read in chunks of what is left
 
 
@@ -39,6 +42,8 @@ class LLM:
         model: str | Path,
         device: str = "auto",
         dtype: str = "auto",
+        quant: str | None = None,
+        kv: str = "auto",
         deterministic: bool = False,
         max_context: int | None = None,
         arch: str | None = None,
@@ -56,11 +61,14 @@ class LLM:
         self.eos_ids = frozenset(
             cfg.eos_ids + checkpoint.generation_eos() + (self.tokenizer.eos_ids if self.tokenizer else ())
         )
-        both = [(each, _pick_dtype(dtype, where, each)) for each in (checkpoint, drafting) if each is not None]
+        both = [_plan(checkpoint, dtype, where, quant)]
+        if drafting is not None:
+            both.append(_plan(drafting, dtype, where, _own_format(draft)))
         mtp = str(draft) == MTP
-        specs = [architecture(each.config).cache_spec(each.config, kind) for each, kind in both]
+        bits = parse_cache(kv)
+        specs = [replace(architecture(c.config).cache_spec(c.config, kind), bits=bits) for c, kind, *_ in both]
         page_bytes = sum((spec.with_draft() if mtp else spec).page_bytes for spec in specs)
-        weights = sum(_bytes(each, name, kind) for each, kind in both for name in each.names())
+        weights = sum(loaded_bytes(*plan, draft=mtp) for plan in both)
         budget = cpu_mem if where.type == "cpu" else gpu_mem
         pages, self.max_context = cache_pages(
             page_bytes,
@@ -72,19 +80,20 @@ class LLM:
         )
         ops = Deterministic() if deterministic else Reference()
 
-        def load(each: Checkpoint, kind: torch.dtype, context: int) -> ResidentRunner:
-            loaded = load_model(each, kind, where, -(-context // PAGE) * PAGE, progress)
-            layer = load_draft(each, loaded) if mtp else None
-            return ResidentRunner(loaded, ops, pages, MAX_BATCH, MAX_TOKENS, layer)
+        def load(plan: _Plan, context: int) -> ResidentRunner:
+            length = -(-context // PAGE) * PAGE
+            loaded = load_model(plan.checkpoint, plan.dtype, where, length, progress, plan.packed, plan.quant)
+            layer = load_draft(plan.checkpoint, loaded, plan.packed, plan.quant) if mtp else None
+            return ResidentRunner(loaded, ops, pages, MAX_BATCH, MAX_TOKENS, layer, bits)
 
-        runner = load(*both[0], self.max_context)
+        runner = load(both[0], self.max_context)
         self.model = runner.model
         speculation = None
         if draft is not None:
             guesser: Draft = MtpDraft(runner) if mtp else PromptLookup()
             if drafting is not None:
                 context = min(self.max_context, drafting.config.max_context)
-                guesser = DraftModel(load(*both[1], context), self.model, MAX_TOKENS, context)
+                guesser = DraftModel(load(both[1], context), self.model, MAX_TOKENS, context)
             speculation = Speculation(guesser, speculate_k, ROW_COST.get(where.type, ROW_COST["cuda"]))
         self.engine = Engine(runner, MAX_BATCH, MAX_TOKENS, self.max_context, speculation)
 
@@ -181,6 +190,8 @@ def _open_draft(draft: str | Path | None, k: int, model: Checkpoint) -> Checkpoi
         )
     if draft is None or str(draft) in (PROMPT_LOOKUP, MTP):
         return None
+    if _own_format(draft) is not None:
+        return model
     checkpoint = open_checkpoint(resolve(str(draft)))
     theirs, ours = checkpoint.config.vocab_size, model.config.vocab_size
     if theirs != ours:
@@ -204,10 +215,25 @@ def gather(samples: list[Request]) -> Result:
     return replace(first, samples=rest)
 
 
-def _bytes(checkpoint: Checkpoint, name: str, kind: torch.dtype) -> int:
-    """What a tensor takes once loaded: 8-bit floats stay packed, others become `kind`."""
-    packed = checkpoint.dtype(name).itemsize == 1
-    return torch.Size(checkpoint.shape(name)).numel() * (1 if packed else kind.itemsize)
+class _Plan(NamedTuple):
+    """How a checkpoint is to be loaded."""
+
+    checkpoint: Checkpoint
+    dtype: torch.dtype
+    packed: bool
+    quant: Format | None
+
+
+def _plan(checkpoint: Checkpoint, dtype: str, device: torch.device, quant: str | None) -> _Plan:
+    packed = quant == KEEP or checkpoint.stays_packed
+    form = None if quant in (None, KEEP) else parse_format(str(quant))
+    return _Plan(checkpoint, _pick_dtype(dtype, device, checkpoint), packed, form)
+
+
+def _own_format(draft: str | Path | None) -> str | None:
+    """The format of a draft that is the model's own copy, `self:FORMAT`; None for another model."""
+    text = str(draft)
+    return text.removeprefix(SELF) if text.startswith(SELF) else None
 
 
 def _pick_dtype(name: str, device: torch.device, checkpoint: Checkpoint) -> torch.dtype:

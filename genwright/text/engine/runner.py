@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 
 import torch
 
@@ -23,9 +24,10 @@ class ResidentRunner:
         max_batch: int,
         max_tokens: int,
         mtp: Weights | None = None,  # the multi-token-prediction layer, where it is used
+        cache_bits: int | None = None,  # 8 or 4; None keeps the cache in the model's type
     ):
         self.model, self.ops, self.mtp = model, ops, mtp
-        spec = model.architecture.cache_spec(model.cfg, model.dtype)
+        spec = replace(model.architecture.cache_spec(model.cfg, model.dtype), bits=cache_bits)
         self.cache = Cache(spec if mtp is None else spec.with_draft(), pages, model.device)
         self.hidden: torch.Tensor | None = None  # [tokens, dim] after the final norm, of the last step, for `predict`
         longest = min(pages, model.max_context // PAGE)

@@ -3,29 +3,25 @@
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from genwright.text.engine.kv import PAGE
+from genwright.text.engine.kv import PAGE, LayerCache
 from genwright.text.engine.step import Group, Step
 
 
-def attend(
-    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, step: Step, scale: float, window: int | None
-) -> torch.Tensor:
-    """softmax(q k^T * scale) v, causal, over each sequence's own pages.
-
-    q [tokens, heads, head_dim], keys and values [pages, PAGE, kv_heads, head_dim], the latter's perhaps another
-    """
-    out = q.new_empty(*q.shape[:2], values.shape[-1])
+def attend(q: torch.Tensor, cache: LayerCache, step: Step, scale: float, window: int | None) -> torch.Tensor:
+    """softmax(q k^T * scale) v, causal, over each sequence's own pages: q [tokens, heads, head_dim]."""
+    out = torch.empty_like(q)
     for group in step.groups:
-        k, v = gather(keys, group, step), gather(values, group, step)
+        k, v = (gather(cache, name, group, step, q.dtype) for name in ("k", "v"))
         rows = slice(group.first_row, group.first_row + group.count * group.queries)
         out[rows] = attend_group(q[rows], k, v, group, step, scale, window)
     return out
 
 
-def gather(rows: torch.Tensor, group: Group, step: Step) -> torch.Tensor:
+def gather(cache: LayerCache, name: str, group: Group, step: Step, dtype: torch.dtype) -> torch.Tensor:
     """What a group's sequences have in the cache, [sequences, length, ...]."""
     pages = step.page_table[group.first : group.first + group.count, : -(-group.length // PAGE)].reshape(-1)
-    return rows.index_select(0, pages).view(group.count, -1, *rows.shape[2:])[:, : group.length]
+    rows = cache.read(name, pages, dtype)
+    return rows.view(group.count, -1, *rows.shape[2:])[:, : group.length]
 
 
 def attend_group(

@@ -19,6 +19,8 @@ from genwright.text.layers.moe import route
 from genwright.text.layers.reference import Reference, Weights
 
 ROWS = 16  # of every matrix product
+# Keys and values of some pages, float32 [pages, PAGE, kv_heads, head_dim], the latter's width perhaps another.
+ReadPages = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 PIECE = 1 << 15  # elements: torch does not share out fewer among threads
 
 
@@ -61,7 +63,10 @@ class Deterministic(Reference):
         return mixed.to(y.dtype)
 
     def attend(self, q: torch.Tensor, cache: LayerCache, step: Step, scale: float, window: int | None) -> torch.Tensor:
-        return self._attend(q, cache.rows["k"], cache.rows["v"], step, scale, window).flatten(1)
+        def read(pages: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return cache.read("k", pages, torch.float32), cache.read("v", pages, torch.float32)
+
+        return self._attend(q, read, step, scale, window).flatten(1)
 
     def latent_attend(
         self, q: torch.Tensor, weights: Weights, cfg: ModelConfig, cache: LayerCache, step: Step, scale: float
@@ -71,22 +76,23 @@ class Deterministic(Reference):
         key, value = up_projections(weights["kv_b"], cfg.mla)
         nope, rope = q.split((cfg.mla.qk_nope_head_dim, cfg.mla.qk_rope_head_dim), dim=-1)
         q = torch.cat((_by_tiles(lambda tile: torch.einsum("thn,hnc->thc", tile, key), nope), rope), dim=-1)
-        rows = cache.rows["latent"][:, :, None]
-        mixed = self._attend(q, rows, rows[..., : cfg.mla.kv_lora_rank], step, scale, None)
+        rank = cfg.mla.kv_lora_rank
+
+        def read(pages: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            rows = cache.read("latent", pages, torch.float32)[:, :, None]
+            return rows, rows[..., :rank]
+
+        mixed = self._attend(q, read, step, scale, None)
         return _by_tiles(lambda tile: torch.einsum("thc,hvc->thv", tile, value), mixed).flatten(1)
 
-    def _attend(
-        self, q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, step: Step, scale: float, window: int | None
-    ) -> torch.Tensor:
-        """Online softmax (Milakov & Gimelshein, 2018), each token for itself and page after page.
-
-        keys and values [pages, PAGE, kv_heads, head_dim]
-        """
-        kv_heads = keys.shape[2]
+    def _attend(self, q: torch.Tensor, read: ReadPages, step: Step, scale: float, window: int | None) -> torch.Tensor:
+        """Online softmax (Milakov & Gimelshein, 2018), each token for itself and page after page."""
+        nothing = read(step.page_table[0, :0])
+        kv_heads, width = nothing[0].shape[2], nothing[1].shape[3]
         sequence = torch.repeat_interleave(torch.arange(len(step.lengths), device=q.device), step.offsets.diff())
         queries = q.unflatten(1, (kv_heads, -1)).float() * scale  # [tokens, kv_heads, share, head_dim]
         most = torch.full_like(queries[..., 0], float("-inf"))
-        total, mixed = torch.zeros_like(most), queries.new_zeros(*most.shape, values.shape[-1])
+        total, mixed = torch.zeros_like(most), queries.new_zeros(*most.shape, width)
         for page in range(step.page_table.shape[1]):
             reached = step.positions >= page * PAGE
             if window is not None:
@@ -97,7 +103,7 @@ class Deterministic(Reference):
                 # A short tile computes its first token again and again, each time to the same bits.
                 tokens = torch.cat((tokens, tokens[:1].expand(ROWS - len(tokens))))
                 ids = step.page_table[sequence[tokens], page]
-                k, v = (rows[ids].float().transpose(1, 2) for rows in (keys, values))  # [t, kv_heads, PAGE, head_dim]
+                k, v = (rows.transpose(1, 2) for rows in read(ids))  # [t, kv_heads, PAGE, head_dim]
                 scores = torch.matmul(queries[tokens], k.transpose(2, 3))
                 position = step.positions[tokens, None]
                 key = torch.arange(page * PAGE, (page + 1) * PAGE, device=q.device)

@@ -8,6 +8,7 @@ first, which costs less arithmetic where many queries read the same latents.
 import torch
 
 from genwright.text.config import Mla
+from genwright.text.engine.kv import LayerCache
 from genwright.text.engine.step import Group, Step
 from genwright.text.layers.attention import attend_group, gather
 from genwright.text.layers.rope import rotate
@@ -35,14 +36,15 @@ def up_projections(kv_b: torch.Tensor, mla: Mla) -> tuple[torch.Tensor, torch.Te
 
 
 def attend_latent(
-    q: torch.Tensor, kv_b: torch.Tensor, rows: torch.Tensor, mla: Mla, step: Step, scale: float
+    q: torch.Tensor, kv_b: torch.Tensor, cache: LayerCache, mla: Mla, step: Step, scale: float
 ) -> torch.Tensor:
-    """q [tokens, heads, nope + rope] over the cache's rows [pages, PAGE, kv_lora_rank + rope]: [tokens, heads, v]."""
+    """q [tokens, heads, nope + rope] over the cache's latents, of kv_lora_rank + rope each: [tokens, heads, v]."""
     out = q.new_empty(*q.shape[:2], mla.v_head_dim)
     for group in step.groups:
         span = slice(group.first_row, group.first_row + group.count * group.queries)
         way = expanded if expanding_is_less(group, mla) else absorbed
-        out[span] = way(q[span], kv_b, gather(rows, group, step), mla, group, step, scale)
+        latent = gather(cache, "latent", group, step, q.dtype)
+        out[span] = way(q[span], kv_b, latent, mla, group, step, scale)
     return out
 
 

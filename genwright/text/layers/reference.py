@@ -59,12 +59,12 @@ class Reference:
             qk = rotate(qk, *step.rope)
         q, k = qk.split((cfg.heads, cfg.kv_heads), dim=1)
         for name, rows in (("k", k), ("v", v)):
-            cache.rows[name].flatten(0, 1).index_copy_(0, step.slots, rows)
+            cache.write(name, step.slots, rows)
         return q
 
     def attend(self, q: torch.Tensor, cache: LayerCache, step: Step, scale: float, window: int | None) -> torch.Tensor:
         """Causal attention within each sequence: [tokens, heads, head_dim] to [tokens, heads * head_dim]."""
-        return attend(q, cache.rows["k"], cache.rows["v"], step, scale, window).flatten(1)
+        return attend(q, cache, step, scale, window).flatten(1)
 
     def latent_rope_write(
         self,
@@ -78,7 +78,7 @@ class Reference:
         """Write the normed latent and the rotated shared key to their slot; q as heads, its rotary part rotated."""
         assert cfg.mla is not None
         latent = self.norm(kv[:, : cfg.mla.kv_lora_rank], weights, "kv_norm", LATENT_EPS)
-        cache.rows["latent"].flatten(0, 1).index_copy_(0, step.slots, latent_row(kv, latent, cfg.mla, step))
+        cache.write("latent", step.slots, latent_row(kv, latent, cfg.mla, step))
         return rotate_tail(q.view(len(q), cfg.heads, -1), cfg.mla.qk_nope_head_dim, cfg.mla, step)
 
     def latent_attend(
@@ -86,7 +86,7 @@ class Reference:
     ) -> torch.Tensor:
         """Causal attention over latents: [tokens, heads, nope + rope] to [tokens, heads * v_head_dim]."""
         assert cfg.mla is not None
-        return attend_latent(q, weights["kv_b"], cache.rows["latent"], cfg.mla, step, scale).flatten(1)
+        return attend_latent(q, weights["kv_b"], cache, cfg.mla, step, scale).flatten(1)
 
     def gated_mlp(self, x: torch.Tensor, weights: Weights, norm: str, eps: float) -> torch.Tensor:
         """down(silu(gate(norm(x))) * up(norm(x))), gate and up fused in one weight."""

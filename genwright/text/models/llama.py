@@ -63,7 +63,7 @@ def weight_map(cfg: ModelConfig) -> WeightMap:
     dense = {**layer, **mlp_map(cfg)}
     sparse = {**layer, **expert_map(cfg)}
     blocks = [sparse if cfg.has_experts(i) else dense for i in range(cfg.layers)]
-    return WeightMap(outer, blocks, "model.layers.{}.", exact=ROUTER)
+    return WeightMap(outer, blocks, "model.layers.{}.", exact=ROUTER, unpacked=frozenset({"shared.gate"}))
 
 
 ROUTER = frozenset({"router", "router.correction"})  # what chooses experts is not rounded

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from genwright.text.config import Mla, ModelConfig
-from genwright.text.engine.kv import PAGE
+from genwright.text.engine.kv import PAGE, CacheSpec, LayerCache
 from genwright.text.engine.step import Chunk, StepBuffers
 from genwright.text.layers.attention import gather
 from genwright.text.layers.mla import absorbed, expanded, expanding_is_less
@@ -25,7 +25,8 @@ def test_absorbed_equals_expanded_and_the_definition(lengths):
     kv_b = torch.randn(HEADS * 22, 24) / 5
     q = torch.randn(len(step.tokens), HEADS, 20)
     (group,) = step.groups
-    latent = gather(rows, group, step)
+    cache = LayerCache(0, {"latent": rows}, CacheSpec(1, {"latent": (24 + 8,)}, torch.float32))
+    latent = gather(cache, "latent", group, step, torch.float32)
     one = absorbed(q, kv_b, latent, MLA, group, step, 0.3)
     other = expanded(q, kv_b, latent, MLA, group, step, 0.3)
     torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)

@@ -1,0 +1,86 @@
+"""int4 weights in groups of columns: w = (q - 8) s, or with a minimum per group w = q s + m, and 0 <= q <= 15.
+
+Eight weights lie in a 32-bit word, the even ones in its lower half: nibble i is weight 2 i of the eight and nibble
+i + 4 weight 2 i + 1, so that `word >> 4 i & 0x000F000F` is a pair of neighbours.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from genwright.quant.packed import Packed, in_groups, spread
+
+WORD = 8  # weights
+ZERO = 8  # the q of 0 where there are no minimums
+LARGEST = 15
+PAIR = 0x000F000F
+
+
+@dataclass(frozen=True)
+class Int4(Packed):
+    """words int32 [..., rows, ceil(columns / 8)], scales and minimums [..., rows, groups]; the last may be shorter."""
+
+    words: Tensor
+    scales: Tensor
+    minimums: Tensor | None
+    inputs: int  # columns; nibbles beyond are 0
+    group: int  # columns per scale, a multiple of 8
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (*self.words.shape[:-1], self.inputs)
+
+    @property
+    def format(self) -> str:
+        return f"int4:g{self.group}" + ("" if self.minimums is None else ":asym")
+
+    def dequantize(self, dtype: torch.dtype) -> Tensor:
+        wide = unpack(self.words)[..., : self.inputs].float()
+        scales = spread(self.scales, self.group, self.inputs)
+        if self.minimums is None:
+            wide.sub_(ZERO).mul_(scales)
+        else:
+            wide.mul_(scales).add_(spread(self.minimums, self.group, self.inputs))
+        return wide.to(dtype)
+
+
+def quantize(weight: Tensor, group: int, asymmetric: bool, scales_dtype: torch.dtype = torch.float16) -> Int4:
+    """Round [..., rows, columns] to the nearest of each group's 16 values."""
+    columns = weight.shape[-1]
+    groups = in_groups(weight, group)
+    scales, minimums = fit(groups, asymmetric, scales_dtype)
+    q = nearest(groups, scales[..., None], None if minimums is None else minimums[..., None])
+    return Int4(pack(q.flatten(-2)[..., :columns]), scales, minimums, columns, group)
+
+
+def fit(groups: Tensor, asymmetric: bool, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
+    """Scales and minimums [..., groups] of float32 [..., groups, columns], in the type that they are stored in."""
+    if asymmetric:
+        minimums = groups.amin(dim=-1).to(dtype)
+        return ((groups.amax(dim=-1) - minimums.float()) / LARGEST).to(dtype), minimums
+    # The values are -8 to 7 scales: the scale's sign puts the largest of either sign on -8 (llama.cpp's Q4_0).
+    largest = groups.gather(-1, groups.abs().argmax(dim=-1, keepdim=True)).squeeze(-1)
+    return (largest / -ZERO).to(dtype), None
+
+
+def nearest(weight: Tensor, scales: Tensor, minimums: Tensor | None) -> Tensor:
+    """The q of each weight, as float32; scales and minimums broadcast."""
+    step = scales.float()
+    step = torch.where(step == 0, 1, step)
+    q = weight / step + ZERO if minimums is None else (weight - minimums.float()) / step
+    return q.round_().clamp_(0, LARGEST)
+
+
+def pack(q: Tensor) -> Tensor:
+    """[..., columns] of 0 to 15 to words, int32 [..., ceil(columns / 8)]."""
+    pairs = pad(q.to(torch.int32), (0, -q.shape[-1] % WORD)).unflatten(-1, (-1, 4, 2))
+    pairs = pairs[..., 0] | pairs[..., 1] << 16
+    return pairs[..., 0] | pairs[..., 1] << 4 | pairs[..., 2] << 8 | pairs[..., 3] << 12
+
+
+def unpack(words: Tensor) -> Tensor:
+    """The q of every weight, int16 [..., 8 * words], padding included."""
+    pairs = torch.stack([words >> 4 * i & PAIR for i in range(4)], dim=-1)
+    return pairs.view(torch.int16).flatten(-2)  # the lower half of a word comes first

@@ -1,0 +1,136 @@
+"""What GPTQ needs to know of a text model: hidden states of a calibration text, and layers that tell their inputs."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+
+import torch
+
+from genwright.errors import UserError
+from genwright.quant.formats import Format
+from genwright.quant.gptq import Observe, calibrate
+from genwright.quant.int4 import Int4
+from genwright.quant.packed import Packed, Weight
+from genwright.text.checkpoints import Checkpoint
+from genwright.text.config import ModelConfig
+from genwright.text.engine.kv import PAGE, Cache, LayerCache
+from genwright.text.engine.step import Chunk, Step, StepBuffers
+from genwright.text.layers.reference import Reference, Weights
+from genwright.text.models import architecture, rope_tables
+from genwright.text.models.loader import Loader
+from genwright.text.models.weight_map import Sources
+
+WINDOW = 512  # tokens that are read together
+WINDOWS = 64  # at the most
+FEWEST = 2048  # tokens
+DOWN = "experts.down"
+
+
+def calibrated(checkpoint: Checkpoint, form: Format, text: str, device: torch.device) -> Iterator[dict[str, Packed]]:
+    """Layer after layer its matrices packed by GPTQ, under the checkpoint's names; memory holds one layer at a time."""
+    if form.kind != "int4":
+        raise UserError(f"GPTQ rounds to int4, and the format is {form.name}; round that to nearest.")
+    return _run(checkpoint, form, _windows(checkpoint, text), device)
+
+
+@torch.inference_mode()
+def _run(
+    checkpoint: Checkpoint, form: Format, windows: list[list[int]], device: torch.device
+) -> Iterator[dict[str, Packed]]:
+    cfg, home = checkpoint.config, architecture(checkpoint.config)
+    load = Loader(checkpoint, home.weight_map(cfg), torch.float32, device, packed=False)
+    plan = Loader(checkpoint, load.weights, torch.float32, device, quant=form)
+    size = len(windows[0])
+    outer = load.part({name: sources for name, sources in load.weights.outer.items() if name != "head"})
+    if cfg.rope.kind != "none":
+        outer["cos"], outer["sin"] = rope_tables(cfg, -(-size // PAGE) * PAGE, device)
+    ops, buffers, hidden = Reference(), StepBuffers(size, 1, -(-size // PAGE), device), []
+    for window in windows:
+        step = buffers.fill([Chunk(window, 0, range(-(-size // PAGE)))])
+        hidden.append(home.embed(ops, cfg, outer, step))
+    del outer
+    spec = replace(home.cache_spec(cfg, torch.float32), layers=1)
+    rows = Cache(spec, -(-size // PAGE), device).layers[0].rows  # for every layer in its turn
+    # Windows are equally long, so all have the last one's step but for its tokens, which blocks do not read.
+    parts = [load.weights.block(layer) for layer in range(cfg.layers)]
+    blocks = (_Layer(cfg, part, load, plan, LayerCache(i, rows, spec), step) for i, part in enumerate(parts))
+    for part, packed in zip(parts, calibrate(hidden, blocks, form), strict=True):
+        yield _by_source(part, packed)
+
+
+def _windows(checkpoint: Checkpoint, text: str) -> list[list[int]]:
+    tokenizer = checkpoint.tokenizer()
+    if tokenizer is None:
+        raise UserError(f"{checkpoint.path} has no tokenizer, without which a calibration text says nothing.")
+    ids = tokenizer.encode(text)
+    if len(ids) < FEWEST:
+        raise UserError(f"the calibration text has {len(ids)} tokens; GPTQ needs {FEWEST} or more.")
+    size = min(WINDOW, checkpoint.config.max_context)
+    windows = [ids[first : first + size] for first in range(0, len(ids) - size + 1, size)]
+    # From all over a long text.
+    return [windows[i * len(windows) // WINDOWS] for i in range(WINDOWS)] if len(windows) > WINDOWS else windows
+
+
+class _Layer:
+    """One layer with its weights, the matrices among them by name; those of experts' second product each for itself."""
+
+    def __init__(
+        self, cfg: ModelConfig, part: Mapping[str, Sources], load: Loader, plan: Loader, cache: LayerCache, step: Step
+    ):
+        self.cfg, self.cache, self.step = cfg, cache, step
+        self.weights = load.part(part)
+        self.matrices: dict[str, torch.Tensor] = {}
+        for name, sources in part.items():
+            if plan.form(name, sources) is None:
+                continue
+            each = self.weights[name].split(sources[0][1][0]) if name == DOWN else [self.weights[name]]
+            self.matrices |= {_key(name, i): matrix for i, matrix in enumerate(each)}
+
+    def run(self, x: torch.Tensor, packed: Mapping[str, Int4], observe: Observe | None = None) -> torch.Tensor:
+        weights = {**self.weights, **packed}
+        if _key(DOWN, 0) in packed:
+            weights[DOWN] = Int4.cat([matrix for name, matrix in packed.items() if name.startswith(DOWN)])
+        ops = Reference() if observe is None else _Observing(observe)
+        y: torch.Tensor = architecture(self.cfg).block(ops, self.cfg, weights, self.cache, x, self.step)
+        return y
+
+
+class _Observing(Reference):
+    """The reference, telling what each matrix is multiplied with."""
+
+    def __init__(self, observe: Observe):
+        self.observe = observe
+
+    def linear(self, x: torch.Tensor, weights: Weights, name: str) -> torch.Tensor:
+        self.observe(name, x)
+        return super().linear(x, weights, name)
+
+    def experts(self, x: torch.Tensor, ids: torch.Tensor, gate_up: Weight, down: Weight) -> torch.Tensor:
+        assert isinstance(gate_up, torch.Tensor)
+        self.observe("experts.gate_up", x)  # all tokens, for every expert: a Hessian of each would take too much memory
+        for expert in ids.unique().tolist():
+            gate, up = (x[(ids == expert).any(dim=1)] @ gate_up[expert].T).chunk(2, dim=-1)
+            self.observe(_key(DOWN, expert), self.silu(gate) * up)
+        return super().experts(x, ids, gate_up, down)
+
+
+def _key(name: str, expert: int) -> str:
+    return f"{name}.{expert}" if name == DOWN else name
+
+
+def _rows(first: int, count: int, tensor: torch.Tensor) -> torch.Tensor:
+    return tensor[first : first + count]
+
+
+def _by_source(part: Mapping[str, Sources], packed: Mapping[str, Int4]) -> dict[str, Packed]:
+    """Matrices as the checkpoint has them: a fused one's rows are its parts."""
+    found: dict[str, Packed] = {}
+    for name, sources in part.items():
+        first = 0
+        for i, (source, shape) in enumerate(sources):
+            if name == DOWN and _key(name, i) in packed:
+                found[source] = packed[_key(name, i)]
+            elif name in packed:
+                found[source] = packed[name].map(partial(_rows, first, shape[0]))
+                first += shape[0]
+    return found

@@ -1,0 +1,91 @@
+"""The folders that `genwright quantize` writes: a Hugging Face folder whose matrices are packed.
+
+A matrix `x.weight` is stored as the tensors of its format, `x.weight.words`, `x.weight.scales` and so on. config.json
+says in its `quantization_config` which format that is, and which matrices have another.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from genwright.errors import UserError
+from genwright.quant.formats import Format, parse_format
+from genwright.quant.packed import Packed
+from genwright.text.checkpoints.huggingface import HuggingFace
+from genwright.text.fields import FieldReader, read_json
+
+METHOD = "genwright"
+
+
+class Quantized(HuggingFace):
+    """Speaks of packed matrices by their plain name and shape."""
+
+    def __init__(self, folder: Path):
+        super().__init__(folder)
+        from genwright.text.models import architecture
+
+        where = str(folder / "config.json")
+        read = FieldReader(self.hf_config, where).table("quantization_config")
+        others = read.table("others")
+        self._format = _format(read, "format")
+        self._others = {name: _format(others, name) for name in others.config}
+        shapes = dict(architecture(self.config).weight_map(self.config).tensors(draft=True))
+        # By any of its tensors: if one is missing, the others tell.
+        stems = {name.rpartition(".")[0] for name in self._where}
+        self._shapes = {name: shape for name, shape in shapes.items() if name in stems and len(shape) == 2}
+
+    @staticmethod
+    def recognises(folder: Path) -> bool:
+        if not HuggingFace.recognises(folder):
+            return False
+        quantization = read_json(folder / "config.json").get("quantization_config")
+        return isinstance(quantization, dict) and quantization.get("quant_method") == METHOD
+
+    def names(self) -> Sequence[str]:
+        plain = [name for name in self._where if name.rpartition(".")[0] not in self._shapes]
+        return [*plain, *self._shapes]
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Of a packed matrix what the configuration calls for, if its tensors are those of that shape."""
+        form = self.format(name)
+        if form is None:
+            return super().shape(name)
+        shape = self._shapes[name]
+        for part, entry in form.entries(shape).items():
+            stored = f"{name}.{part}"
+            if stored not in self._where:
+                raise UserError(f"{self.where(name)} has no tensor {stored!r}, which {form.name} calls for.")
+            found = (super().shape(stored), super().dtype(stored))
+            if found != entry:
+                wanted, has = (f"{dtype} {list(size)}".removeprefix("torch.") for size, dtype in (entry, found))
+                raise UserError(f"{self.where(stored)} has {stored!r} as {has}; {form.name} calls for {wanted}.")
+        return shape
+
+    def dtype(self, name: str) -> torch.dtype:
+        dtype: torch.dtype = getattr(torch, self.config.dtype)
+        return dtype if name in self._shapes else super().dtype(name)
+
+    def where(self, name: str) -> str:
+        parts = (stored for stored in self._where if stored.rpartition(".")[0] == name)
+        return super().where(next(parts, name) if name in self._shapes else name)
+
+    def tensor(self, name: str, dtype: torch.dtype | None = None) -> torch.Tensor:
+        if name not in self._shapes:
+            return super().tensor(name, dtype)
+        return self.packed(name).dequantize(dtype or torch.float32)
+
+    def format(self, name: str) -> Format | None:
+        return self._others.get(name, self._format) if name in self._shapes else None
+
+    def packed(self, name: str) -> Packed:
+        form, shape = self.format(name), self._shapes[name]
+        assert form is not None
+        return form.assemble(shape, {part: self._stored(f"{name}.{part}") for part in form.entries(shape)})
+
+
+def _format(read: FieldReader, key: str) -> Format:
+    try:
+        return parse_format(read.text(key, ""))
+    except UserError as error:
+        raise UserError(f"{read.where}: {error}") from None
