@@ -9,8 +9,9 @@ from genwright.quant.packed import tensors_of
 from genwright.text.engine.kv import PAGE
 from genwright.text.engine.llm import LLM
 from genwright.text.models import Model
+from genwright.text.models.loader import LOOKED_UP
 
-LOOKED_UP = ("embed", "positions", "cos", "sin")  # a row of them is read, not the whole
+TABLES = (*LOOKED_UP, "cos", "sin")  # a row of them is read, not the whole
 
 
 @dataclass(frozen=True)
@@ -77,5 +78,5 @@ def _weights(model: Model) -> Iterator[tuple[str, int, int]]:
     """Name, parameters and bytes of each weight that steps multiply with."""
     for part in (model.outer, *model.blocks):
         for name, weight in part.items():
-            if name not in LOOKED_UP:
+            if name not in TABLES:
                 yield name, math.prod(weight.shape), sum(tensor.nbytes for tensor in tensors_of(weight))

@@ -108,7 +108,8 @@ def _report(rows: "Sequence[Row]", notes: Sequence[str], as_json: bool) -> None:
         Console().print(shown)
     else:
         print(plain(rows))
-    for note in (limits(rows), LEGEND, *notes):
+    measured = [limits(rows), LEGEND] if any(row.decode is not None for row in rows) else []
+    for note in (*measured, *notes):
         print(f"\n{note}")
 
 
