@@ -120,8 +120,7 @@ def measure(
             contender = peer(experiment, llm)
             starts[contender] = _start(contender, experiment, llm, empty, tell)
         except FAILURES as error:
-            row = replace(empty, engine=peer.name, error=sentence(error), skipped=isinstance(error, Unfit))
-            rows.append(row)
+            rows.append(_failed(replace(empty, engine=peer.name), error))
     found = [
         (_place(start, point), point, work_of(llm, point), outcome)
         for point in experiment.points
@@ -139,9 +138,13 @@ def measure(
     tell("measuring the device", 0, 0)
     limits = measure_roofline(device, dtype)
     return [
-        replace(row, error=outcome) if isinstance(outcome, str) else fill(row, point, outcome, work, limits)
+        _failed(row, outcome) if isinstance(outcome, Exception) else fill(row, point, outcome, work, limits)
         for row, point, work, outcome in found
     ] + rows
+
+
+def _failed(row: Row, error: Exception) -> Row:
+    return replace(row, error=sentence(error), skipped=isinstance(error, Unfit))
 
 
 def _start(contender: Contender, experiment: Experiment, llm: LLM, empty: Row, tell: Tell) -> Row:
@@ -158,14 +161,14 @@ def _take_turns(
     point: Point,
     llm: LLM,
     tell: Tell,
-) -> list[tuple[Row, list[Sample] | str]]:
-    """Samples of each contender, or the sentence that tells why there are none."""
-    outcomes: dict[Contender, list[Sample] | str] = {contender: [] for contender in starts}
+) -> list[tuple[Row, list[Sample] | Exception]]:
+    """Samples of each contender, or why there are none."""
+    outcomes: dict[Contender, list[Sample] | Exception] = {contender: [] for contender in starts}
     warm = point is not experiment.points[0]  # the first point has had its first call
     for turn in range(-warm, experiment.samples):
         for contender in starts:
             samples = outcomes[contender]
-            if isinstance(samples, str):
+            if isinstance(samples, Exception):
                 continue
             what = f"{contender.name}, batch {point.batch}, prompt {point.prompt}"
             tell(what, turn + 1, experiment.samples)
@@ -173,7 +176,7 @@ def _take_turns(
             try:
                 sample = contender.sample(prompts, point.new, turn + 1)
             except FAILURES as error:
-                outcomes[contender] = sentence(error)
+                outcomes[contender] = error
                 continue
             if turn >= 0:
                 samples.append(sample)

@@ -3,13 +3,16 @@
 import time
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 
 from genwright.bench.experiments import Experiment
 from genwright.bench.measure import TEMPERATURE, TOP_K, Peer, Unfit, timed
+from genwright.bench.random_gguf import BLOCKS, FLOATS, write_gguf
 from genwright.bench.rows import Sample
+from genwright.quant.formats import parse_format
 from genwright.text.checkpoints import open_checkpoint
 from genwright.text.engine.llm import LLM
 from genwright.text.pull import resolve
@@ -79,16 +82,16 @@ class CompiledTransformers(Transformers):
 
 
 class LlamaCpp:
-    """llama.cpp, on the same GGUF file."""
+    """llama.cpp, on the same GGUF file, or on one of the same shape with weights in the like format."""
 
     name = "llama.cpp"
 
     def __init__(self, experiment: Experiment, llm: LLM):
         path = Path(resolve(experiment.model))
         if path.suffix != ".gguf":
-            raise Unfit("llama.cpp reads GGUF files, and this model is none.")
-        if any(point.batch > 1 for point in experiment.points):
-            raise Unfit("llama-cpp-python decodes one sequence at a time.")
+            if path.exists() or llm.model.cfg.architecture != "llama" or llm.model.cfg.moe or find_spec("gguf") is None:
+                raise Unfit("llama.cpp reads GGUF files, and this model is none.")
+            path = self._like(llm, experiment.options.get("quant"))
         import llama_cpp
 
         started = time.perf_counter()
@@ -102,7 +105,22 @@ class LlamaCpp:
         )
         self.load = time.perf_counter() - started
 
+    def _like(self, llm: LLM, quant: str | None) -> Path:
+        """A file of the same shape, that lasts as long as this object."""
+        kind = str(llm.model.dtype).removeprefix("torch.")
+        if quant is not None:
+            form = parse_format(quant)
+            kind = form.kind + (":asym" if form.asymmetric else "")
+        if kind not in BLOCKS and kind not in FLOATS:
+            raise Unfit(f"llama.cpp has no weights like {quant}.")
+        self.folder = TemporaryDirectory()
+        path = Path(self.folder.name) / "random.gguf"
+        write_gguf(llm.model.cfg, kind, path)
+        return path
+
     def sample(self, prompts: list[list[int]], new: int, seed: int) -> Sample:
+        if len(prompts) > 1:
+            raise Unfit("llama-cpp-python decodes one sequence at a time.")
         times: list[float] = []
         self.model.reset()
         self.model.set_seed(seed)
