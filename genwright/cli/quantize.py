@@ -29,7 +29,7 @@ def quantize(
     """Write a checkpoint with its linear weights and experts packed, for `generate` and `chat` to open."""
     from genwright.kernels.device import pick_device
     from genwright.quant.formats import parse_format
-    from genwright.text.calibration import calibrated
+    from genwright.text.calibration import calibrated, calibration_windows
     from genwright.text.checkpoints import open_checkpoint
     from genwright.text.checkpoints.quantize import quantize as write
     from genwright.text.pull import resolve
@@ -40,7 +40,10 @@ def quantize(
         raise UserError("--method gptq and --calibration FILE go together.")
     parsed, where = parse_format(form), pick_device(device)
     checkpoint = open_checkpoint(resolve(source), arch)
-    layers = None if calibration is None else calibrated(checkpoint, parsed, _read(calibration), where)
+    layers = None
+    if calibration is not None:
+        windows = calibration_windows(checkpoint, parsed, _read(calibration))
+        layers = calibrated(checkpoint, parsed, windows, where)
     with bar("Quantizing") as progress:
         write(checkpoint, target, parsed, where, progress, layers)
     print(f"Wrote {target}.")

@@ -26,17 +26,30 @@ FEWEST = 2048  # tokens
 DOWN = "experts.down"
 
 
-def calibrated(checkpoint: Checkpoint, form: Format, text: str, device: torch.device) -> Iterator[dict[str, Packed]]:
-    """Layer after layer its matrices packed by GPTQ, under the checkpoint's names; memory holds one layer at a time."""
+def calibration_windows(checkpoint: Checkpoint, form: Format, text: str) -> list[list[int]]:
+    """A calibration text in windows of token ids, or one sentence about what GPTQ cannot do with it."""
     if form.kind != "int4":
-        raise UserError(f"GPTQ rounds to int4, and the format is {form.name}; round that to nearest.")
-    return _run(checkpoint, form, _windows(checkpoint, text), device)
+        raise UserError(f"GPTQ rounds to int4, and the format is {form.name}, which is rounded to nearest.")
+    tokenizer = checkpoint.tokenizer()
+    if tokenizer is None:
+        raise UserError(f"{checkpoint.path} has no tokenizer, without which a calibration text says nothing.")
+    ids = tokenizer.encode(text)
+    if len(ids) < FEWEST:
+        raise UserError(f"the calibration text has {len(ids)} tokens; GPTQ needs {FEWEST} or more.")
+    size = min(WINDOW, checkpoint.config.max_context)
+    windows = [ids[first : first + size] for first in range(0, len(ids) - size + 1, size)]
+    # From all over a long text.
+    return [windows[i * len(windows) // WINDOWS] for i in range(WINDOWS)] if len(windows) > WINDOWS else windows
 
 
 @torch.inference_mode()
-def _run(
+def calibrated(
     checkpoint: Checkpoint, form: Format, windows: list[list[int]], device: torch.device
 ) -> Iterator[dict[str, Packed]]:
+    """Layer after layer its matrices packed by GPTQ, under the checkpoint's names; memory holds one layer at a time.
+
+    `windows` are equally many token ids each.
+    """
     cfg, home = checkpoint.config, architecture(checkpoint.config)
     load = Loader(checkpoint, home.weight_map(cfg), torch.float32, device, packed=False)
     plan = Loader(checkpoint, load.weights, torch.float32, device, quant=form)
@@ -56,19 +69,6 @@ def _run(
     blocks = (_Layer(cfg, part, load, plan, LayerCache(i, rows, spec), step) for i, part in enumerate(parts))
     for part, packed in zip(parts, calibrate(hidden, blocks, form), strict=True):
         yield _by_source(part, packed)
-
-
-def _windows(checkpoint: Checkpoint, text: str) -> list[list[int]]:
-    tokenizer = checkpoint.tokenizer()
-    if tokenizer is None:
-        raise UserError(f"{checkpoint.path} has no tokenizer, without which a calibration text says nothing.")
-    ids = tokenizer.encode(text)
-    if len(ids) < FEWEST:
-        raise UserError(f"the calibration text has {len(ids)} tokens; GPTQ needs {FEWEST} or more.")
-    size = min(WINDOW, checkpoint.config.max_context)
-    windows = [ids[first : first + size] for first in range(0, len(ids) - size + 1, size)]
-    # From all over a long text.
-    return [windows[i * len(windows) // WINDOWS] for i in range(WINDOWS)] if len(windows) > WINDOWS else windows
 
 
 class _Layer:

@@ -2,11 +2,17 @@
 
 import re
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from genwright.errors import UserError
+from genwright.quant.formats import Format
+from genwright.quant.int8 import Int8
+from genwright.quant.packed import Packed
+from genwright.quant.tinygemm import columns, repack
 from genwright.text.checkpoints import Checkpoint, cast
 from genwright.text.checkpoints.pickled import is_pickled, load_pickled
 from genwright.text.checkpoints.rope_order import halves_from_neighbours
@@ -34,7 +40,7 @@ LAYER = {
 
 
 class GptFast(Checkpoint):
-    """Also the stories models, whose dictionary is nested as {"model": ...} and whose q, k and v are apart."""
+    """Also its int8 and int4 files, and the stories models: nested as {"model": ...}, with q, k and v apart."""
 
     def __init__(self, path: Path, arch: str | None = None):
         self.path = str(path)
@@ -44,6 +50,9 @@ class GptFast(Checkpoint):
         self.hf_config: dict[str, Any] = self._find_config(path, arch)
         self.config = ModelConfig.from_hf(self.hf_config, self.path)
         self._names = dict(self._hugging_face_names())
+        from genwright.text.models import architecture
+
+        self._shapes = dict(architecture(self.config).weight_map(self.config).tensors())
 
     @staticmethod
     def recognises(path: Path) -> bool:
@@ -53,19 +62,63 @@ class GptFast(Checkpoint):
         return list(self._names)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        return tuple(self._stored(name).shape)
+        stored, _, rows = self._stored(name)
+        form = self.format(name)
+        if form is None or form.kind == "int8":
+            return tuple(stored[rows].shape) if stored.dim() else ()
+        return (len(range(stored.shape[0] * 8)[rows]), self._inputs(name, columns(stored)))
 
     def dtype(self, name: str) -> torch.dtype:
-        return self._stored(name).dtype
+        dtype: torch.dtype = getattr(torch, self.config.dtype)
+        return self._stored(name)[0].dtype if self.format(name) is None else dtype
 
     def where(self, name: str) -> str:
         return self.path
 
     def tensor(self, name: str, dtype: torch.dtype | None = None) -> torch.Tensor:
-        tensor = cast(self._stored(name), dtype, f"{self.path} stores {name!r}")
-        if name.endswith(("q_proj.weight", "k_proj.weight")):
-            tensor = halves_from_neighbours(tensor, self.config.head_dim)
-        return tensor
+        if self.format(name) is not None:
+            return self.packed(name).dequantize(dtype or torch.float32)
+        stored, _, rows = self._stored(name)
+        tensor = cast(stored, dtype, f"{self.path} stores {name!r}")
+        return self._ordered(name, tensor[rows] if tensor.dim() else tensor)
+
+    def format(self, name: str) -> Format | None:
+        stored, scales, _ = self._stored(name)
+        if scales is None:
+            return None
+        wrong = UserError(f"{self.path} has {name!r} in a quantized layout that gpt-fast does not write.")
+        if stored.dtype == torch.int8 and stored.dim() == 2:
+            if scales.shape != stored.shape[:1] or not scales.is_floating_point():
+                raise wrong
+            return Format("int8")
+        if stored.dtype != torch.int32 or stored.dim() != 4 or stored.shape[2] != 32 or scales.dim() != 3:
+            raise wrong
+        groups, rows, two = scales.shape
+        group, rest = divmod(columns(stored), max(groups, 1))
+        if not groups or rest or group % 8 or rows != stored.shape[0] * 8 or two != 2 or not scales.is_floating_point():
+            raise wrong
+        return Format("int4", group, asymmetric=True)
+
+    def packed(self, name: str) -> Packed:
+        stored, scales, rows = self._stored(name)
+        assert scales is not None
+        if stored.dtype == torch.int8:
+            values = stored[rows]
+            whole: Packed = Int8(values, scales[rows].float()[:, None], values.shape[1])
+        else:
+            first, last, _ = rows.indices(stored.shape[0] * 8)
+            tiles = slice(first // 8, last // 8)
+            whole = repack(stored[tiles], scales[:, rows], self._inputs(name, columns(stored)))
+        return whole.map(partial(self._ordered, name))
+
+    def _ordered(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        turned = name.endswith(("q_proj.weight", "k_proj.weight"))
+        return halves_from_neighbours(tensor, self.config.head_dim) if turned else tensor
+
+    def _inputs(self, name: str, stored: int) -> int:
+        """Columns of a matrix whose tiles hold so many: gpt-fast may have padded them."""
+        inputs = self._shapes[name][1] if name in self._shapes else stored
+        return inputs if stored in (inputs, _padded(inputs)) else stored
 
     def tokenizer(self) -> Tokenizer | None:
         return Tokenizer.from_folder(Path(self.path).parent)
@@ -84,14 +137,16 @@ class GptFast(Checkpoint):
                 if theirs in self._tensors or (_is_qkv(theirs) and _fused(theirs) in self._tensors):
                     yield f"model.layers.{layer}.{ours}", theirs
 
-    def _stored(self, name: str) -> torch.Tensor:
-        """A tensor of the file, or the rows of a fused one, by their Hugging Face name."""
-        theirs = self._names[name]
-        if theirs in self._tensors:
-            return self._tensors[theirs]
-        fused, q, kv = self._tensors[_fused(theirs)], self.config.q_dim, self.config.kv_dim
-        rows = {"wq": slice(q), "wk": slice(q, q + kv), "wv": slice(q + kv, None)}[theirs.split(".")[3]]
-        return fused[rows] if fused.dim() else fused
+    def _stored(self, name: str) -> tuple[torch.Tensor, torch.Tensor | None, slice]:
+        """A tensor of the file, the scales beside it if it is quantized, and which of its rows have this name."""
+        theirs, rows = self._names[name], slice(None)
+        if theirs not in self._tensors:
+            q, kv = self.config.q_dim, self.config.kv_dim
+            rows = {"wq": slice(q), "wk": slice(q, q + kv), "wv": slice(q + kv, None)}[theirs.split(".")[3]]
+            theirs = _fused(theirs)
+        stem = theirs.removesuffix("weight")
+        scales = self._tensors.get(f"{stem}scales", self._tensors.get(f"{stem}scales_and_zeros"))
+        return self._tensors[theirs], scales, rows
 
     def _find_config(self, path: Path, arch: str | None) -> dict[str, Any]:
         """From `config.json` beside it, else from the name given, else from the one named shape that fits."""
@@ -115,7 +170,7 @@ class GptFast(Checkpoint):
             )
         else:
             expected["layers.0.attention.wk.weight"] = (kv, shape["hidden_size"])
-        here = all(n in self._tensors and tuple(self._tensors[n].shape) == s for n, s in expected.items())
+        here = all(n in self._tensors and _has_shape(self._tensors[n], s) for n, s in expected.items())
         return here and shape["num_hidden_layers"] == self._layers
 
 
@@ -124,6 +179,18 @@ def _tensors(loaded: dict[str, Any]) -> dict[str, torch.Tensor]:
     inner = loaded.get("model")
     items = (inner if isinstance(inner, dict) else loaded).items()
     return {str(k).removeprefix("_orig_mod."): v for k, v in items if isinstance(v, torch.Tensor)}
+
+
+def _has_shape(stored: torch.Tensor, shape: tuple[int, int]) -> bool:
+    """Whether a matrix, or the tiles of an int4 one, are of this shape."""
+    if stored.dim() != 4:
+        return tuple(stored.shape) == shape
+    return stored.shape[0] * 8 == shape[0] and columns(stored) in (shape[1], _padded(shape[1]))
+
+
+def _padded(inputs: int) -> int:
+    """To what gpt-fast pads widths that its tiles or groups do not divide."""
+    return -(-inputs // 1024) * 1024
 
 
 def _is_qkv(theirs: str) -> bool:
