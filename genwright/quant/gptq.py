@@ -39,7 +39,9 @@ def calibrate(hidden: list[Tensor], blocks: Iterable[Block], form: Format) -> It
 
         for x in hidden:
             block.run(x, {}, observe)
-        packed = {name: round_columns(matrix, hessians.get(name), form) for name, matrix in block.matrices.items()}
+        packed = {
+            name: round_columns(matrix, hessians.pop(name, None), form) for name, matrix in block.matrices.items()
+        }
         hidden = [block.run(x, packed) for x in hidden]
         yield packed
 
@@ -55,7 +57,9 @@ def round_columns(weight: Tensor, hessian: Tensor | None, form: Format) -> Int4:
     scales, minimums = fit(in_groups(weight, form.group), form.asymmetric, torch.float16)
     hessian = torch.eye(columns, device=weight.device) if hessian is None else hessian
     order = hessian.diagonal().argsort(descending=True, stable=True)
-    upper = _inverse_factor(hessian[order][:, order])
+    hessian = hessian[order[:, None], order]
+    upper = _inverse_factor(hessian)
+    del hessian  # as large as the layer itself where it is wide
     w = weight.float()[:, order]
     group = order // form.group
     step = scales.float()[:, group]
@@ -75,8 +79,8 @@ def round_columns(weight: Tensor, hessian: Tensor | None, form: Format) -> Int4:
 
 
 def _inverse_factor(hessian: Tensor) -> Tensor:
-    """The upper Cholesky factor of the inverse of a damped Hessian (the paper's step 3)."""
+    """The upper Cholesky factor of the inverse of a Hessian, which is damped in place (the paper's step 3)."""
     diagonal = hessian.diagonal()
     mean = diagonal.mean()
-    damped = hessian + torch.diag(torch.where(diagonal == 0, mean.clamp(min=1.0), DAMPING * mean))
-    return torch.linalg.cholesky(torch.cholesky_inverse(torch.linalg.cholesky(damped)), upper=True)
+    diagonal += torch.where(diagonal == 0, mean.clamp(min=1.0), DAMPING * mean)
+    return torch.linalg.cholesky(torch.cholesky_inverse(torch.linalg.cholesky(hessian)), upper=True)
