@@ -11,6 +11,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 FULL_SIZE = bool(os.environ.get("GENWRIGHT_FULL_SIZE"))
 
+if not torch.cuda.is_available():
+    # Triton reads it when it is first imported, which other tests' libraries do.
+    os.environ["TRITON_INTERPRET"] = "1"
+
 torch.set_num_threads(1)  # tiny models: a second thread costs more than it brings, and two workers share two cores
 
 

@@ -29,6 +29,9 @@ class ModelOptions:
     arch: str | None = None
     draft: str | None = None
     speculate_k: int = 5
+    backend: str = "auto"
+    compile: bool = False
+    no_graph: bool = False
     gpu_mem: float | None = None
     cpu_mem: float | None = None
 
@@ -36,7 +39,9 @@ class ModelOptions:
         from genwright.text.engine.llm import LLM
 
         with bar("Loading") as progress:
-            return LLM(model, progress=progress, **vars(self))
+            settings = vars(self) | {"graph": not self.no_graph}
+            del settings["no_graph"]
+            return LLM(model, progress=progress, **settings)
 
 
 Model = Annotated[str, typer.Option(help="A checkpoint's path, a name from `genwright pull`, or random:NAME.")]
@@ -51,6 +56,9 @@ _HELP = {
     "arch": "The named shape of a checkpoint that has no configuration.",
     "draft": "What guesses tokens for the model to check: another, prompt-lookup, mtp, or self:int4, its own copy.",
     "speculate_k": "Tokens that a draft guesses at the most.",
+    "backend": "auto, reference (plain PyTorch) or triton (NVIDIA GPUs).",
+    "compile": "On a GPU, torch.compile in the place of our own products.",
+    "no_graph": "On a GPU, no CUDA graphs: slower, for debugging.",
     "gpu_mem": "GB of GPU memory that may be used.",
     "cpu_mem": "GB of memory that may be used.",
     "temperature": "0 is greedy.",

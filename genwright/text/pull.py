@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from genwright.errors import UserError
+from genwright.kernels.cache import cache_folder
 
 
 @dataclass(frozen=True)
@@ -37,13 +38,6 @@ CATALOGUE = {
     ),
 }
 DEFAULT = "smollm2"
-
-
-def cache_folder() -> Path:
-    """GENWRIGHT_HOME, else genwright under the user's cache folder."""
-    home = os.environ.get("GENWRIGHT_HOME")
-    base = os.environ.get("XDG_CACHE_HOME", "~/.cache")
-    return Path(home).expanduser() if home else Path(base).expanduser() / "genwright"
 
 
 def resolve(model: str) -> str:

@@ -7,14 +7,14 @@ from typing import Any
 import torch
 
 from genwright.errors import UserError
-from genwright.kernels.hash import key, mix
+from genwright.kernels.hash import extend, key, key_tensor, mix
 from genwright.text.checkpoints import Checkpoint
 from genwright.text.config import ModelConfig
 from genwright.text.shapes import named_shape
 from genwright.text.tokenizer import Tokenizer
 
 _STD = 0.02
-_PIECE = 1 << 15  # elements hashed at a time: small enough for the cache, and for torch not to wake other threads
+_PIECE = 1 << 15  # elements that share a key: few enough for the cache, and for torch not to wake other threads
 
 
 class RandomWeights(Checkpoint):
@@ -50,15 +50,18 @@ class RandomWeights(Checkpoint):
     def where(self, name: str) -> str:
         return self.path
 
-    def tensor(self, name: str, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """Uniform with the standard deviation of a usual initialisation; norms around one."""
-        dtype = dtype or self.dtype(name)
-        tensor = torch.empty(self._shapes[name], dtype=dtype)
+    def tensor(self, name: str, dtype: torch.dtype | None = None, device: torch.device | str = "cpu") -> torch.Tensor:
+        """Uniform with the standard deviation of a usual initialisation, norms around one; drawn on the device."""
+        tensor = torch.empty(self._shapes[name], dtype=dtype or self.dtype(name), device=device)
         step, mean = _STD * 12**0.5 / (1 << 24), 1.0 if name.endswith("norm.weight") else 0.0
-        counter = mix(torch.arange(_PIECE, dtype=torch.int32))
-        for number, piece in enumerate(tensor.view(-1).split(_PIECE)):
-            bits = mix(counter[: len(piece)] ^ _signed(key(self._seed, zlib.crc32(name.encode()), number)))
-            piece.copy_((bits >> 8).float().mul_(step).add_(mean + step / 2))  # 24 bits, evenly around the mean
+        numbers = torch.arange(-(-tensor.numel() // _PIECE), device=device)
+        prefix = key_tensor([key(self._seed, zlib.crc32(name.encode()))], device)
+        keys, counter = extend(prefix, numbers), mix(torch.arange(_PIECE, dtype=torch.int32, device=device))
+        # A few pieces of the processor's cache at a time, or enough to fill a GPU.
+        many = 1 if tensor.device.type == "cpu" else 1 << 9
+        for some, part in zip(keys.split(many), tensor.view(-1).split(many * _PIECE), strict=True):
+            bits = mix(some[:, None] ^ counter).view(-1)[: len(part)]
+            part.copy_((bits >> 8).float().mul_(step).add_(mean + step / 2))  # 24 bits, evenly around the mean
         return tensor
 
     def tokenizer(self) -> Tokenizer | None:
@@ -66,7 +69,3 @@ class RandomWeights(Checkpoint):
 
     def generation_eos(self) -> tuple[int, ...]:
         return ()
-
-
-def _signed(x: int) -> int:
-    return x - (1 << 32) if x >= 1 << 31 else x

@@ -1,6 +1,7 @@
 """The engine's step: schedule, run, sample, take stock."""
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -13,6 +14,10 @@ from genwright.text.engine.scheduler import Scheduler
 from genwright.text.engine.speculative import NO_GUESS, Guess, Speculation, verify
 from genwright.text.engine.step import Chunk
 
+if TYPE_CHECKING:
+    from genwright.text.engine.ahead import DecodeLoop
+
+AHEAD = 2  # steps of a decode loop that are on their way at the most
 Work = list[tuple[Request, int, Guess]]  # how many of a request's next tokens to compute, and a guess behind them
 
 
@@ -26,8 +31,9 @@ class Engine:
         max_tokens: int,
         max_context: int,
         speculation: Speculation | None = None,
+        loop: "DecodeLoop | None" = None,
     ):
-        self.runner, self.speculation = runner, speculation
+        self.runner, self.speculation, self.loop = runner, speculation, loop
         self.max_context = max_context
         self.pool = PagePool(runner.cache)
         self.scheduler = Scheduler(self.pool, max_batch, max_tokens)
@@ -62,6 +68,8 @@ class Engine:
     def step(self) -> None:
         """Advance what is scheduled."""
         self._drop_ended()
+        if self.loop is not None and self._run_ahead(self.loop):
+            return
         scheduled = self.scheduler.schedule()
         if not scheduled:
             return
@@ -91,6 +99,56 @@ class Engine:
         for request in [*self.scheduler.running, *self.scheduler.waiting]:
             if request.finish_reason is not None:
                 self.scheduler.remove(request, keep=True)
+
+    def _run_ahead(self, loop: "DecodeLoop") -> bool:
+        """Advance sequences that only decode, the next step on its way; False when there is other work."""
+        running = self.scheduler.running
+        if loop.requests != running:
+            self._land(loop)
+        admitting = self.scheduler.waiting and len(running) < self.scheduler.max_batch
+        if admitting or not running or not (loop.flying or all(map(loop.serves, running))):
+            self._land(loop)
+            return False
+        if not loop.flying:
+            if not self._has_room(running, 0):
+                return False
+            loop.begin(running)
+            loop.launch()
+        while loop.flying < AHEAD and self._has_room(running, loop.flying):
+            loop.launch()
+        self._collect(loop)
+        return True
+
+    def _has_room(self, requests: Sequence[Request], ahead: int) -> bool:
+        """Whether all go on for `ahead` tokens more than are known, and have pages for them."""
+        return all(
+            len(request.tokens) + ahead < request.limit and self.scheduler.reserve(request, ahead) == ahead
+            for request in requests
+        )
+
+    def _collect(self, loop: "DecodeLoop") -> None:
+        """Take the tokens of the oldest step on its way; when one of them ends a request, those of the others too."""
+        self.steps += 1
+        for request, token in zip(loop.requests, loop.collect(), strict=True):
+            if request.finish_reason is not None or request.pages is None:
+                continue
+            request.pages.length += 1
+            self.pool.share(request.pages, request.tokens)
+            if token < 0:
+                request.finish("error")
+            else:
+                request.add(token)
+        if any(request.finish_reason is not None for request in loop.requests):
+            self._land(loop)
+
+    def _land(self, loop: "DecodeLoop") -> None:
+        """Let nothing be on its way, and let go of requests that have ended."""
+        while loop.flying:
+            self._collect(loop)
+        for request in loop.requests:
+            if request.finish_reason is not None and request.pages is not None:
+                self.scheduler.remove(request, keep=request.finish_reason != "error")
+        loop.requests = []
 
     def _guess(self, scheduled: list[tuple[Request, int]]) -> Work:
         """The step's work with what a draft guesses of it, chunks of equal length side by side."""

@@ -21,17 +21,16 @@ from genwright.text.engine.request import Piece, Request, Result, SamplingParams
 from genwright.text.engine.runner import ResidentRunner
 from genwright.text.engine.speculative import PROMPT_LOOKUP, ROW_COST, Draft, DraftModel, PromptLookup, Speculation
 from genwright.text.engine.step import Chunk
-from genwright.text.layers.deterministic import Deterministic
-from genwright.text.layers.reference import Reference
+from genwright.text.engine.backends import new_loop, new_runner, pick_backend
 from genwright.text.models import architecture, has_draft, load_draft, load_model, loaded_bytes
 from genwright.text.pull import resolve
 
 Prompt = str | Sequence[int]
-MAX_BATCH = 64  # sequences in a step
+MAX_BATCH = {"cpu": 64, "cuda": 256}  # sequences in a step
 MAX_GUESS = 32  # tokens ahead
 KEEP = "keep"  # weights that are stored packed, as they are
 SELF = "self:"  # before the format of a draft that is the model's own copy
-MAX_TOKENS = 512  # tokens in a step: prompts are read in chunks of what is left
+MAX_TOKENS = {"cpu": 512, "cuda": 2048}  # tokens in a step: prompts are read in chunks of what is left
 
 
 class LLM:
@@ -49,6 +48,9 @@ class LLM:
         arch: str | None = None,
         draft: str | Path | None = None,
         speculate_k: int = 5,
+        backend: str = "auto",
+        compile: bool = False,
+        graph: bool = True,
         gpu_mem: float | None = None,
         cpu_mem: float | None = None,
         progress: Callable[[int, int], None] = lambda done, total: None,
@@ -69,6 +71,7 @@ class LLM:
         specs = [replace(architecture(c.config).cache_spec(c.config, kind), bits=bits) for c, kind, *_ in both]
         page_bytes = sum((spec.with_draft() if mtp else spec).page_bytes for spec in specs)
         weights = sum(loaded_bytes(*plan, draft=mtp) for plan in both)
+        max_batch, self._max_tokens = MAX_BATCH[where.type], MAX_TOKENS[where.type]
         budget = cpu_mem if where.type == "cpu" else gpu_mem
         pages, self.max_context = cache_pages(
             page_bytes,
@@ -76,15 +79,15 @@ class LLM:
             max_context,
             weights,
             free_memory(where) if budget is None else int(budget * 1e9),
-            MAX_BATCH,
+            max_batch,
         )
-        ops = Deterministic() if deterministic else Reference()
+        ops = pick_backend(backend, where, deterministic, compile)
 
         def load(plan: _Plan, context: int) -> ResidentRunner:
             length = -(-context // PAGE) * PAGE
             loaded = load_model(plan.checkpoint, plan.dtype, where, length, progress, plan.packed, plan.quant)
             layer = load_draft(plan.checkpoint, loaded, plan.packed, plan.quant) if mtp else None
-            return ResidentRunner(loaded, ops, pages, MAX_BATCH, MAX_TOKENS, layer, bits)
+            return new_runner(loaded, ops, graph, pages, max_batch, self._max_tokens, layer, bits)
 
         runner = load(both[0], self.max_context)
         self.model = runner.model
@@ -93,9 +96,10 @@ class LLM:
             guesser: Draft = MtpDraft(runner) if mtp else PromptLookup()
             if drafting is not None:
                 context = min(self.max_context, drafting.config.max_context)
-                guesser = DraftModel(load(both[1], context), self.model, MAX_TOKENS, context)
+                guesser = DraftModel(load(both[1], context), self.model, self._max_tokens, context)
             speculation = Speculation(guesser, speculate_k, ROW_COST.get(where.type, ROW_COST["cuda"]))
-        self.engine = Engine(runner, MAX_BATCH, MAX_TOKENS, self.max_context, speculation)
+        loop = new_loop(runner) if speculation is None else None
+        self.engine = Engine(runner, max_batch, self._max_tokens, self.max_context, speculation, loop)
 
     def generate(
         self,
@@ -137,10 +141,9 @@ class LLM:
         if pages is None or not pool.extend(pages, len(ids)):
             raise UserError(f"the cache has no room for {len(ids)} tokens beside the requests that are running.")
         rows = []
-        for start in range(0, len(ids), MAX_TOKENS):
-            rows.append(
-                self.engine.runner.run([Chunk(list(ids[start : start + MAX_TOKENS]), start, pages.ids(), True)])
-            )
+        for start in range(0, len(ids), self._max_tokens):
+            chunk = Chunk(list(ids[start : start + self._max_tokens]), start, pages.ids(), True)
+            rows.append(self.engine.runner.run([chunk]))
         pool.release(pages)
         return torch.cat(rows)
 

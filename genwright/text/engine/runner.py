@@ -8,7 +8,7 @@ import torch
 
 from genwright.kernels.cpu.amx import safe_products
 from genwright.text.engine.kv import PAGE, Cache
-from genwright.text.engine.step import Chunk, StepBuffers
+from genwright.text.engine.step import Chunk, Step, StepBuffers
 from genwright.text.layers.reference import Reference, Weights
 from genwright.text.models import Model
 
@@ -36,7 +36,11 @@ class ResidentRunner:
     @torch.inference_mode()
     def run(self, chunks: Sequence[Chunk]) -> torch.Tensor:
         """Logits [rows, vocab] in float32: of each chunk's last token, or of all where it asks for them."""
-        step = self.buffers.fill(chunks)
+        return self.forward(self.buffers.fill(chunks))
+
+    @torch.inference_mode()
+    def forward(self, step: Step) -> torch.Tensor:
+        """One pass over a step that is laid out."""
         model, cfg, ops = self.model, self.model.cfg, self.ops
         with self._safely():
             x = model.architecture.embed(ops, cfg, model.outer, step)

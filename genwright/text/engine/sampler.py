@@ -6,7 +6,7 @@ from enum import IntEnum
 
 import torch
 
-from genwright.kernels.hash import key, mix, uniform
+from genwright.kernels.hash import key, key_tensor, mix, uniform
 from genwright.text.engine.request import Logprob, Request
 
 
@@ -73,7 +73,7 @@ def choose(
 
 def adjust(logits: torch.Tensor, requests: Sequence[Request]) -> torch.Tensor:
     """Apply penalties, bias and the minimum length; rows that ask for none of these share the input's memory."""
-    rows = [row for row, request in enumerate(requests) if _adjusts(request)]
+    rows = [row for row, request in enumerate(requests) if adjusts(request)]
     if not rows:
         return logits
     logits = logits.clone()
@@ -82,7 +82,8 @@ def adjust(logits: torch.Tensor, requests: Sequence[Request]) -> torch.Tensor:
     return logits
 
 
-def _adjusts(request: Request) -> bool:
+def adjusts(request: Request) -> bool:
+    """Whether a request's logits depend on its tokens otherwise than by the model."""
     p = request.params
     penalised = p.repetition_penalty != 1 or p.presence_penalty or p.frequency_penalty
     return bool(penalised or p.logit_bias or len(request.tokens) - request.prompt_tokens < p.min_new_tokens)
@@ -137,8 +138,7 @@ def chance(requests: Sequence[Request], purpose: Purpose, device: torch.device) 
 
 
 def _keys(requests: Sequence[Request], purpose: Purpose, device: torch.device) -> torch.Tensor:
-    keys = [key(request.seed, request.sample, len(request.tokens), purpose) for request in requests]
-    return torch.tensor(keys, dtype=torch.int64, device=device).to(torch.int32)
+    return key_tensor([key(r.seed, r.sample, len(r.tokens), purpose) for r in requests], device)
 
 
 def logprobs(logits: torch.Tensor, chosen: Sequence[int], tops: int) -> list[Logprob]:

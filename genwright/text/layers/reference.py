@@ -43,6 +43,10 @@ class Reference:
     def layer_norm(self, x: torch.Tensor, weights: Weights, name: str, eps: float) -> torch.Tensor:
         return layer_norm(x, x.shape[-1:], weights.get(name), weights.get(f"{name}.bias"), eps)
 
+    def add_linear(self, residual: torch.Tensor, x: torch.Tensor, weights: Weights, name: str) -> torch.Tensor:
+        """residual + the sum over ranks of a product whose inputs they share."""
+        return residual + self.all_reduce(self.linear(x, weights, name))
+
     def norm_linear(self, x: torch.Tensor, weights: Weights, norm: str, name: str, eps: float) -> torch.Tensor:
         return self.linear(self.norm(x, weights, norm, eps), weights, name)
 
@@ -88,9 +92,10 @@ class Reference:
         assert cfg.mla is not None
         return attend_latent(q, weights["kv_b"], cache, cfg.mla, step, scale).flatten(1)
 
-    def gated_mlp(self, x: torch.Tensor, weights: Weights, norm: str, eps: float) -> torch.Tensor:
-        """down(silu(gate(norm(x))) * up(norm(x))), gate and up fused in one weight."""
-        return self._gated(self.norm(x, weights, norm, eps), weights, "")
+    def add_gated_mlp(self, x: torch.Tensor, weights: Weights, norm: str, eps: float) -> torch.Tensor:
+        """x + down(silu(gate(norm(x))) * up(norm(x))), gate and up fused in one weight."""
+        gated = self.silu_gate(self.norm_linear(x, weights, norm, "gate_up", eps))
+        return self.add_linear(x, gated, weights, "down")
 
     def moe(self, x: torch.Tensor, weights: Weights, norm: str, cfg: ModelConfig) -> torch.Tensor:
         """The weighted sum of each token's experts of norm(x), and the experts that all tokens share."""
@@ -100,7 +105,7 @@ class Reference:
         gate_up, down = (weights[f"experts.{name}"].unflatten(0, (cfg.moe.experts, -1)) for name in ("gate_up", "down"))
         mixed = self.mix(self.experts(x, ids, gate_up, down), shares)
         if cfg.moe.shared_dim:
-            shared = self._gated(x, weights, "shared.")
+            shared = self.linear(self.silu_gate(self.linear(x, weights, "shared.gate_up")), weights, "shared.down")
             if cfg.moe.shared_gate:
                 shared = shared * self.sigmoid(self.linear(x, weights, "shared.gate"))
             mixed = mixed + shared
@@ -136,6 +141,7 @@ class Reference:
         """The sum over ranks: of one rank, its own."""
         return x
 
-    def _gated(self, x: torch.Tensor, weights: Weights, prefix: str) -> torch.Tensor:
-        gate, up = self.linear(x, weights, f"{prefix}gate_up").chunk(2, dim=-1)
-        return self.linear(self.silu(gate) * up, weights, f"{prefix}down")
+    def silu_gate(self, gate_up: torch.Tensor) -> torch.Tensor:
+        """silu(gate) * up: [tokens, 2 ffn] to [tokens, ffn]."""
+        gate, up = gate_up.chunk(2, dim=-1)
+        return self.silu(gate) * up

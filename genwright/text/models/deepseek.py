@@ -21,7 +21,7 @@ def block(
     x = x + ops.all_reduce(_attention(ops, cfg, weights, cache, x, step))
     if "router" in weights:
         return x + ops.all_reduce(ops.moe(x, weights, "mlp_norm", cfg))
-    return x + ops.all_reduce(ops.gated_mlp(x, weights, "mlp_norm", cfg.norm_eps))
+    return ops.add_gated_mlp(x, weights, "mlp_norm", cfg.norm_eps)
 
 
 def predict(

@@ -11,7 +11,7 @@ from genwright.text.models.weight_map import Sources, WeightMap
 
 
 def embed(ops: Reference, cfg: ModelConfig, weights: Weights, step: Step) -> torch.Tensor:
-    step.rope = (weights["cos"][step.positions], weights["sin"][step.positions])
+    step.tables = (weights["cos"], weights["sin"])
     return embedding(step.tokens, weights["embed"])
 
 
@@ -22,10 +22,10 @@ def block(
     qkv = ops.norm_linear(x, weights, "attention_norm", "qkv", cfg.norm_eps)
     q = ops.qkv_rope_write(qkv, weights, cfg, cache, step)
     mixed = ops.attend(q, cache, step, cfg.head_dim**-0.5, cfg.windows[cache.layer])
-    x = x + ops.all_reduce(ops.linear(mixed, weights, "out"))
+    x = ops.add_linear(x, mixed, weights, "out")
     if cfg.has_experts(cache.layer):
         return x + ops.all_reduce(ops.moe(x, weights, "mlp_norm", cfg))
-    return x + ops.all_reduce(ops.gated_mlp(x, weights, "mlp_norm", cfg.norm_eps))
+    return ops.add_gated_mlp(x, weights, "mlp_norm", cfg.norm_eps)
 
 
 def head(ops: Reference, cfg: ModelConfig, weights: Weights, x: torch.Tensor, step: Step) -> torch.Tensor:

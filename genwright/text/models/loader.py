@@ -11,6 +11,7 @@ from genwright.quant.formats import Format
 from genwright.quant.fp8 import BLOCK
 from genwright.quant.packed import Packed, Weight
 from genwright.text.checkpoints import Checkpoint
+from genwright.text.checkpoints.random import RandomWeights
 from genwright.text.models.weight_map import Sources, WeightMap
 
 LOOKED_UP = ("embed", "positions")  # matrices that nothing is multiplied with
@@ -75,7 +76,7 @@ class Loader:
         target = torch.empty((rows, *sources[0][1][1:]), dtype=dtype, device=self.device)
         first = 0
         for name, shape in sources:
-            target[first : first + shape[0]].copy_(self.checkpoint.tensor(name, dtype))
+            target[first : first + shape[0]].copy_(_tensor(self.checkpoint, name, dtype, self.device))
             first += shape[0]
             self._tell()
         return target
@@ -94,6 +95,13 @@ def quantized(checkpoint: Checkpoint, name: str, form: Format, device: torch.dev
     if stored == form:
         yield checkpoint.packed(name).map(lambda tensor: tensor.to(device))
         return
-    wide = checkpoint.tensor(name, None if stored is None else torch.float32)
+    wide = _tensor(checkpoint, name, None if stored is None else torch.float32, device)
     for rows in wide.split(max(1, PIECE.get(device.type, PIECE["cuda"]) // wide.shape[1] // BLOCK) * BLOCK):
         yield form.quantize(rows.to(device))
+
+
+def _tensor(checkpoint: Checkpoint, name: str, dtype: torch.dtype | None, device: torch.device) -> torch.Tensor:
+    """On the device if it is drawn: a GPU does that a thousand times faster."""
+    if isinstance(checkpoint, RandomWeights):
+        return checkpoint.tensor(name, dtype, device)
+    return checkpoint.tensor(name, dtype)

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 
 import gguf
@@ -12,6 +13,7 @@ from text.families import make
 
 from genwright import LLM
 from genwright.errors import UserError
+from genwright.kernels.hash import key
 from genwright.quant.formats import parse_format
 from genwright.text.checkpoints import Checkpoint, open_checkpoint
 from genwright.text.checkpoints.convert import convert
@@ -206,6 +208,32 @@ def test_random_weights_are_a_function_of_seed_name_and_element() -> None:
         for shift in (1, 288, 1 << 15):  # neighbours in a row, in a column, and in what is drawn at once
             assert torch.corrcoef(torch.stack((some[shift:], some[:-shift])))[0, 1].abs() < 0.01
     assert abs(zero.tensor("model.norm.weight", torch.float32).mean() - 1) < 0.01
+
+
+def test_random_weights_never_change() -> None:
+    """The values of element 7 by hand: published figures and saved texts depend on them."""
+    name = "model.layers.1.mlp.up_proj.weight"  # 768 x 288, in seven pieces
+    bits = _mix(_mix(7) ^ key(0, zlib.crc32(name.encode()), 3))
+    expected = ((bits - (bits >> 31 << 32) >> 8) + 0.5) * 0.02 * 12**0.5 / 2**24
+    drawn = open_checkpoint("random:stories15M").tensor(name, torch.float32).flatten()
+    assert drawn[3 * 2**15 + 7].item() == pytest.approx(expected, rel=1e-6)
+    assert zlib.crc32(drawn.numpy().tobytes()) == 0x136EB65D
+
+
+@pytest.mark.gpu
+def test_random_weights_are_the_same_on_every_device() -> None:
+    checkpoint = open_checkpoint("random:tinyllama-1.1b,layers=1")
+    for name in ("model.embed_tokens.weight", "model.norm.weight"):  # more and less than is drawn at a time
+        for dtype in (torch.float32, torch.bfloat16):
+            assert torch.equal(checkpoint.tensor(name, dtype, "cuda").cpu(), checkpoint.tensor(name, dtype))
+
+
+def _mix(x: int) -> int:
+    x ^= x >> 16
+    x = x * 0x7FEB352D % 2**32
+    x ^= x >> 15
+    x = x * 0x846CA68B % 2**32
+    return x ^ x >> 16
 
 
 def test_random_models_answer_alike() -> None:

@@ -1,0 +1,128 @@
+"""Attention on a GPU: what each tile reaches of the memory's rate (decoding) or in TFLOP/s (prompts).
+
+A figure is the time of one launch among those of many layers, each with a cache of its own, in one CUDA graph. Every
+case prints its best candidates and the default; `pdl` is programmatic dependent launch.
+"""
+
+import itertools
+import statistics
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+DTYPE, HEAD_DIM, PAGE = torch.bfloat16, 128, 64
+SHOWN = 4  # candidates of each case
+
+
+def main() -> None:
+    if not torch.cuda.is_available():
+        print("no CUDA device: attention kernels are timed on a GPU alone")
+        return
+    print(f"{torch.cuda.get_device_name()}, head_dim {HEAD_DIM}, {DTYPE}")
+    print("| case | keys | warps | stages | programs | pdl | us | rate |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
+    decode("decode 206, batch 1, 32 kv heads", 206, 1, 32, 32)
+    decode("decode 8,192, batch 1, 8 kv heads", 8192, 1, 32, 8)
+    decode("decode 512, batch 64, 8 kv heads", 512, 64, 32, 8)
+    prefill("prefill 2,048, 32 kv heads", 2048, 32, 32)
+    prefill("prefill 2,048, 8 kv heads", 2048, 32, 8)
+
+
+def decode(case: str, length: int, batch: int, heads: int, kv_heads: int) -> None:
+    from genwright.kernels.triton.attention import Tile
+    from genwright.kernels.triton.decode import PROGRAMS, DecodeScratch, decode_attention, decode_tile
+
+    moved = 2 * batch * length * kv_heads * HEAD_DIM * DTYPE.itemsize
+    caches, table, lengths = draw(length, batch, kv_heads, layers=max(4, min(64, 400_000_000 // moved)))
+    q = torch.randn(batch, heads, HEAD_DIM, dtype=DTYPE, device="cuda")
+    scratch = DecodeScratch.allocate(heads // kv_heads, HEAD_DIM, q.device)
+
+    def timed(tile: Tile, programs: int, pdl: bool) -> float:
+        def layers() -> None:
+            for k, v in caches:
+                decode_attention(q, k, v, table, lengths, 1, 0.1, None, scratch, tile, programs, pdl)
+
+        return seconds(layers) / len(caches)
+
+    default = decode_tile(HEAD_DIM, DTYPE)
+    tiles = {default} | {
+        Tile(1, keys, warps, stages)
+        for keys, warps, stages in itertools.product((32, 64), (2, 4, 8), (2, 3, 4))
+        if (keys, warps) not in ((32, 8), (64, 2))
+    }
+    times = {
+        (tile, n, False): timed(tile, n, False) for tile in tiles for n in (PROGRAMS // 4, PROGRAMS // 2, PROGRAMS)
+    }
+    best = min(times, key=times.__getitem__)
+    times[*best[:2], True] = timed(*best[:2], True)
+    report(case, times, [(default, PROGRAMS, False), (*best[:2], True)], lambda s: f"{moved / s / 1e9:,.0f} GB/s")
+
+
+def prefill(case: str, length: int, heads: int, kv_heads: int) -> None:
+    from genwright.kernels.triton.attention import Tile, prefill_attention, prefill_tile
+
+    flops = 2 * length * length * heads * HEAD_DIM  # half of all pairs, two products, two operations each
+    caches, table, lengths = draw(length, 1, kv_heads, layers=8)
+    q = torch.randn(length, heads, HEAD_DIM, dtype=DTYPE, device="cuda")
+    offsets = torch.tensor([0, length], device="cuda")
+
+    def timed(tile: Tile) -> float:
+        def layers() -> None:
+            for k, v in caches:
+                prefill_attention(q, k, v, table, lengths, offsets, length, 0.1, None, tile)
+
+        return seconds(layers) / len(caches)
+
+    default = prefill_tile(HEAD_DIM, DTYPE)
+    tiles = {default} | {
+        Tile(queries, 64, warps, stages) for queries, warps in ((64, 4), (128, 8), (128, 4)) for stages in (2, 3, 4)
+    }
+    rate = lambda s: f"{flops / s / 1e12:,.0f} TFLOP/s"  # noqa: E731
+    report(case, {(tile, 0, False): timed(tile) for tile in tiles}, [(default, 0, False)], rate)
+    square = [
+        x.transpose(0, 1)[None].contiguous() for x in torch.randn(3, length, heads, HEAD_DIM, device="cuda").to(DTYPE)
+    ]
+    s = seconds(lambda: scaled_dot_product_attention(*square, is_causal=True))
+    print(f"| {case}, PyTorch without pages | | | | | | {s * 1e6:.1f} | {rate(s)} |")
+
+
+def draw(length: int, batch: int, kv_heads: int, layers: int) -> tuple[list[tuple[Tensor, Tensor]], Tensor, Tensor]:
+    """A cache per layer, so that none is found in the second-level cache, with its pages in random order."""
+    width = -(-length // PAGE)
+    table = torch.randperm(batch * width, device="cuda").view(batch, width)
+    shape = (2, batch * width, PAGE, kv_heads, HEAD_DIM)
+    caches = [tuple(torch.randn(shape, dtype=DTYPE, device="cuda")) for _ in range(layers)]
+    return caches, table, torch.full((batch,), length, device="cuda")
+
+
+def seconds(run: Callable[[], object], repeats: int = 11) -> float:
+    """Median of the replays of one CUDA graph."""
+    run()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
+    graph.replay()
+    times = []
+    for _ in range(repeats):
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        times.append(start.elapsed_time(end) / 1e3)
+    return statistics.median(times)
+
+
+def report(case: str, times: dict, always: Iterable, rate: Callable[[float], str]) -> None:
+    best = sorted(times, key=times.__getitem__)[:SHOWN]
+    for key in [*best, *(key for key in always if key not in best)]:
+        tile, programs, pdl = key
+        keys = f"{tile.keys} x {tile.queries}" if tile.queries > 1 else tile.keys
+        columns = (case, keys, tile.warps, tile.stages, programs or "", "yes" if pdl else "", f"{times[key] * 1e6:.1f}")
+        print(f"| {' | '.join(map(str, columns))} | {rate(times[key])} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

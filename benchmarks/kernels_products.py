@@ -1,0 +1,108 @@
+"""Time the sampling kernel and the products of few rows on a CUDA device: `python -m benchmarks.kernels_products`.
+
+Products run in a CUDA graph over so many copies of a weight that the level-2 cache cannot hold them; GB/s counts each
+weight once. Tiles are outputs x columns, stages, warps, and k where the warps share columns.
+"""
+
+import argparse
+from collections.abc import Callable
+
+import torch
+from triton.runtime.errors import OutOfResources
+
+from genwright.kernels.hash import key, key_tensor
+from genwright.kernels.triton import sample as sampling
+from genwright.kernels.triton.matmul import Tiles, packed_matmul
+from genwright.quant.formats import parse_format
+from genwright.quant.packed import Weight, tensors_of
+
+SHAPES = [(22016, 4096), (4096, 11008), (12288, 4096), (4096, 4096)]
+CANDIDATES = {
+    "bf16": [Tiles(16, 512, 4, 8, True), Tiles(32, 128, 5, 4), Tiles(64, 128, 4, 4)],
+    "int8": [Tiles(16, 1024, 3, 8, True), Tiles(32, 512, 3, 4, True), Tiles(64, 256, 3, 4)],
+    "int4": [Tiles(16, 1024, 3, 8, True), Tiles(16, 512, 6, 4, True), Tiles(32, 512, 4, 4, True), Tiles(64, 256, 4, 4)],
+}
+BYTES = 1 << 28  # of weights in a graph: several times the cache
+
+
+def seconds(step: Callable[[], object], repeats: int = 5) -> float:
+    """Of one step inside a CUDA graph; the best of some repeats."""
+    step()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    times = []
+    for _ in range(repeats):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        times.append(start.elapsed_time(end) / 1000)
+    return min(times)
+
+
+def time_sampling(vocab: int, rows: int, top_k: int, warps: int) -> float:
+    sampling.WARPS = warps
+    logits = torch.randn(rows, vocab, device="cuda")
+    columns = (
+        key_tensor([key(seed, 0) for seed in range(rows)], "cuda"),
+        torch.full((rows,), 100, device="cuda"),
+        torch.full((rows,), 0.8, device="cuda"),
+        torch.full((rows,), top_k, dtype=torch.int32, device="cuda"),
+        torch.ones(rows, device="cuda"),
+        torch.zeros(rows, device="cuda"),
+    )
+
+    def step() -> None:
+        for _ in range(20):
+            sampling.sample(logits, *columns)
+
+    return seconds(step) / 20
+
+
+def draw(name: str, outputs: int, inputs: int) -> list[Weight]:
+    wide = torch.randn(outputs, inputs, device="cuda", dtype=torch.bfloat16) * 0.02
+    first: Weight = wide if name == "bf16" else parse_format(name).quantize(wide)
+    size = sum(tensor.nbytes for tensor in tensors_of(first))
+    copies = range(max(1, BYTES // size))
+    return [first, *(first.clone() if isinstance(first, torch.Tensor) else first.map(torch.clone) for _ in copies)]
+
+
+def _speed(x: torch.Tensor, weights: list[Weight], size: int, tiles: Tiles | None) -> str:
+    try:
+        return f"{size / seconds(lambda: [packed_matmul(x, weight, tiles=tiles) for weight in weights]) / 1e9:7.0f}"
+    except OutOfResources:
+        return "no room"
+
+
+def _label(tiles: Tiles) -> str:
+    return f"{tiles.outputs}x{tiles.columns} {tiles.stages}s {tiles.warps}w{'k' if tiles.split else ''}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--formats", nargs="*", default=list(CANDIDATES))
+    parser.add_argument("--rows", nargs="*", type=int, default=[1, 4, 16, 64])
+    options = parser.parse_args()
+    print(torch.cuda.get_device_name())
+    print("sampling, us            warps 8     16     32")
+    for vocab, rows, top_k in [(v, r, k) for v in (32_000, 128_256) for r in (1, 64) for k in (200, 0)]:
+        times = [time_sampling(vocab, rows, top_k, warps) * 1e6 for warps in (8, 16, 32)]
+        print(f"{vocab:>7} x {rows:<3} top_k {top_k:<4} " + " ".join(f"{time:6.1f}" for time in times), flush=True)
+    for name in options.formats:
+        for outputs, inputs in SHAPES:
+            weights = draw(name, outputs, inputs)
+            size = sum(tensor.nbytes for weight in weights for tensor in tensors_of(weight))
+            print(f"{name} {outputs} x {inputs}, GB/s")
+            print("            chosen " + " ".join(f"{_label(some):>14}" for some in CANDIDATES[name]))
+            for rows in options.rows:
+                x = torch.randn(rows, inputs, device="cuda", dtype=torch.bfloat16)
+                speeds = [_speed(x, weights, size, some) for some in (None, *CANDIDATES[name])]
+                print(f"  {rows:>3} rows  {speeds[0]} " + " ".join(f"{speed:>14}" for speed in speeds[1:]), flush=True)
+            del weights
+
+
+if __name__ == "__main__":
+    main()

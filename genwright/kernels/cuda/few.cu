@@ -1,0 +1,251 @@
+// y = W x for a few tokens (up to 8) and packed weights, on the tensor cores: the weights of 16 rows are the left matrix of
+// mma.m16n8k16, the tokens its 8 columns. What a lane multiplies is decided by the lane, not by the column number, so a lane
+// takes 16 neighbouring bytes of two rows and x is laid out in shared memory to match.
+//
+// Whole numbers become fp16 exactly (the bits of 1024 + q are those of 1024 with q in the lowest places). x is divided by
+// the power of two that brings its largest value under 2, so fp16 holds it with more bits than bf16 would; sums are fp32.
+//
+// Compiled for one shape. The macros: FORMAT, X_TYPE, Y_TYPE, SCALE_TYPE; OUTPUTS, COLUMNS; TOKENS (1 to 8); GROUP, SCALE_ROWS;
+// THREADS, DEPTH (chunks on their way), BLOCKS (per multiprocessor); the switches NORM, GATE, MINIMUMS, PDL.
+
+#include "types.cuh"
+
+#define ROWS 16
+#define STEP (GATE ? 8 : 16)  // outputs of a tile
+#define TILES ((OUTPUTS + STEP - 1) / STEP)
+#define ROW_CHUNKS (COLUMNS / WIDTH)
+#define SLICES ((ROW_CHUNKS + 3) / 4)  // of four chunks, one for each lane of a quad
+#define TURNS ((SLICES + WARPS * DEPTH - 1) / (WARPS * DEPTH) * DEPTH)  // slices of a warp
+#define PIECES (WIDTH / 8)                                             // of a chunk, 16 bytes of x each
+#define X_PIECES (TURNS * WARPS * 4 * PIECES)                          // of a token
+// Where four chunks share a scale it multiplies their sum; else every weight, in fp16.
+#define SHARED_SCALE (GROUP && !MINIMUMS && GROUP % (4 * WIDTH) == 0)
+
+__device__ __forceinline__ u32 add2(u32 a, u32 b) {
+    u32 c;
+    asm("add.rn.f16x2 %0, %1, %2;" : "=r"(c) : "r"(a), "r"(b));
+    return c;
+}
+
+__device__ __forceinline__ u32 mul2(u32 a, u32 b) {
+    u32 c;
+    asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(c) : "r"(a), "r"(b));
+    return c;
+}
+
+__device__ __forceinline__ u32 fma2(u32 a, u32 b, u32 c) {
+    u32 d;
+    asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+    return d;
+}
+
+__device__ __forceinline__ void multiply(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+struct Part {  // 16 bytes of one row
+    Chunk chunk;
+    u32 scale, minimum;  // fp16, twice in a register; a shared scale is a float
+};
+
+// Piece j of a chunk: eight weights as four pairs of fp16.
+__device__ __forceinline__ void unpack(const Part& part, int j, u32 (&pairs)[4]) {
+#if FORMAT == INT4
+    const u32 low = part.chunk.w[j], high = low >> 8;
+    const u32 minus = MINIMUMS ? 0xE400E400u : 0xE408E408u;          // -1024, or -1032 with the 8 of a weight that is 0
+    const u32 minus_16th = MINIMUMS ? 0xD400D400u : 0xD480D480u;     // -64, or -72
+    pairs[0] = add2((low & 0x000F000Fu) | 0x64006400u, minus);
+    pairs[1] = fma2((low & 0x00F000F0u) | 0x64006400u, 0x2C002C00u, minus_16th);  // (1024 + 16 q) / 16 - 64
+    pairs[2] = add2((high & 0x000F000Fu) | 0x64006400u, minus);
+    pairs[3] = fma2((high & 0x00F000F0u) | 0x64006400u, 0x2C002C00u, minus_16th);
+#else
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const u32 word = part.chunk.w[2 * j + i];
+#if FORMAT == INT8
+        const u32 biased = word ^ 0x80808080u;
+        pairs[2 * i] = add2(__byte_perm(biased, 0x64646464u, 0x4140), 0xE480E480u);  // 1024 + (q + 128) - 1152
+        pairs[2 * i + 1] = add2(__byte_perm(biased, 0x64646464u, 0x4342), 0xE480E480u);
+#else
+        asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(pairs[2 * i]) : "h"((u16)word));
+        asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(pairs[2 * i + 1]) : "h"((u16)(word >> 16)));
+#endif
+    }
+#endif
+#if GROUP && !SHARED_SCALE
+#pragma unroll
+    for (int i = 0; i < 4; i++) pairs[i] = MINIMUMS ? fma2(pairs[i], part.scale, part.minimum) : mul2(pairs[i], part.scale);
+#endif
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
+few(const void* x, const void* norm, float eps, const Chunk* weight, const void* scales, const void* minimums,
+    const void* bias, const void* residual, void* y) {
+    // [TOKENS][slice][piece][lane of the quad] of 8 halves, each token 64 bytes further in the banks, and then zeros.
+    extern __shared__ uint4 pieces[];
+    constexpr int STRIDE = X_PIECES + 4;
+    __shared__ float partial[2][WARPS][ROWS][TOKENS];
+    __shared__ float sums[2][WARPS][TOKENS];
+    __shared__ float factors[TOKENS];
+    const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32, quad = lane / 4, member = lane % 4;
+
+    auto row_of = [&](int tile, int r) {
+        int row = tile * STEP + (GATE ? r % STEP : r);
+        if (OUTPUTS % STEP) row = row < OUTPUTS ? row : OUTPUTS - 1;
+        return GATE && r >= STEP ? row + OUTPUTS : row;
+    };
+    // Chunk `turn` of this lane in the two rows of a tile.
+    auto fetch = [&](Part (&parts)[2], int tile, int turn, bool more) {
+        const int chunk = (turn * WARPS + warp) * 4 + member;
+        const bool there = (turn + 1) * WARPS * 4 <= ROW_CHUNKS || chunk < ROW_CHUNKS;
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            Part& part = parts[half];
+            if (!there) {  // finite, for an x that is 0
+                part.chunk = Chunk{};
+                part.scale = part.minimum = 0;
+                continue;
+            }
+            const int row = row_of(tile, quad + 8 * half);
+            load_chunk(part.chunk, weight + (long)row * ROW_CHUNKS + chunk, more);
+#if GROUP
+            const int place = row / SCALE_ROWS * SCALES + chunk * WIDTH / GROUP;
+            if (SHARED_SCALE)
+                part.scale = __float_as_int(load_as_float<SCALE_TYPE>(scales, place));
+            else
+                part.scale = load_pair<SCALE_TYPE>(scales, place);
+#if MINIMUMS
+            part.minimum = load_pair<SCALE_TYPE>(minimums, place);
+#endif
+#endif
+        }
+    };
+
+    Part parts[DEPTH][2];
+#pragma unroll
+    for (int d = 0; d < DEPTH; d++) fetch(parts[d], blockIdx.x, d, true);
+#if PDL
+    asm volatile("griddepcontrol.launch_dependents;");
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+
+    // x, times the norm's weight: first its largest value and the sum of its squares, then as fp16 into shared memory.
+    auto load_x = [&](int token, int piece, float& square, float (&values)[8]) {
+        load_eight<X_TYPE>(x, (long)token * (COLUMNS / 8) + piece, values);
+        float gain[8];
+        if (NORM) load_eight<X_TYPE>(norm, piece, gain);
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            square = fmaf(values[i], values[i], square);
+            if (NORM) values[i] *= gain[i];
+        }
+    };
+#pragma unroll
+    for (int token = 0; token < TOKENS; token++) {
+        float square = 0.0f, largest = 0.0f;
+        for (int piece = thread; piece < COLUMNS / 8; piece += THREADS) {
+            float values[8];
+            load_x(token, piece, square, values);
+#pragma unroll
+            for (int i = 0; i < 8; i++) largest = fmaxf(largest, fabsf(values[i]));
+        }
+#pragma unroll
+        for (int offset = 16; offset; offset /= 2) {
+            square += __shfl_xor_sync(~0u, square, offset);
+            largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, offset));
+        }
+        if (lane == 0) {
+            sums[0][warp][token] = square;
+            sums[1][warp][token] = largest;
+        }
+    }
+    __syncthreads();
+#pragma unroll
+    for (int token = 0; token < TOKENS; token++) {
+        float square = 0.0f, largest = 0.0f;
+#pragma unroll
+        for (int w = 0; w < WARPS; w++) {
+            square += sums[0][w][token];
+            largest = fmaxf(largest, sums[1][w][token]);
+        }
+        const u32 exponent = min(max(__float_as_int(largest) >> 23, 1), 253);  // largest / 2^(exponent - 127) is in [1, 2)
+        const float shrink = from_bits((254 - exponent) << 23);
+        if (thread == 0) factors[token] = from_bits(exponent << 23) * (NORM ? rsqrtf(square / COLUMNS + eps) : 1.0f);
+        for (int piece = thread; piece < X_PIECES; piece += THREADS) {
+            u32 halves[4] = {};
+            if (piece < COLUMNS / 8) {
+                float values[8];
+                load_x(token, piece, square, values);
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    asm("cvt.rn.f16x2.f32 %0, %1, %2;"
+                        : "=r"(halves[i])
+                        : "f"(values[2 * i + 1] * shrink), "f"(values[2 * i] * shrink));
+            }
+            const int chunk = piece / PIECES;
+            pieces[token * STRIDE + (chunk / 4 * PIECES + piece % PIECES) * 4 + chunk % 4] =
+                make_uint4(halves[0], halves[1], halves[2], halves[3]);
+        }
+    }
+    if (thread < 4 * PIECES) pieces[TOKENS * STRIDE + thread] = make_uint4(0, 0, 0, 0);
+    __syncthreads();
+    // The columns of tokens that there are not read zeros.
+    const uint4* own = pieces + (quad < TOKENS ? quad * STRIDE + warp * 4 * PIECES : TOKENS * STRIDE) + member;
+    const int advance = quad < TOKENS ? WARPS * 4 * PIECES : 0;
+
+    int parity = 0;
+    for (int tile = blockIdx.x; tile < TILES; tile += gridDim.x, parity ^= 1) {
+        const int next = tile + gridDim.x;
+        const bool more = next < TILES;
+        float sum[4] = {};
+#pragma unroll
+        for (int turn = 0; turn < TURNS; turn++) {
+            Part(&here)[2] = parts[turn % DEPTH];
+            if (turn * WARPS < SLICES) {
+                float part[4] = {};
+#pragma unroll
+                for (int j = 0; j < PIECES; j++) {
+                    const uint4 b = own[turn * advance + 4 * j];
+                    u32 upper[4], lower[4];
+                    unpack(here[0], j, upper);
+                    unpack(here[1], j, lower);
+                    multiply(SHARED_SCALE ? part : sum, upper[0], lower[0], upper[1], lower[1], b.x, b.y);
+                    multiply(SHARED_SCALE ? part : sum, upper[2], lower[2], upper[3], lower[3], b.z, b.w);
+                }
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    if (SHARED_SCALE) sum[i] = fmaf(from_bits(here[i / 2].scale), part[i], sum[i]);
+            }
+            if (turn + DEPTH < TURNS)
+                fetch(here, tile, turn + DEPTH, true);
+            else
+                fetch(here, more ? next : tile, turn + DEPTH - TURNS, more);
+        }
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int token = 2 * member + i % 2;
+            if (token < TOKENS) partial[parity][warp][quad + i / 2 * 8][token] = sum[i];
+        }
+        __syncthreads();
+        // The warps take turns at finishing, so that none falls behind.
+        for (int at = (warp + tile / gridDim.x) % WARPS * 32 + lane; at < STEP * TOKENS; at += THREADS) {
+            const int output = tile * STEP + at / TOKENS, token = at % TOKENS;
+            auto total = [&](int r) {
+                float value = 0.0f;
+#pragma unroll 4
+                for (int w = 0; w < WARPS; w++) value += partial[parity][w][r][token];
+                const int row = row_of(tile, r);
+                value *= GROUP ? factors[token] : factors[token] * load_as_float<SCALE_TYPE>(scales, row);
+                return bias ? value + load_as_float<X_TYPE>(bias, row) : value;
+            };
+            float value = total(at / TOKENS);
+            if (GATE) value = value / (1.0f + __expf(-value)) * total(at / TOKENS + STEP);
+            if (output >= OUTPUTS) continue;
+            const long place = (long)token * OUTPUTS + output;
+            if (residual) value += load_as_float<X_TYPE>(residual, place);
+            store_float<Y_TYPE>(y, place, value);
+        }
+    }
+}

@@ -1,0 +1,259 @@
+// y = W x for one token: bytes of W are the cost, so every thread streams 16-byte chunks of it and nothing else.
+//
+// A block's threads share a row's columns, each always the same ones, so x (with the norm's weight on it) stays in
+// registers. A block walks over groups of ROWS rows; the next group's chunks are on their way while this one is summed.
+// Weights wait for nobody: the first group is asked for before the kernel waits for the one that writes x.
+//
+// Compiled for one shape, so that addresses are constants: with a division or a 64-bit product per chunk, int4 took twice
+// as long. The macros: FORMAT, X_TYPE, Y_TYPE, SCALE_TYPE; OUTPUTS and COLUMNS of the result and of x; GROUP (columns per
+// scale, 0 where a row has one) and SCALE_ROWS; THREADS, ROWS, BLOCKS (per multiprocessor); the switches NORM, GATE,
+// MINIMUMS, PDL.
+
+#include "types.cuh"
+
+#define ROW_CHUNKS (COLUMNS / WIDTH)
+#define CHUNKS ((ROW_CHUNKS + THREADS - 1) / THREADS)  // per thread
+#define STEP (GATE ? ROWS / 2 : ROWS)                 // outputs of a group
+#define GROUPS ((OUTPUTS + STEP - 1) / STEP)
+
+// One chunk's columns of x or of the norm's weight.
+__device__ __forceinline__ void load_columns(const void* at, int chunk, float (&values)[WIDTH]) {
+#if WIDTH < 8
+#pragma unroll
+    for (int i = 0; i < WIDTH; i++) values[i] = load_as_float<X_TYPE>(at, (long)chunk * WIDTH + i);
+#else
+#pragma unroll
+    for (int i = 0; i < WIDTH / 8; i++)
+        load_eight<X_TYPE>(at, (long)chunk * (WIDTH / 8) + i, *(float(*)[8])(values + 8 * i));
+#endif
+}
+
+// The column within a chunk that the i-th factor of `dot` belongs to, and what x is multiplied by there.
+__device__ __forceinline__ int column(int i) {
+#if FORMAT == INT4
+    return (i & ~7) + ((i & 7) < 4 ? 2 * (i & 7) : 2 * (i & 7) - 7);
+#else
+    return i;
+#endif
+}
+
+__device__ __forceinline__ float prescale(int i) {
+#if FORMAT == INT4
+    return 1.0f / (1 << 4 * (i & 3));
+#else
+    return 1.0f;
+#endif
+}
+
+// The sum over one chunk of weight times x. Whole numbers become floats by way of the mantissa: the bits of 2^23 + q are
+// those of 2^23 with q in the lowest places, which takes one logical operation where a conversion has an eighth of the rate.
+// `magic` is 2^23's bits in a register: as a constant the compiler would load the masks anew for every nibble instead.
+__device__ __forceinline__ float dot(const Chunk& c, const float (&x)[WIDTH], float sum, u32 magic) {
+#pragma unroll
+    for (int word = 0; word < 4; word++) {
+        u32 w = c.w[word];
+#if FORMAT == F32
+        sum = fmaf(from_bits(w), x[word], sum);
+#elif FORMAT == BF16
+        sum = fmaf(from_bits(w << 16), x[2 * word], sum);
+        sum = fmaf(from_bits(w & 0xFFFF0000u), x[2 * word + 1], sum);
+#elif FORMAT == F16
+        sum = fmaf(half_to_float((u16)w), x[2 * word], sum);
+        sum = fmaf(half_to_float((u16)(w >> 16)), x[2 * word + 1], sum);
+#elif FORMAT == INT8
+        w ^= 0x80808080u;  // two's complement to q + 128
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            sum = fmaf(from_bits(__byte_perm(w, magic, 0x7440 + i)) - 8388736.0f, x[4 * word + i], sum);
+#elif FORMAT == FP8
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            u32 pair;
+            asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(pair) : "h"((u16)(w >> 16 * i)));
+            sum = fmaf(half_to_float((u16)pair), x[4 * word + 2 * i], sum);
+            sum = fmaf(half_to_float((u16)(pair >> 16)), x[4 * word + 2 * i + 1], sum);
+        }
+#else
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            u32 shifted = i < 4 ? w : w >> 16;
+            float wide = from_bits((shifted & (0xFu << 4 * (i & 3))) | magic);  // 2^23 + q 16^(i mod 4)
+            float zero = 8388608.0f + (MINIMUMS ? 0.0f : 8.0f * (1 << 4 * (i & 3)));
+            sum = fmaf(wide - zero, x[8 * word + i], sum);
+        }
+#endif
+    }
+    return sum;
+}
+
+struct Group {
+    Chunk chunk[ROWS][CHUNKS];
+#if GROUP
+    float scale[ROWS][CHUNKS];
+#endif
+#if MINIMUMS
+    float minimum[ROWS][CHUNKS];
+#endif
+    float bias, row_scale;  // of one row, in the lanes that finish this group
+};
+
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
+gemv(const void* x, const void* norm, float eps, const Chunk* weight, const void* scales, const void* minimums,
+     const void* bias, const void* residual, void* y) {
+    __shared__ float partial[2][WARPS][ROWS];
+    __shared__ float squares[WARPS];
+    const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
+
+    // A gated pair: the first half of a group are rows of the gate, the second the same rows of the up-projection.
+    auto row_of = [&](int number, int r) {
+        int row = number * STEP + r % STEP;
+        if (OUTPUTS % STEP) row = row < OUTPUTS ? row : OUTPUTS - 1;
+        return GATE && r >= STEP ? row + OUTPUTS : row;
+    };
+    auto has = [&](int i) { return (i + 1) * THREADS <= ROW_CHUNKS || thread + i * THREADS < ROW_CHUNKS; };
+    auto fetch = [&](Group& g, int number, int turn, bool there) {
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            const int row = row_of(number, r);
+            const Chunk* chunks = weight + (long)row * ROW_CHUNKS + thread;
+#pragma unroll
+            for (int i = 0; i < CHUNKS; i++) {
+                if (!has(i)) {  // finite, for an x that is 0
+                    g.chunk[r][i] = Chunk{};
+#if GROUP
+                    g.scale[r][i] = 0.0f;
+#if MINIMUMS
+                    g.minimum[r][i] = 0.0f;
+#endif
+#endif
+                    continue;
+                }
+                load_chunk(g.chunk[r][i], chunks + i * THREADS, there);
+#if GROUP
+                const int place = row / SCALE_ROWS * SCALES + (thread + i * THREADS) * WIDTH / GROUP;
+                g.scale[r][i] = load_as_float<SCALE_TYPE>(scales, place);
+#if MINIMUMS
+                g.minimum[r][i] = load_as_float<SCALE_TYPE>(minimums, place);
+#endif
+#endif
+            }
+        }
+        g.bias = 0.0f;
+        g.row_scale = 1.0f;
+        if (warp == turn % WARPS && lane < ROWS) {
+            const int row = row_of(number, lane);
+            if (bias) g.bias = load_as_float<X_TYPE>(bias, row);
+#if FORMAT == INT8 || FORMAT == INT4 || FORMAT == FP8
+            if (!GROUP) g.row_scale = load_as_float<SCALE_TYPE>(scales, row);
+#endif
+        }
+    };
+
+    const u32 magic = 0x4B000000u + (gridDim.z - 1);
+    int number = blockIdx.x, turn = 0;
+    Group now;
+    fetch(now, number, 0, true);  // there are no more blocks than groups
+#if PDL
+    asm volatile("griddepcontrol.launch_dependents;");
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+
+    float mine[CHUNKS][WIDTH];
+    float square = 0.0f;
+#if MINIMUMS
+    float total[CHUNKS];
+#endif
+#pragma unroll
+    for (int i = 0; i < CHUNKS; i++) {
+        const int at = thread + i * THREADS;
+        float value[WIDTH] = {}, gain[WIDTH] = {};
+        if (has(i)) {
+            load_columns(x, at, value);
+            if (NORM) load_columns(norm, at, gain);
+        }
+#if MINIMUMS
+        total[i] = 0.0f;
+#endif
+#pragma unroll
+        for (int j = 0; j < WIDTH; j++) {
+            float each = value[column(j)];
+            if (NORM) {
+                square = fmaf(each, each, square);
+                each *= gain[column(j)];
+            }
+#if MINIMUMS
+            total[i] += each;
+#endif
+            mine[i][j] = each * prescale(j);
+        }
+    }
+    float factor = 1.0f;
+    if (NORM) {
+#pragma unroll
+        for (int offset = 16; offset; offset /= 2) square += __shfl_xor_sync(~0u, square, offset);
+        if (lane == 0) squares[warp] = square;
+        __syncthreads();
+        square = 0.0f;
+#pragma unroll
+        for (int w = 0; w < WARPS; w++) square += squares[w];
+        factor = rsqrtf(square / COLUMNS + eps);
+    }
+
+    for (; number < GROUPS; number += gridDim.x, turn++) {
+        const bool finishing = warp == turn % WARPS;
+        float own = 0.0f;
+        if (residual && finishing && lane < ROWS) own = load_as_float<X_TYPE>(residual, row_of(number, lane));
+        Group next;
+        const bool more = number + (int)gridDim.x < GROUPS;
+        fetch(next, more ? number + gridDim.x : number, turn + 1, more);
+        float sum[ROWS];
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            sum[r] = 0.0f;
+#pragma unroll
+            for (int i = 0; i < CHUNKS; i++) {
+#if GROUP
+                sum[r] = fmaf(now.scale[r][i], dot(now.chunk[r][i], mine[i], 0.0f, magic), sum[r]);
+#if MINIMUMS
+                sum[r] = fmaf(now.minimum[r][i], total[i], sum[r]);
+#endif
+#else
+                sum[r] = dot(now.chunk[r][i], mine[i], sum[r], magic);
+#endif
+            }
+        }
+        // Over the lanes of a warp: at each exchange a lane keeps half of its rows, so that ROWS sums take few shuffles.
+        int row = 0;
+#pragma unroll
+        for (int offset = 16, count = ROWS; offset; offset /= 2) {
+            if (count > 1) {
+                count /= 2;
+                const bool upper = lane & offset;
+#pragma unroll
+                for (int r = 0; r < count; r++) {
+                    const float sent = upper ? sum[r] : sum[r + count];
+                    sum[r] = (upper ? sum[r + count] : sum[r]) + __shfl_xor_sync(~0u, sent, offset);
+                }
+                row += upper ? count : 0;
+            } else {
+                sum[0] += __shfl_xor_sync(~0u, sum[0], offset);
+            }
+        }
+        if (lane % (32 / ROWS) == 0) partial[turn % 2][warp][row] = sum[0];
+        __syncthreads();
+        if (finishing) {  // the warps take turns, so that none falls behind
+            float value = 0.0f;
+            for (int w = lane / ROWS; w < WARPS; w += 32 / ROWS) value += partial[turn % 2][w][lane % ROWS];
+#pragma unroll
+            for (int offset = ROWS; offset < 32; offset *= 2) value += __shfl_xor_sync(~0u, value, offset);
+            value = fmaf(value, factor * now.row_scale, now.bias);
+            if (GATE) {
+                const float up = __shfl_down_sync(~0u, value, STEP);
+                value = value / (1.0f + __expf(-value)) * up;
+            }
+            const int at = number * STEP + lane;
+            if (lane < STEP && at < OUTPUTS) store_float<Y_TYPE>(y, at, value + own);
+        }
+        now = next;
+    }
+}

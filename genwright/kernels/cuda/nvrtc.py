@@ -1,0 +1,142 @@
+"""Compile CUDA C++ at run time, keep the machine code in the user's cache, and launch it."""
+
+import ctypes
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+
+import torch
+
+from genwright.kernels.cache import cache_folder
+
+HEADER = "types.cuh"
+_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+_PROGRAMMATIC_SERIALIZATION = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+
+
+class _Attribute(ctypes.Structure):
+    _fields_ = [("id", ctypes.c_int), ("pad", ctypes.c_char * 4), ("value", ctypes.c_int), ("rest", ctypes.c_char * 60)]
+
+
+class _Launch(ctypes.Structure):
+    _fields_ = [
+        ("grid", ctypes.c_uint * 3),
+        ("block", ctypes.c_uint * 3),
+        ("shared", ctypes.c_uint),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.POINTER(_Attribute)),
+        ("count", ctypes.c_uint),
+    ]
+
+
+class Kernel:
+    """A function of compiled machine code."""
+
+    def __init__(self, code: bytes, name: str):
+        self._driver = _driver()
+        self._shared = 48 << 10  # bytes that need no permission
+        module, self._function = ctypes.c_void_p(), ctypes.c_void_p()
+        _check(self._driver.cuModuleLoadData(ctypes.byref(module), code), "cuModuleLoadData")
+        _check(self._driver.cuModuleGetFunction(ctypes.byref(self._function), module, name.encode()), name)
+
+    def __call__(
+        self,
+        grid: int,
+        threads: int,
+        arguments: Sequence[torch.Tensor | int | float | None],
+        shared: int = 0,
+        dependent: bool = False,
+    ) -> None:
+        """Launch on the current stream; a `dependent` kernel may start before the one ahead of it has ended."""
+        if shared > self._shared:
+            _check(self._driver.cuFuncSetAttribute(self._function, _DYNAMIC_SHARED, shared), "shared memory")
+            self._shared = shared
+        values = [_as_argument(argument) for argument in arguments]
+        pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
+        attribute = _Attribute(_PROGRAMMATIC_SERIALIZATION, b"", 1)
+        stream = torch.cuda.current_stream().cuda_stream
+        launch = _Launch((grid, 1, 1), (threads, 1, 1), shared, stream, ctypes.pointer(attribute), int(dependent))
+        _check(self._driver.cuLaunchKernelEx(ctypes.byref(launch), self._function, pointers, None), "a launch")
+
+
+def compile_kernel(name: str, defines: Mapping[str, int]) -> Kernel:
+    """The function `name` of name.cu for the current device, from the cache where it has been compiled before."""
+    source, header = ((files(__package__) / file).read_text() for file in (f"{name}.cu", HEADER))
+    major, minor = torch.cuda.get_device_capability()
+    options = [f"--gpu-architecture=sm_{major}{minor}", "--std=c++17", "--use_fast_math"]
+    options += [f"-D{key}={int(value)}" for key, value in defines.items()]
+    digest = hashlib.sha256("\n".join([str(torch.version.cuda), header, source, *options]).encode()).hexdigest()
+    kept = cache_folder() / "kernels" / f"{name}-{digest[:32]}.cubin"
+    try:
+        code = kept.read_bytes()
+    except OSError:
+        code = _compile(source, header, options)
+        _keep(kept, code)
+    return Kernel(code, name)
+
+
+def _keep(path: Path, code: bytes) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_suffix(f".{os.getpid()}")
+        part.write_bytes(code)
+        part.replace(path)
+    except OSError:
+        pass  # a cache that cannot be written costs a second at the next start
+
+
+def _compile(source: str, header: str, options: Sequence[str]) -> bytes:
+    nvrtc = _nvrtc()
+    program = ctypes.c_void_p()
+    headers, names = (ctypes.c_char_p * 1)(header.encode()), (ctypes.c_char_p * 1)(HEADER.encode())
+    nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kernel.cu", 1, headers, names)
+    given = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
+    failed, size = nvrtc.nvrtcCompileProgram(program, len(options), given), ctypes.c_size_t()
+    if failed:
+        nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size))
+        log = ctypes.create_string_buffer(size.value)
+        nvrtc.nvrtcGetProgramLog(program, log)
+        raise RuntimeError(f"a CUDA kernel does not compile: {log.value.decode(errors='replace')}")
+    nvrtc.nvrtcGetCUBINSize(program, ctypes.byref(size))
+    code = ctypes.create_string_buffer(size.value)
+    nvrtc.nvrtcGetCUBIN(program, code)
+    nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
+    return code.raw
+
+
+@cache
+def _nvrtc() -> ctypes.CDLL:
+    """PyTorch's own NVRTC: loaded already, or in one of the wheels beside it."""
+    major = str(torch.version.cuda).partition(".")[0]
+    beside = Path(torch.__file__).parent.parent / "nvidia"
+    names = [f"libnvrtc.so.{major}", *map(str, sorted(beside.glob(f"*/lib/libnvrtc.so.{major}*")))]
+    for name in names:
+        try:
+            return ctypes.CDLL(name)
+        except OSError:
+            continue
+    raise RuntimeError(f"no libnvrtc.so.{major} was found beside PyTorch")
+
+
+@cache
+def _driver() -> ctypes.CDLL:
+    torch.cuda.init()
+    return ctypes.CDLL("libcuda.so.1")
+
+
+def _as_argument(value: torch.Tensor | int | float | None) -> ctypes.c_void_p | ctypes.c_int | ctypes.c_float:
+    if value is None:
+        return ctypes.c_void_p(0)
+    if isinstance(value, torch.Tensor):
+        return ctypes.c_void_p(value.data_ptr())
+    return ctypes.c_int(value) if isinstance(value, int) else ctypes.c_float(value)
+
+
+def _check(code: int, what: str) -> None:
+    if code:
+        text = ctypes.c_char_p()
+        _driver().cuGetErrorString(code, ctypes.byref(text))
+        raise RuntimeError(f"{what} failed: {(text.value or b'unknown error').decode()}")

@@ -1,0 +1,102 @@
+"""Which tiling a product takes: measured on the H200 for Hopper, and once on any other GPU, which then remembers."""
+
+import json
+import os
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from genwright.kernels.cache import cache_folder
+from genwright.kernels.cuda.products import FP8, INT4, INT8, PLAIN, Operand, Tiling, product
+
+F32, F16, BF16 = PLAIN.values()
+SHARED = 200 << 10  # bytes of shared memory that a block may take
+# By format and whether there are several tokens: the chunks of a row, and the tiling that was fastest there
+# (Llama-2-7B's and Llama-3.1-8B's products, in a CUDA graph over more weights than the cache holds).
+HOPPER: dict[tuple[int, bool], dict[int, Tiling]] = {
+    (BF16, False): {512: Tiling("gemv", 512, 4, 2), 1376: Tiling("gemv", 384, 2, 1)},
+    (INT8, False): {256: Tiling("gemv", 256, 8, 2), 688: Tiling("gemv", 384, 2, 2)},
+    (INT4, False): {128: Tiling("few", 512, 2, 2), 344: Tiling("few", 512, 2, 1)},
+    (FP8, False): {256: Tiling("gemv", 384, 4, 3)},
+    (INT8, True): {256: Tiling("few", 512, 2, 1), 688: Tiling("few", 512, 3, 1)},
+    (INT4, True): {128: Tiling("few", 512, 2, 1), 344: Tiling("few", 512, 2, 1)},
+    (FP8, True): {256: Tiling("few", 512, 2, 1)},
+}
+HOPPER[F16, False] = HOPPER[BF16, False]
+HOPPER[F32, False] = {1024: Tiling("gemv", 512, 2, 1)}
+
+
+def tiling(weight: Operand, x: torch.Tensor, gate: bool) -> Tiling | None:
+    """None where no kernel fits: several tokens of a plain weight, or more of x than shared memory holds."""
+    several = len(x) > 1
+    if several and weight.scales is None:
+        return None
+    if several and 2 * len(x) * (weight.columns + 4096) > SHARED:
+        return None
+    chunks = weight.columns // weight.width
+    if torch.cuda.get_device_capability(x.device)[0] == 9:
+        known = HOPPER[weight.format, several]
+        return known[min(known, key=lambda count: abs(count - chunks))]
+    return _remembered(weight, x, gate)
+
+
+def _remembered(weight: Operand, x: torch.Tensor, gate: bool) -> Tiling:
+    name = torch.cuda.get_device_name(x.device)
+    table = _table(name)
+    key = f"{weight.format} {len(weight.matrix)} {weight.columns} {weight.group} {len(x)} {gate}"
+    if key not in table:
+        table[key] = list(vars(_fastest(weight, x, gate)).values())
+        _keep(name, table)
+    kernel, threads, depth, blocks = table[key]
+    return Tiling(str(kernel), int(threads), int(depth), int(blocks))
+
+
+def _fastest(weight: Operand, x: torch.Tensor, gate: bool) -> Tiling:
+    """By timing each tiling that any format takes on Hopper; those that this GPU cannot launch drop out."""
+    candidates = {each for table in HOPPER.values() for each in table.values()}
+    if len(x) > 1 or weight.format in (INT8, INT4, FP8):
+        candidates = {each for each in candidates if len(x) == 1 or each.kernel == "few"}
+    else:
+        candidates = {each for each in candidates if each.kernel == "gemv"}
+    times = {}
+    for each in sorted(candidates, key=str):
+        try:
+            times[each] = _milliseconds(weight, x, gate, each)
+        except RuntimeError:
+            continue
+    return min(times, key=times.__getitem__)
+
+
+def _milliseconds(weight: Operand, x: torch.Tensor, gate: bool, cut: Tiling) -> float:
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    for turn in range(6):
+        if turn == 1:
+            start.record()
+        product(x, weight, cut, gate=gate, dependent=False)
+    end.record()
+    end.synchronize()
+    return float(start.elapsed_time(end))
+
+
+def _path(name: str) -> Path:
+    return cache_folder() / "kernels" / f"tilings-{name.replace(' ', '-')}.json"
+
+
+@cache
+def _table(name: str) -> dict[str, list[str | int]]:
+    try:
+        found: dict[str, list[str | int]] = json.loads(_path(name).read_text(encoding="utf-8"))
+        return {key: value for key, value in found.items() if len(value) == 4}
+    except (OSError, ValueError, AttributeError, TypeError):
+        return {}
+
+
+def _keep(name: str, table: dict[str, list[str | int]]) -> None:
+    try:
+        _path(name).parent.mkdir(parents=True, exist_ok=True)
+        part = _path(name).with_suffix(f".{os.getpid()}")
+        part.write_text(json.dumps(table), encoding="utf-8")
+        part.replace(_path(name))
+    except OSError:
+        pass  # it is tuned again at the next start

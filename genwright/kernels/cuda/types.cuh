@@ -1,0 +1,93 @@
+// What the kernels share: number types, 16-byte chunks of a weight and how many columns they hold.
+
+#define F32 0
+#define F16 1
+#define BF16 2
+#define INT8 3
+#define INT4 4
+#define FP8 5
+
+typedef unsigned int u32;
+typedef unsigned short u16;
+typedef unsigned char u8;
+
+#if FORMAT == F32
+#define WIDTH 4
+#elif FORMAT == F16 || FORMAT == BF16
+#define WIDTH 8
+#elif FORMAT == INT8 || FORMAT == FP8
+#define WIDTH 16
+#else
+#define WIDTH 32
+#endif
+
+#define WARPS (THREADS / 32)
+#define SCALES ((COLUMNS + (GROUP ? GROUP : 1) - 1) / (GROUP ? GROUP : 1))  // per row
+
+struct alignas(16) Chunk {
+    u32 w[4];
+};
+
+__device__ __forceinline__ float from_bits(u32 bits) { return __int_as_float(bits); }
+
+__device__ __forceinline__ float half_to_float(u16 bits) {
+    float value;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+    return value;
+}
+
+template <int TYPE> __device__ __forceinline__ float load_as_float(const void* at, long index) {
+    if (TYPE == F32) return ((const float*)at)[index];
+    u16 bits = ((const u16*)at)[index];
+    return TYPE == F16 ? half_to_float(bits) : from_bits((u32)bits << 16);
+}
+
+template <int TYPE> __device__ __forceinline__ void store_float(void* at, long index, float value) {
+    if (TYPE == F32) {
+        ((float*)at)[index] = value;
+        return;
+    }
+    u16 bits;
+    if (TYPE == F16)
+        asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+    else
+        asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+    ((u16*)at)[index] = bits;
+}
+
+// A scale of fp16 or another type as a pair of equal fp16 values.
+template <int TYPE> __device__ __forceinline__ u32 load_pair(const void* at, long index) {
+    u16 bits;
+    if (TYPE == F16)
+        bits = ((const u16*)at)[index];
+    else
+        asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(load_as_float<TYPE>(at, index)));
+    return bits | (u32)bits << 16;
+}
+
+// Eight neighbouring values.
+template <int TYPE> __device__ __forceinline__ void load_eight(const void* at, long index, float (&values)[8]) {
+    constexpr int VECTORS = TYPE == F32 ? 2 : 1, PER_WORD = 2 / VECTORS;
+#pragma unroll
+    for (int i = 0; i < VECTORS; i++) {
+        const uint4 vector = ((const uint4*)at)[index * VECTORS + i];
+        const u32 words[4] = {vector.x, vector.y, vector.z, vector.w};
+#pragma unroll
+        for (int j = 0; j < 4 * PER_WORD; j++) {
+            const u32 word = words[j / PER_WORD];
+            const bool odd = j % PER_WORD;
+            values[4 * PER_WORD * i + j] = TYPE == F32    ? from_bits(word)
+                                           : TYPE == BF16 ? from_bits(odd ? word & 0xFFFF0000u : word << 16)
+                                                          : half_to_float((u16)(odd ? word >> 16 : word));
+        }
+    }
+}
+
+// Each byte of the weights is read once, so it should not push x out of the first-level cache. A predicate, not a branch,
+// says whether to read: past a branch the compiler would do the arithmetic first and ask for the bytes afterwards.
+__device__ __forceinline__ void load_chunk(Chunk& c, const Chunk* at, bool there) {
+    asm volatile(
+        "{.reg .pred p; setp.ne.u32 p, %5, 0; @p ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];}"
+        : "+r"(c.w[0]), "+r"(c.w[1]), "+r"(c.w[2]), "+r"(c.w[3])
+        : "l"(at), "r"((u32)there));
+}

@@ -1,0 +1,259 @@
+"""Products of few rows with a weight in any format: the weight is read once and widened in registers.
+
+Formats hold a scale per row, per group of columns or per block. A row's only scale multiplies the finished sum, a scale
+that all columns of one tensor-core product share that product, and others the widened weights, in x's type.
+
+With few outputs there are too few programs to keep the memory busy by outputs alone, so the warps of a program may
+share its columns: a batched product has one warp per slice of the columns, and the slices are summed at the end.
+
+The eight weights of an int4 word lie in one thread's registers. So each slice's columns are taken in an order in which
+the tensor core wants them there (four lanes to a row, four neighbours to a lane), x's likewise; nothing goes through
+shared memory a second time.
+"""
+
+# mypy: disable-error-code=no-untyped-def
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from genwright.quant.fp8 import Fp8Blocks
+from genwright.quant.int4 import Int4
+from genwright.quant.int8 import Int8
+from genwright.quant.packed import Packed, Weight
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """How a product is cut: outputs of a program, columns of a step, steps in flight."""
+
+    outputs: int
+    columns: int
+    stages: int
+    warps: int
+    split: bool = False  # warps share a step's columns, not its outputs
+
+
+def packed_matmul(
+    x: Tensor, weight: Weight, bias: Tensor | None = None, deterministic: bool = False, tiles: Tiles | None = None
+) -> Tensor:
+    """x [rows, inputs] times the transpose of weight [outputs, inputs], summed in float32: [rows, outputs] in x's type.
+
+    `deterministic` makes a row's bits independent of how many others there are; else more rows take higher tiles.
+    """
+    (m, k), n = x.shape, weight.shape[0]
+    x = x if x.stride(1) == 1 else x.contiguous()
+    y = torch.empty(m, n, dtype=x.dtype, device=x.device)
+    rows = 16 if deterministic else min(64, max(16, triton.next_power_of_2(m)))
+    tiles = tiles or pick_tiles(weight, rows)
+    values, scales, minimums, height, width = _parts(weight)
+    columns = min(tiles.columns, max(32, triton.next_power_of_2(k)))
+    split = min(tiles.warps, columns // 32) if tiles.split else 1
+    if scales is None:
+        scaled = ""
+    elif minimums is None and width >= k:
+        scaled = "end"
+    else:
+        scaled = "slice" if minimums is None and width % (columns // split) == 0 else "weight"
+    width = width if scaled in ("slice", "weight") else columns  # the same binary for every length of a row
+    _matmul[(triton.cdiv(m, rows), triton.cdiv(n, tiles.outputs))](
+        x,
+        values,
+        scales if scales is not None else x,
+        minimums if minimums is not None else x,
+        bias if bias is not None else x,
+        y,
+        m,
+        n,
+        k,
+        x.stride(0),
+        values.shape[1],
+        scales.shape[1] if scales is not None else 0,
+        INT4=isinstance(weight, Int4),
+        SCALED=scaled,
+        MINIMUMS=minimums is not None,
+        BIAS=bias is not None,
+        HEIGHT=height,
+        WIDTH=width,
+        UNIT=min(width & -width, columns),
+        SPLIT=split,
+        EVEN=k % columns == 0,
+        BLOCK_M=rows,
+        BLOCK_N=tiles.outputs,
+        BLOCK_K=columns,
+        num_stages=tiles.stages,
+        num_warps=tiles.warps,
+    )
+    return y
+
+
+def pick_tiles(weight: Weight, rows: int = 16) -> Tiles:
+    """Enough programs for all of a GPU's processors, each with enough bytes on their way; `rows` are a tile's."""
+    many = weight.shape[0] > 8192
+    if rows > 16:
+        return Tiles(64 if many else 32, 128, 4, 4)
+    if isinstance(weight, Int4):
+        return Tiles(32, 512, 3, 4, split=True) if many else Tiles(16, 512, 4, 4, split=True)
+    if isinstance(weight, Packed) and not many:
+        return Tiles(16, 512, 4, 4, split=True)
+    return Tiles(32 if many else 16, 256, 4, 4, split=True)
+
+
+def _parts(weight: Weight) -> tuple[Tensor, Tensor | None, Tensor | None, int, int]:
+    """Stored values, scales, minimums, and the rows and columns that share a scale."""
+    if isinstance(weight, Int4):
+        return weight.words, weight.scales, weight.minimums, 1, weight.group
+    if isinstance(weight, Int8):
+        return weight.values, weight.scales, None, 1, weight.group
+    if isinstance(weight, Fp8Blocks):
+        return weight.values, weight.scales, None, weight.height, weight.width
+    assert isinstance(weight, Tensor)
+    return weight, None, None, 1, weight.shape[1]
+
+
+@triton.jit(do_not_specialize=["M"])
+def _matmul(
+    x,
+    values,
+    scales,
+    minimums,
+    bias,
+    y,
+    M,
+    N,
+    K,
+    x_stride,
+    stride,
+    groups,
+    INT4: tl.constexpr,
+    SCALED: tl.constexpr,
+    MINIMUMS: tl.constexpr,
+    BIAS: tl.constexpr,
+    HEIGHT: tl.constexpr,
+    WIDTH: tl.constexpr,
+    UNIT: tl.constexpr,
+    SPLIT: tl.constexpr,
+    EVEN: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
+    # x [M, K], values [N, stride], scales and minimums [ceil(N / HEIGHT), groups] -> y [M, N]
+    dtype: tl.constexpr = x.dtype.element_ty
+    PER: tl.constexpr = 8 if INT4 else 1  # weights per stored value
+    SLICE: tl.constexpr = BLOCK_K // SPLIT
+    m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    row = tl.minimum(n, N - 1).to(tl.int64)  # reads no further than the end; what it gives there is not stored
+    k, v = tl.arange(0, BLOCK_K), tl.arange(0, BLOCK_K // PER)
+    unit, part = tl.arange(0, BLOCK_K // UNIT), tl.arange(0, SPLIT)
+    x_at = x + m.to(tl.int64)[:, None] * x_stride + k[None, :]
+    value_at = values + row[:, None] * stride + v[None, :]
+    scale_row = row // HEIGHT * groups
+    acc = tl.zeros([SPLIT, BLOCK_M, BLOCK_N] if SPLIT > 1 else [BLOCK_M, BLOCK_N], tl.float32)
+    slice_scale = 1.0
+    if SCALED == "slice":  # read a step ahead: only what goes into a product is prefetched by itself
+        slice_scale = _slice_scales(scales, scale_row, part * SLICE // WIDTH, groups)
+    for start in range(0, K, BLOCK_K):
+        if EVEN:
+            xs = tl.load(x_at + start, (m < M)[:, None], 0.0)
+            q = tl.load(value_at + start // PER)
+        else:
+            xs = tl.load(x_at + start, (m < M)[:, None] & (start + k < K)[None, :], 0.0)
+            q = tl.load(value_at + start // PER, (start // PER + v < stride)[None, :], 0.0)
+        scale, low = 1.0, 0.0
+        if SCALED == "weight":
+            group = start // WIDTH + unit if UNIT == WIDTH else (start + unit * UNIT) // WIDTH
+            at, inside = scale_row[:, None] + group[None, :], (group < groups)[None, :]
+            scale = _spread(tl.load(scales + at, inside, 0.0), UNIT // PER)
+            if MINIMUMS:
+                low = _spread(tl.load(minimums + at, inside, 0.0), UNIT // PER)
+        w = _widen(q, scale, low, INT4, SCALED == "weight", MINIMUMS, dtype)
+        if INT4:
+            # columns as [slice, lane 4, word of the lane, half 2, weight 4]
+            xs = tl.permute(tl.reshape(xs, [BLOCK_M, SPLIT, 4, SLICE // 32, 2, 4]), [1, 0, 3, 4, 2, 5])
+            w = tl.permute(tl.reshape(w, [BLOCK_N, SPLIT, 4, SLICE // 32, 2, 4]), [1, 3, 4, 2, 5, 0])
+            xs = tl.reshape(xs, [SPLIT, BLOCK_M, SLICE] if SPLIT > 1 else [BLOCK_M, SLICE])
+            w = tl.reshape(w, [SPLIT, SLICE, BLOCK_N] if SPLIT > 1 else [SLICE, BLOCK_N])
+        elif SPLIT > 1:
+            xs = tl.permute(tl.reshape(xs, [BLOCK_M, SPLIT, SLICE]), [1, 0, 2])
+            w = tl.permute(tl.reshape(w, [BLOCK_N, SPLIT, SLICE]), [1, 2, 0])
+        else:
+            w = tl.trans(w)
+        if SCALED == "slice":
+            ahead = _slice_scales(scales, scale_row, (start + BLOCK_K + part * SLICE) // WIDTH, groups)
+            product = tl.dot(xs, w, input_precision="ieee")
+            acc += product * (slice_scale if SPLIT > 1 else tl.reshape(slice_scale, [1, BLOCK_N]))
+            slice_scale = ahead
+        else:
+            acc = tl.dot(xs, w, acc, input_precision="ieee")
+    if SPLIT > 1:
+        acc = tl.sum(acc, 0)
+    if SCALED == "end":
+        acc *= tl.load(scales + scale_row).to(tl.float32)[None, :]
+    if BIAS:
+        acc += tl.load(bias + row).to(tl.float32)[None, :]
+    y_at = y + m.to(tl.int64)[:, None] * N + n[None, :]
+    tl.store(y_at, acc.to(dtype), (m < M)[:, None] & (n < N)[None, :])
+
+
+@triton.jit
+def _slice_scales(scales, scale_row, group, groups):
+    # [slices, 1, outputs]
+    at = scale_row[None, :] + tl.minimum(group, groups - 1)[:, None]
+    return tl.expand_dims(tl.load(scales + at).to(tl.float32), 1)
+
+
+@triton.jit
+def _widen(q, scale, low, INT4: tl.constexpr, SCALED: tl.constexpr, MINIMUMS: tl.constexpr, dtype: tl.constexpr):
+    # q [outputs, values] -> [outputs, columns] in x's type; scale and low are of q's shape where they are used
+    if INT4:
+        w = _join(
+            _nibbles(q, 0, scale, low, SCALED, MINIMUMS, dtype),
+            _nibbles(q, 1, scale, low, SCALED, MINIMUMS, dtype),
+            _nibbles(q, 2, scale, low, SCALED, MINIMUMS, dtype),
+            _nibbles(q, 3, scale, low, SCALED, MINIMUMS, dtype),
+            _nibbles(q, 4, scale, low, SCALED, MINIMUMS, dtype),
+            _nibbles(q, 5, scale, low, SCALED, MINIMUMS, dtype),
+            _nibbles(q, 6, scale, low, SCALED, MINIMUMS, dtype),
+            _nibbles(q, 7, scale, low, SCALED, MINIMUMS, dtype),
+        )
+    elif SCALED:
+        w = q.to(dtype) * scale.to(dtype)
+    else:
+        w = q.to(dtype)
+    return w
+
+
+@triton.jit
+def _spread(s, UNIT: tl.constexpr):
+    wide = tl.broadcast_to(s[:, :, None], [s.shape[0], s.shape[1], UNIT])
+    return tl.reshape(wide, [s.shape[0], s.shape[1] * UNIT])
+
+
+@triton.jit
+def _nibbles(words, i: tl.constexpr, scale, low, SCALED: tl.constexpr, MINIMUMS: tl.constexpr, dtype: tl.constexpr):
+    # Weight i of each word. As the low bits of 128 (bfloat16) or 1024 (float16), whose last place is 1, a number needs
+    # no conversion, and both halves of a word are widened by one instruction.
+    ONE: tl.constexpr = 128.0 if dtype == tl.bfloat16 else 1024.0 if dtype == tl.float16 else 0.0
+    BITS: tl.constexpr = 0x43004300 if dtype == tl.bfloat16 else 0x64006400 if dtype == tl.float16 else 0
+    pair = ((words >> (4 * (i % 4))) & 0x000F000F) | BITS
+    half = (pair >> 16 if i >= 4 else pair).to(tl.int16)
+    w = half.to(tl.float32) if dtype == tl.float32 else half.to(dtype, bitcast=True)
+    if MINIMUMS:  # in float32: a minimum's rounding would be a large part of the smallest weights
+        w = ((w - ONE).to(tl.float32) * scale.to(tl.float32) + low.to(tl.float32)).to(dtype)
+    elif SCALED:
+        w = (w - (ONE + 8.0)) * scale.to(dtype)
+    else:
+        w = w - (ONE + 8.0)
+    return w
+
+
+@triton.jit
+def _join(q0, q1, q2, q3, q4, q5, q6, q7):
+    # Nibbles i and i + 4 [outputs, words] are weights 2 i and 2 i + 1 of eight -> [outputs, 8 words]
+    even = tl.join(tl.join(q0, q2), tl.join(q1, q3))
+    odd = tl.join(tl.join(q4, q6), tl.join(q5, q7))
+    return tl.reshape(tl.join(even, odd), [q0.shape[0], q0.shape[1] * 8])

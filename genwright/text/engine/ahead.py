@@ -1,0 +1,122 @@
+"""DecodeLoop: steps of one token per sequence that feed each other on the device, while the host reads the one before.
+
+The sampled tokens, positions and slots of a step become the next one's inputs without leaving the device; the host
+learns a step's tokens while the next is running, so a request's end is seen one step late and that step's token dropped.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+
+import torch
+
+from genwright.kernels.hash import key, key_tensor
+from genwright.kernels.triton.advance import advance
+from genwright.kernels.triton.sample import sample
+from genwright.text.engine.graphs import GraphRunner
+from genwright.text.engine.kv import PAGE
+from genwright.text.engine.request import Request
+from genwright.text.engine.sampler import adjusts
+from genwright.text.engine.step import Chunk, Group, Step
+
+
+class DecodeLoop:
+    """Runs a fixed set of requests; the engine begins it anew when the set changes."""
+
+    def __init__(self, runner: GraphRunner):
+        self.runner = runner
+        device, most = runner.model.device, len(runner.buffers.page_table)
+        self.requests: list[Request] = []
+        self._bucket = 0
+        self._pages: list[tuple[tuple[int, int], list[int]]] = []  # what the page table holds, and how to see a change
+        self._floats = torch.zeros(3, most, dtype=torch.float32, device=device)  # temperature, top_p, min_p
+        self._ints = torch.zeros(2, most, dtype=torch.int32, device=device)  # key(seed, sample), top_k
+        self._sampled = torch.zeros(most, dtype=torch.int64, device=device)
+        self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
+        self._flying: deque[tuple[torch.Tensor, torch.cuda.Event | None]] = deque()
+
+    @staticmethod
+    def serves(request: Request) -> bool:
+        """Whether a request needs nothing of the host between its tokens."""
+        return request.params.logprobs is None and not adjusts(request) and request.pending == 1
+
+    @property
+    def flying(self) -> int:
+        return len(self._flying)
+
+    def begin(self, requests: Sequence[Request]) -> None:
+        """Lay out the first step."""
+        assert not self._flying
+        self.requests = list(requests)
+        chunks = []
+        self._pages = []
+        for request in requests:
+            assert request.pages is not None
+            chunks.append(Chunk(request.tokens[-1:], request.pages.length, request.pages.ids()))
+            self._pages.append((_shape(request), request.pages.ids()))
+        self._bucket = self.runner.bucket(len(chunks))
+        self.runner.buffers.fill(chunks, padded=self._bucket)
+        # As a step before it would have left it: its token sampled, and its row not yet counted.
+        self._sampled.copy_(self.runner.buffers.tokens[: len(self._sampled)])
+        self.runner.buffers.lengths[: len(chunks)].sub_(1)
+        params = [request.params for request in requests]
+        settings = [[p.temperature for p in params], [p.top_p for p in params], [p.min_p for p in params]]
+        self._floats[:, : len(params)].copy_(torch.tensor(settings))
+        keys = key_tensor([key(request.seed, request.sample) for request in requests])
+        top_k = torch.tensor([p.top_k for p in params], dtype=torch.int32)
+        self._ints[:, : len(params)].copy_(torch.stack((keys, top_k)))
+
+    def launch(self) -> None:
+        """Start a step; the requests have pages for it."""
+        self._follow_pages()
+        if not self.runner.graphs:
+            self._step()
+        elif self._bucket in self._graphs:
+            self._graphs[self._bucket].replay()
+        else:  # what is captured runs once before, and that run is this step
+            self._graphs[self._bucket], _ = self.runner.capture(self._step)
+        on_gpu = self._sampled.is_cuda
+        host = torch.empty(self._bucket, dtype=torch.int64, pin_memory=on_gpu)
+        host.copy_(self._sampled[: self._bucket], non_blocking=on_gpu)
+        event = torch.cuda.Event() if on_gpu else None
+        if event is not None:
+            event.record()
+        self._flying.append((host, event))
+
+    def collect(self) -> list[int]:
+        """The tokens of the oldest step on its way, -1 where logits were not numbers."""
+        host, event = self._flying.popleft()
+        if event is not None:
+            event.synchronize()
+        return host.tolist()[: len(self.requests)]
+
+    def _step(self) -> torch.Tensor:
+        buffers, count = self.runner.buffers, self._bucket
+        lengths, sampled = buffers.lengths[:count], self._sampled[:count]
+        advance(sampled, buffers.tokens, buffers.positions, buffers.slots, lengths, buffers.page_table)
+        logits = self.runner.forward(self._view())
+        (temperature, top_p, min_p), (keys, top_k) = self._floats[:, :count], self._ints[:, :count]
+        return sample(logits, keys, lengths, temperature, top_k, top_p, min_p, out=sampled)
+
+    def _view(self) -> Step:
+        width = self.runner.buffers.page_table.shape[1]
+        group = Group(0, self._bucket, 1, 0, width * PAGE)
+        rows = self._bucket
+        return self.runner.buffers.view([rows, rows, rows, rows, rows, rows + 1], rows, None, [group])
+
+    def _follow_pages(self) -> None:
+        """Bring the page table up to date, entry by entry: filling one does not wait for the device."""
+        table = self.runner.buffers.page_table
+        for row, request in enumerate(self.requests):
+            if request.pages is None or _shape(request) == self._pages[row][0]:
+                continue
+            old, new = self._pages[row][1], request.pages.ids()
+            for place, page in enumerate(new):
+                if place >= len(old) or old[place] != page:
+                    table[row, place].fill_(page)
+            self._pages[row] = (_shape(request), new)
+
+
+def _shape(request: Request) -> tuple[int, int]:
+    """Changes whenever a sequence's pages do."""
+    assert request.pages is not None
+    return len(request.pages.shared), len(request.pages.own)

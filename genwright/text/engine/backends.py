@@ -1,0 +1,67 @@
+"""Which backend computes a model, and the runner and decode loop that it allows."""
+
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from genwright.errors import UserError
+from genwright.text.engine.runner import ResidentRunner
+from genwright.text.layers.deterministic import Deterministic
+from genwright.text.layers.reference import Reference
+from genwright.text.models import Model
+
+if TYPE_CHECKING:
+    from genwright.text.engine.ahead import DecodeLoop
+
+BACKENDS = ("auto", "reference", "triton")
+
+
+def pick_backend(name: str, device: torch.device, deterministic: bool, compiled: bool) -> Reference:
+    """`auto` is triton on an NVIDIA GPU, and the reference elsewhere."""
+    if name not in BACKENDS:
+        raise UserError(f"the backend should be one of {', '.join(BACKENDS)}, and is {name!r:.60}.")
+    able = device.type == "cuda" and find_spec("triton") is not None
+    if (name == "triton" or compiled) and not able:
+        needs = "compile" if compiled else "the triton backend"
+        raise UserError(f"{needs} needs an NVIDIA GPU and the package triton; the device here is {device.type}.")
+    if compiled and (name == "reference" or deterministic):
+        raise UserError("compile goes with the triton backend and without deterministic.")
+    if name == "reference" or not able:
+        return Deterministic() if deterministic else Reference()
+    if compiled:
+        from genwright.text.layers.compiled import Compiled
+
+        return Compiled()
+    from genwright.text.layers.fused import Fused, FusedDeterministic
+
+    return FusedDeterministic() if deterministic else Fused()
+
+
+def new_runner(model: Model, ops: Reference, graph: bool, *settings: Any) -> ResidentRunner:
+    """With CUDA graphs where every op of a step leaves the host alone."""
+    if not _is_fused(ops):
+        return ResidentRunner(model, ops, *settings)
+    from genwright.text.engine.graphs import GraphRunner
+
+    quiet = model.cfg.moe is None and model.cfg.mla is None
+    return GraphRunner(model, ops, *settings, graphs=graph and quiet)
+
+
+def new_loop(runner: ResidentRunner) -> "DecodeLoop | None":
+    """A decode loop where attention reads lengths on the device."""
+    if not _is_fused(runner.ops) or runner.model.cfg.mla is not None:
+        return None
+    from genwright.text.engine.ahead import DecodeLoop
+    from genwright.text.engine.graphs import GraphRunner
+
+    assert isinstance(runner, GraphRunner)
+    return DecodeLoop(runner)
+
+
+def _is_fused(ops: Reference) -> bool:
+    if find_spec("triton") is None:
+        return False
+    from genwright.text.layers.fused import Fused
+
+    return isinstance(ops, Fused)

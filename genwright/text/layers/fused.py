@@ -1,0 +1,144 @@
+"""The triton backend: the reference's ops as fused kernels on an NVIDIA GPU."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch.nn.functional import linear
+
+from genwright.kernels.cuda.products import CHUNK, MOST_TOKENS, operand, product
+from genwright.kernels.cuda.tuned import tiling
+from genwright.kernels.triton.attention import prefill_attention
+from genwright.kernels.triton.decode import DecodeScratch, decode_attention
+from genwright.kernels.triton.elementwise import rms_norm, silu_mul
+from genwright.kernels.triton.matmul import packed_matmul
+from genwright.kernels.triton.rope import rope_write
+from genwright.quant.packed import Packed, Weight
+from genwright.text.config import ModelConfig
+from genwright.text.engine.kv import LayerCache
+from genwright.text.engine.step import Step
+from genwright.text.layers.deterministic import Deterministic
+from genwright.text.layers.reference import Reference, Weights
+
+MOST_ROWS = 128  # of a product that unpacks weights as it goes; more are worth unpacking them first
+MOST_QUERIES = 8  # of a sequence, for attention that is split over its keys
+
+
+class Fused(Reference):
+    """Few tokens take kernels that read each weight once, whatever its format; many take the library's products.
+
+    Kernels start before the one ahead of them has ended (programmatic dependent launch) and wait for it inside.
+    """
+
+    def __init__(self) -> None:
+        self._scratch: dict[tuple[int, int], DecodeScratch] = {}
+
+    def product(self, x: torch.Tensor, weight: Weight, bias: torch.Tensor | None = None) -> torch.Tensor:
+        y = self._few(x, weight, bias=bias)
+        if y is not None:
+            return y
+        if not isinstance(weight, Packed):
+            return linear(x, weight, bias)
+        return packed_matmul(x, weight, bias) if len(x) <= MOST_ROWS else weight.linear(x, bias)
+
+    def norm(self, x: torch.Tensor, weights: Weights, name: str, eps: float) -> torch.Tensor:
+        return rms_norm(x, weights[name], eps, pdl=True)
+
+    def norm_linear(self, x: torch.Tensor, weights: Weights, norm: str, name: str, eps: float) -> torch.Tensor:
+        y = self._few(x, weights[name], bias=weights.get(f"{name}.bias"), norm=weights[norm], eps=eps)
+        return super().norm_linear(x, weights, norm, name, eps) if y is None else y
+
+    def add_linear(self, residual: torch.Tensor, x: torch.Tensor, weights: Weights, name: str) -> torch.Tensor:
+        y = self._few(x, weights[name], bias=weights.get(f"{name}.bias"), residual=residual)
+        return super().add_linear(residual, x, weights, name) if y is None else y
+
+    def qkv_rope_write(
+        self, qkv: torch.Tensor, weights: Weights, cfg: ModelConfig, cache: LayerCache, step: Step
+    ) -> torch.Tensor:
+        cos, sin = step.tables or (None, None)
+        return rope_write(
+            qkv,
+            cos,
+            sin,
+            step.slots,
+            cache.rows["k"],
+            cache.rows["v"],
+            weights.get("q_norm"),
+            weights.get("k_norm"),
+            cfg.norm_eps,
+            cfg.heads,
+            cfg.kv_heads,
+            cfg.head_dim,
+            step.positions,
+            _scales(cache),
+            pdl=True,
+        )
+
+    def attend(self, q: torch.Tensor, cache: LayerCache, step: Step, scale: float, window: int | None) -> torch.Tensor:
+        k, v, queries = cache.rows["k"], cache.rows["v"], step.queries
+        if queries is None or queries > MOST_QUERIES:
+            return self._attend_chunks(q, cache, step, scale, window)
+        rows = queries * q.shape[1] // k.shape[2]
+        if (rows, q.shape[2]) not in self._scratch:
+            self._scratch[rows, q.shape[2]] = DecodeScratch.allocate(rows, q.shape[2], q.device)
+        scratch = self._scratch[rows, q.shape[2]]
+        return decode_attention(
+            q, k, v, step.page_table, step.lengths, queries, scale, window, scratch, _scales(cache), pdl=True
+        )
+
+    def _attend_chunks(
+        self, q: torch.Tensor, cache: LayerCache, step: Step, scale: float, window: int | None
+    ) -> torch.Tensor:
+        k, v = cache.rows["k"], cache.rows["v"]
+        table, lengths, offsets = step.page_table, step.lengths, step.offsets
+        return prefill_attention(
+            q, k, v, table, lengths, offsets, step.most_queries, scale, window, _scales(cache), pdl=True
+        )
+
+    def add_gated_mlp(self, x: torch.Tensor, weights: Weights, norm: str, eps: float) -> torch.Tensor:
+        y = self._few(x, weights["gate_up"], bias=weights.get("gate_up.bias"), norm=weights[norm], eps=eps, gate=True)
+        if y is None:
+            return super().add_gated_mlp(x, weights, norm, eps)
+        return self.add_linear(x, y, weights, "down")
+
+    def silu_gate(self, gate_up: torch.Tensor) -> torch.Tensor:
+        return silu_mul(gate_up, pdl=True)
+
+    def _few(
+        self,
+        x: torch.Tensor,
+        weight: Weight,
+        *,
+        bias: torch.Tensor | None = None,
+        norm: torch.Tensor | None = None,
+        eps: float = 0.0,
+        residual: torch.Tensor | None = None,
+        gate: bool = False,
+    ) -> torch.Tensor | None:
+        """The product and what is around it in one kernel; None where there is no kernel for it."""
+        if len(x) > MOST_TOKENS:
+            return None
+        known = operand(weight)
+        cut = None if known is None else tiling(known, x, gate)
+        if known is None or cut is None:
+            return None
+        if not x.is_contiguous() or x.data_ptr() % CHUNK:
+            x = x.clone(memory_format=torch.contiguous_format)
+        return product(x, known, cut, bias=bias, norm=norm, eps=eps, residual=residual, gate=gate)
+
+
+class FusedDeterministic(Fused, Deterministic):
+    """Every product and every query by one kernel with one tile, which sums in the same order whatever is beside it."""
+
+    def product(self, x: torch.Tensor, weight: Weight, bias: torch.Tensor | None = None) -> torch.Tensor:
+        return packed_matmul(x, weight, bias, deterministic=True)
+
+    def attend(self, q: torch.Tensor, cache: LayerCache, step: Step, scale: float, window: int | None) -> torch.Tensor:
+        return self._attend_chunks(q, cache, step, scale, window)
+
+    def _few(self, *args: Any, **around: Any) -> None:
+        return None
+
+
+def _scales(cache: LayerCache) -> Mapping[str, torch.Tensor] | None:
+    return None if cache.spec.bits is None else cache.rows

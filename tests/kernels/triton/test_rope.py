@@ -1,0 +1,75 @@
+"""Norm, rotation and cache write against the reference backend, bit for bit but for the norm's sum."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from genwright.kernels.triton.rope import rope_write
+from genwright.text.engine.kv import Cache, CacheSpec
+from genwright.text.layers.reference import Reference
+from genwright.text.layers.rope import cos_sin
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+EPS = 1e-6
+# Triton's interpreter cuts bf16 off where a GPU rounds it.
+BF16 = pytest.param(torch.bfloat16, marks=pytest.mark.gpu)
+
+
+def both(tokens, heads, kv_heads, head_dim, dtype, norm=False, rope=True, bits=None):
+    """q and the cache's tensors from the kernel and from the reference; the last token is padding to the kernel."""
+    width = (heads + 2 * kv_heads) * head_dim
+    qkv = torch.randn(tokens, width).to(dtype).to(DEVICE)
+    norms = (torch.rand(2, head_dim) + 0.5).to(dtype).to(DEVICE) if norm else (None, None)
+    positions = torch.randint(300, (tokens,), device=DEVICE)
+    tables = cos_sin(torch.rand(head_dim // 2), 1.2, torch.arange(300)) if rope else None
+    cos, sin = (table.to(DEVICE) for table in tables) if tables else (None, None)
+    slots = torch.randperm(3 * 64)[:tokens].to(DEVICE)
+    spec = CacheSpec(1, dict.fromkeys(("k", "v"), (kv_heads, head_dim)), dtype, bits)
+    ours, theirs = (Cache(spec, 3, torch.device(DEVICE)).layers[0] for _ in range(2))
+    padded = slots.clone()
+    padded[-1] = -1
+    sizes = (heads, kv_heads, head_dim)
+    k, v = ours.rows["k"], ours.rows["v"]
+    q = rope_write(qkv, cos, sin, padded, k, v, *norms, EPS, *sizes, positions, ours.rows)
+    expected = Reference().qkv_rope_write(
+        qkv,
+        dict(zip(("q_norm", "k_norm"), norms, strict=True)) if norm else {},
+        SimpleNamespace(heads=heads, kv_heads=kv_heads, head_dim=head_dim, norm_eps=EPS),
+        theirs,
+        SimpleNamespace(slots=slots, rope=(cos[positions], sin[positions]) if rope else None),
+    )
+    for rows in theirs.rows.values():
+        rows.flatten(0, 1)[slots[-1]] = 0
+    return (q, *ours.rows.values()), (expected, *theirs.rows.values())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, BF16])
+@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(3, 1, 80), (8, 2, 64), (6, 6, 96)])
+@pytest.mark.parametrize("rope", [True, False])
+def test_equals_the_reference_bit_for_bit(heads, kv_heads, head_dim, rope, dtype):
+    for ours, theirs in zip(*both(5, heads, kv_heads, head_dim, dtype, rope=rope), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(3, 1, 80), (8, 5, 64), (2, 2, 256)])
+def test_packed_rows_equal_the_reference_bit_for_bit(heads, kv_heads, head_dim, bits):
+    for ours, theirs in zip(*both(3, heads, kv_heads, head_dim, torch.float16, bits=bits), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, BF16])
+def test_norms_of_heads_equal_the_reference(dtype):
+    """The sum of squares may be taken in another order, so the last bit of what follows may differ."""
+    eps = torch.finfo(dtype).eps
+    for ours, theirs in zip(*both(5, 8, 2, 128, dtype, norm=True), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=4 * eps, atol=8 * eps)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(32, 32, 128), (28, 4, 128), (8, 4, 256)])
+def test_equals_the_reference_at_size(heads, kv_heads, head_dim, dtype):
+    for ours, theirs in zip(*both(150, heads, kv_heads, head_dim, dtype), strict=True):
+        assert torch.equal(ours, theirs)

@@ -1,0 +1,105 @@
+"""Running a step ahead changes no token: the loop against the engine that waits for each step, without a GPU."""
+
+import random
+
+import pytest
+import torch
+from text.engine.setup import check_pages, drain, engine_of, request
+from text.families import make
+
+from genwright import LLM, SamplingParams
+from genwright.kernels.hash import mix, step_keys, uniform
+from genwright.text.engine import ahead
+from genwright.text.engine.ahead import DecodeLoop
+from genwright.text.engine.engine import Engine
+from genwright.text.engine.graphs import GraphRunner
+from genwright.text.engine.kv import PAGE
+from genwright.text.engine.sampler import Filters, Purpose, distribution
+from genwright.text.layers.deterministic import Deterministic
+
+
+class Unpadded(GraphRunner):
+    """The reference's ops have no padding."""
+
+    def bucket(self, sequences: int) -> int:
+        return sequences
+
+
+def quick_sample(logits, prefix, positions, temperature, top_k, top_p, min_p, out):
+    """The kernel's work in torch: in Triton's interpreter it takes a fifth of a second."""
+    vocab = logits.shape[1]
+    warm = torch.where(temperature > 0, temperature, 1)
+    columns = [column[:, None] for column in (warm, torch.where(top_k > 0, top_k, vocab), top_p, min_p)]
+    probabilities, ids = distribution(logits, Filters(*columns, candidates=vocab))
+    clock = -uniform(mix(mix(ids.to(torch.int32)) ^ step_keys(prefix, positions, Purpose.SAMPLE)[:, None])).log()
+    drawn = ids.gather(1, (probabilities / clock).argmax(dim=-1, keepdim=True))[:, 0]
+    return out.copy_(torch.where(temperature > 0, drawn, logits.argmax(dim=-1)))
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch):
+    monkeypatch.setattr(ahead, "sample", quick_sample)
+
+
+def ahead_of(llm: LLM, pages: int, max_batch: int = 8) -> Engine:
+    runner = Unpadded(llm.model, Deterministic(), pages, max_batch, 128, graphs=False)
+    return Engine(runner, max_batch, 128, min(llm.max_context, pages * PAGE), None, DecodeLoop(runner))
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory) -> LLM:
+    folder = tmp_path_factory.mktemp("llama")
+    make("llama", folder)
+    return LLM(folder, device="cpu", dtype="float32", max_context=320)
+
+
+def some_requests(count: int, seed: int, new_tokens: int):
+    rng = random.Random(seed)
+    kinds = [{}, {"temperature": 1.0}, {"temperature": 0.8, "top_k": 9}, {"temperature": 1.0, "top_p": 0.7}]
+    kinds += [{"temperature": 1.0, "repetition_penalty": 1.3}, {"logprobs": 1}]  # these the loop leaves to the engine
+    for i in range(count):
+        prompt = [rng.randrange(3, 199) for _ in range(rng.randint(1, 90))]
+        params = SamplingParams(**rng.choice(kinds), max_new_tokens=rng.randint(1, new_tokens), seed=i)
+        yield request(prompt, params)
+
+
+def test_tokens_ends_and_pages_are_the_engines(tiny):
+    ours, theirs = list(some_requests(14, 1, 70)), list(some_requests(14, 1, 70))
+    for r in (*ours[::3], *theirs[::3]):
+        r.ends = frozenset(range(3, 40))  # these end at a token, not at a length
+    engine = ahead_of(tiny, pages=64)
+    got = drain(engine, ours, each_step=check_pages)
+    assert got == drain(engine_of(tiny, 64, max_batch=8, max_tokens=128, deterministic=True), theirs)
+    assert [r.finish_reason for r in ours] == [r.finish_reason for r in theirs]
+    assert {"stop", "length"} == {r.finish_reason for r in ours}
+    assert engine.pool.available() == engine.pool.cache.pages and not engine.loop.flying
+
+
+def test_few_pages_preempt_and_cancelled_requests_leave(tiny):
+    ours = list(some_requests(10, 2, 60))
+    engine, rng = ahead_of(tiny, pages=7, max_batch=4), random.Random(3)
+    for r in ours:
+        engine.submit(r)
+    while engine.busy():
+        engine.step()
+        check_pages(engine)
+        if rng.random() < 0.02:
+            engine.cancel([rng.choice(ours)])
+    alone = engine_of(tiny, 7, max_batch=1, max_tokens=128, deterministic=True)
+    for r, same in zip(ours, some_requests(10, 2, 60), strict=True):
+        whole = drain(alone, [same])[0]
+        assert r.output == (whole if r.finish_reason != "cancelled" else whole[: len(r.output)])
+    assert any(r.finish_reason == "cancelled" for r in ours)
+
+
+def test_the_host_is_a_step_behind(tiny):
+    engine = ahead_of(tiny, pages=8)
+    [r] = [request([5, 6, 7], SamplingParams(max_new_tokens=9, ignore_eos=True))]
+    engine.submit(r)
+    engine.step()  # the prompt
+    flying = []
+    while engine.busy():
+        engine.step()
+        flying.append(engine.loop.flying)
+    assert flying == [1, 1, 1, 1, 1, 1, 1, 0]  # the last step is known to be the last
+    assert r.finish_reason == "length" and len(r.output) == 9
