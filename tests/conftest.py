@@ -1,13 +1,10 @@
 """Fixtures that several test files share."""
 
 import os
-import sys
 from pathlib import Path
 
 import pytest
 import torch
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 FULL_SIZE = bool(os.environ.get("GENWRIGHT_FULL_SIZE"))
 
@@ -22,6 +19,12 @@ torch.set_num_threads(1)  # tiny models: a second thread costs more than it brin
 def full_size() -> bool:
     """Whether tests run at the sizes of the acceptance criteria."""
     return FULL_SIZE
+
+
+@pytest.fixture(scope="session")
+def device() -> str:
+    """Where kernels run: on the GPU, or in Triton's interpreter."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 @pytest.fixture(scope="session")

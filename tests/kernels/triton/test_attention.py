@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from paged_cache import draw, error, expected, layer
+from kernels.triton.paged_cache import draw, error, expected, layer
 
 from genwright.kernels.triton.attention import Tile, prefill_attention
 from genwright.text.engine.step import Chunk, StepBuffers

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from paged_cache import draw, error, expected, layer
+from kernels.triton.paged_cache import draw, error, expected, layer
 
 from genwright.kernels.triton.attention import Tile
 from genwright.kernels.triton.decode import DecodeScratch, decode_attention

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from text.checkpoints.tiny_gguf import tiny_model, write_gguf
 from text.families import make, reference_logits
-from tiny_gguf import tiny_model, write_gguf
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 

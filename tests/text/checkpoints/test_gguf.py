@@ -7,7 +7,7 @@ import gguf
 import numpy as np
 import pytest
 import torch
-from tiny_gguf import KV_HEADS, permute, tiny_model, write_gguf
+from text.checkpoints.tiny_gguf import KV_HEADS, permute, tiny_model, write_gguf
 from transformers import AutoModelForCausalLM
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import gguf
 import pytest
-from tiny_gguf import tiny_model, write_gguf
+from text.checkpoints.tiny_gguf import tiny_model, write_gguf
 
 from genwright.errors import UserError
 from genwright.text.checkpoints.gguf import GGUF

@@ -15,9 +15,9 @@ from genwright.inspect.repository import Repository
 from genwright.inspect.rewrite import Rewrite, rewrite
 from genwright.inspect.scenario import Scenario, parse_scenario
 
-FIXTURES = Path(__file__).parent / "fixtures"
+FIXTURES = Path(__file__).parent / "inspect" / "fixtures"
 PROJECT = FIXTURES / "project"
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 
 
 @dataclass(frozen=True)
