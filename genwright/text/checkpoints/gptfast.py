@@ -65,7 +65,7 @@ class GptFast(Checkpoint):
         stored, _, rows = self._stored(name)
         form = self.format(name)
         if form is None or form.kind == "int8":
-            return tuple(stored[rows].shape) if stored.dim() else ()
+            return (len(range(stored.shape[0])[rows]), *stored.shape[1:]) if stored.dim() else ()
         return (len(range(stored.shape[0] * 8)[rows]), self._inputs(name, columns(stored)))
 
     def dtype(self, name: str) -> torch.dtype:
