@@ -19,6 +19,11 @@ test: .venv/ready
 acceptance: .venv/ready
 	GENWRIGHT_FULL_SIZE=1 $(BIN)/pytest
 
+# A text in the public domain for `genwright eval`.
+build/acts.txt: .venv/ready
+	mkdir -p build
+	$(BIN)/python tests/public_text.py $@
+
 bench: .venv/ready
 	for script in benchmarks/*.py; do $(BIN)/python $$script; done
 

@@ -12,6 +12,8 @@ VERBS = {
     "generate": "Complete or answer prompts with a text model.",
     "chat": "Talk with a text model.",
     "images": "Sample, edit, train and measure images.",
+    "bench": "Measure speed beside the device's limits.",
+    "eval": "Measure how well a text model predicts.",
     "convert": "Write a checkpoint in another format.",
     "quantize": "Write a checkpoint with packed weights.",
     "pull": "List and fetch models.",

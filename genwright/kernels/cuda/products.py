@@ -49,9 +49,7 @@ def operand(weight: Weight) -> Operand | None:
         group = weight.group if weight.group < weight.shape[-1] else 0
         found = Operand(INT8, weight.values, weight.shape[-1], CHUNK, weight.scales, None, group)
     elif isinstance(weight, Int4):
-        found = Operand(
-            INT4, weight.words, weight.inputs, 2 * CHUNK, weight.scales, weight.minimums, weight.group
-        )
+        found = Operand(INT4, weight.words, weight.inputs, 2 * CHUNK, weight.scales, weight.minimums, weight.group)
     elif isinstance(weight, Fp8Blocks):
         group = weight.width if weight.width < weight.shape[-1] or weight.height > 1 else 0
         found = Operand(FP8, weight.values, weight.shape[-1], CHUNK, weight.scales, None, group, weight.height)
@@ -74,7 +72,7 @@ def product(
     dtype: torch.dtype | None = None,
     dependent: bool = True,
 ) -> torch.Tensor:
-    """residual + W norm(x) + bias, or with `gate` silu(y1) * y2 of its halves: [tokens, columns] to [tokens, outputs]."""
+    """residual + W norm(x) + bias, or with `gate` silu(y1) * y2 of its halves: x [tokens, columns]."""
     tokens, outputs = len(x), len(weight.matrix) // (2 if gate else 1)
     chunks = weight.columns // weight.width
     y = x.new_empty(tokens, outputs, dtype=dtype)

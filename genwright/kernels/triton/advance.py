@@ -9,7 +9,9 @@ PAGE = 64  # tokens, as in engine/kv.py
 
 
 @triton.jit
-def _advance(sampled, tokens, positions, slots, lengths, page_table, stride, count, PAGE: tl.constexpr, BLOCK: tl.constexpr):
+def _advance(
+    sampled, tokens, positions, slots, lengths, page_table, stride, count, PAGE: tl.constexpr, BLOCK: tl.constexpr
+):
     b = tl.arange(0, BLOCK)
     there = b < count
     length = tl.load(lengths + b, there, 0)
@@ -25,7 +27,7 @@ def _advance(sampled, tokens, positions, slots, lengths, page_table, stride, cou
 def advance(
     sampled: Tensor, tokens: Tensor, positions: Tensor, slots: Tensor, lengths: Tensor, page_table: Tensor
 ) -> None:
-    """All int64 [sequences], page_table [sequences, pages]; the sampled tokens come to stand at `lengths`, which grow."""
+    """All int64 [sequences], page_table [sequences, pages]; sampled tokens come to stand at `lengths`, which grow."""
     count = len(sampled)
     block = triton.next_power_of_2(count)
     _advance[(1,)](

@@ -1,0 +1,141 @@
+"""The experiments, as data: which model in which format, with what prompts, and the figures to compare with."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from genwright.errors import UserError
+from genwright.text.pull import CATALOGUE, DEFAULT
+
+
+@dataclass(frozen=True)
+class Point:
+    """What is generated: new tokens after prompts of random tokens, so many sequences at a time."""
+
+    batch: int = 1
+    prompt: int = 6
+    new: int = 200
+
+
+@dataclass(frozen=True)
+class Target:
+    """What PyTorch's own benchmark expects of an experiment (benchmarks/gpt_fast, on an A100 of 40 GB)."""
+
+    name: str  # of the model there
+    tokens_per_second: float
+    gigabytes_per_second: float  # of weights
+    first_call: float  # seconds, with compilation
+
+    def figures(self) -> dict[str, float]:
+        """By PyTorch's names."""
+        return {
+            "token_per_sec": self.tokens_per_second,
+            "memory_bandwidth(GB/s)": self.gigabytes_per_second,
+            "compilation_time(s)": self.first_call,
+        }
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A model that is loaded once, and the points that are measured on it."""
+
+    name: str
+    model: str
+    device: str  # cpu or cuda
+    about: str
+    options: Mapping[str, Any] = field(default_factory=dict)  # of LLM, beside these
+    points: tuple[Point, ...] = (Point(),)
+    samples: int = 5
+    target: Target | None = None
+
+    @property
+    def context(self) -> int:
+        """Tokens that the cache is made for: the longest sequence's, and a page's more for what batches copy."""
+        return max(point.prompt + point.new + 64 * (point.batch > 1) for point in self.points)
+
+
+_7B, _8B, _70B = "random:llama-2-7b", "random:llama-3.1-8b", "random:llama-3.1-70b"
+_1B = "random:tinyllama-1.1b"
+_BF16 = {"dtype": "bfloat16"}
+_SMALL = (Point(1, 256, 48),)
+_BATCHES = tuple(Point(batch, 512, 64) for batch in (1, 2, 4, 8, 16, 32, 64, 128, 256))
+
+EXPERIMENTS = {
+    experiment.name: experiment
+    for experiment in (
+        Experiment("smollm2", DEFAULT, "cpu", "the default model", {}, (*_SMALL, Point(8, 256, 48)), 3),
+        Experiment("tinyllama_1b", _1B, "cpu", "the 1.1 B Llama shape", {}, _SMALL, 3),
+        Experiment("tinyllama_1b_int8", _1B, "cpu", "the same in int8", {"quant": "int8"}, _SMALL, 3),
+        Experiment("tinyllama_1b_int4", _1B, "cpu", "the same in int4", {"quant": "int4"}, _SMALL, 3),
+        Experiment(
+            *("llama2_7b_bf16", _7B, "cuda", "PyTorch's first", _BF16),
+            target=Target("Llama-2-7b-chat-hf", 94, 1253, 162),
+        ),
+        Experiment(
+            *("llama2_7b_int8", _7B, "cuda", "PyTorch's second", _BF16 | {"quant": "int8"}),
+            target=Target("Llama-2-7b-chat-hf", 144, 957, 172),
+        ),
+        Experiment(
+            *("mixtral_8x7b_int8", "random:mixtral-8x7b,layers=16", "cuda", "PyTorch's third"),
+            _BF16 | {"quant": "int8"},
+            target=Target("Mixtral-8x7B-v0.1", 175, 1130, 162),
+        ),
+        Experiment("llama2_7b_int4", _7B, "cuda", "in groups of 32", _BF16 | {"quant": "int4:g32"}),
+        Experiment("llama2_7b_int4_asym", _7B, "cuda", "with minima", _BF16 | {"quant": "int4:g32:asym"}),
+        Experiment("llama2_7b_fp8", _7B, "cuda", "in blocks of 128 x 128", _BF16 | {"quant": "fp8"}),
+        Experiment(
+            *("llama2_7b_deterministic", _7B, "cuda", "the same bits in any batch"), _BF16 | {"deterministic": True}
+        ),
+        Experiment("llama3_8b_bf16", _8B, "cuda", "a vocabulary four times as large", _BF16),
+        Experiment("llama3_8b_8k", _8B, "cuda", "after 8,000 tokens", _BF16, (Point(1, 8000, 192),)),
+        Experiment("llama3_8b_batch", _8B, "cuda", "1 to 256 sequences", _BF16, _BATCHES, 3),
+        Experiment("llama3_8b_prefill", _8B, "cuda", "a prompt of 2,048 tokens", _BF16, (Point(1, 2048, 16),)),
+        Experiment("llama3_70b_int4", _70B, "cuda", "70 B on one GPU", _BF16 | {"quant": "int4:g32"}),
+    )
+}
+DEFAULTS = {
+    "cpu": ("smollm2", "tinyllama_1b"),
+    "cuda": ("llama2_7b_bf16", "llama2_7b_int8", "llama2_7b_int4"),
+}
+
+
+def choose(names: Iterable[str], device: str) -> list[Experiment]:
+    """Experiments by name; a path, a name of `genwright pull` or random:NAME is measured as it is."""
+    return [_find(name, device) for name in names or DEFAULTS[device]]
+
+
+def _find(name: str, device: str) -> Experiment:
+    if name in EXPERIMENTS:
+        return EXPERIMENTS[name]
+    if name in CATALOGUE or ":" in name or "/" in name or Path(name).exists():
+        return Experiment(name, name, device, "as given")
+    close = get_close_matches(name, EXPERIMENTS)
+    hint = f"did you mean {close[0]!r}?" if close else "`genwright bench --list` lists them."
+    raise UserError(f"there is no experiment {name!r}; {hint}")
+
+
+def adapt(
+    experiment: Experiment,
+    options: Mapping[str, Any],
+    batch: list[int] | None = None,
+    prompt: list[int] | None = None,
+    new: int | None = None,
+    samples: int | None = None,
+) -> Experiment:
+    """An experiment with other options, batch sizes or lengths; every batch size with every prompt length."""
+    points = experiment.points
+    if prompt:
+        points = tuple(dict.fromkeys(replace(point, prompt=length) for length in prompt for point in points))
+    if batch:
+        points = tuple(dict.fromkeys(replace(point, batch=size) for point in points for size in batch))
+    if new:
+        points = tuple(dict.fromkeys(replace(point, new=new) for point in points))
+    return replace(
+        experiment,
+        device=options.get("device", experiment.device),
+        options={**experiment.options, **{name: value for name, value in options.items() if name != "device"}},
+        points=points,
+        samples=samples or experiment.samples,
+    )

@@ -1,0 +1,105 @@
+"""The model class of lm-evaluation-harness over this engine; imported only where lm_eval is installed."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import lm_eval
+from lm_eval.api.instance import Instance
+from lm_eval.api.model import TemplateLM
+from lm_eval.models.utils import normalize_gen_kwargs
+from lm_eval.tasks import TaskManager
+
+from genwright.bench.evaluate import Progress, likelihoods, logprobs, spans
+from genwright.errors import UserError
+from genwright.text.engine.llm import LLM
+from genwright.text.engine.request import SamplingParams
+
+NEW_TOKENS = 256  # of an answer, where a task does not say
+
+
+class HarnessModel(TemplateLM):
+    """Answers the harness's three kinds of requests, each list of them as one batch of the engine's."""
+
+    def __init__(self, llm: LLM, progress: Progress = lambda done, total: None):
+        super().__init__()
+        if llm.tokenizer is None:
+            raise UserError("this checkpoint has no tokenizer, and tasks are texts.")
+        self.llm, self.words, self.progress = llm, llm.tokenizer, progress
+        if not llm.eos_ids and self.words.bos_id is None:
+            raise UserError("this model's tokenizer has neither a first nor a last token, and tasks need one.")
+
+    @property
+    def eot_token_id(self) -> int:
+        return min(self.llm.eos_ids)
+
+    @property
+    def prefix_token_id(self) -> int:
+        """What stands before a text that nothing precedes."""
+        return self.eot_token_id if self.words.bos_id is None else self.words.bos_id
+
+    @property
+    def tokenizer_name(self) -> str:
+        return "genwright"
+
+    def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: object) -> list[int]:
+        return self.words.encode(string, special=add_special_tokens is not False)
+
+    def _loglikelihood_tokens(
+        self, requests: list[tuple[tuple[str, str], list[int], list[int]]], **_: object
+    ) -> list[tuple[float, bool]]:
+        return likelihoods(self.llm, [(context, continuation) for _, context, continuation in requests], self.progress)
+
+    def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
+        """Each text whole, in windows that overlap by one token; the last one has all the context that fits."""
+        window = self.llm.max_context - 1
+        texts = [[self.prefix_token_id, *self.words.encode(request.args[0])] for request in requests]
+        places = [(index, place) for index, ids in enumerate(texts) for place in spans(len(ids), window, window - 1)]
+        scores = logprobs(self.llm, [texts[i][place.start : place.end] for i, place in places], progress=self.progress)
+        totals: list[list[float]] = [[] for _ in texts]
+        for (index, place), row in zip(places, scores, strict=True):
+            totals[index] += [entry.logprob for entry in row[place.scored - place.start - 1 :]]
+        return [math.fsum(total) for total in totals]
+
+    def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
+        prompts, params = [], []
+        for context, settings in (request.args for request in requests):
+            wanted = normalize_gen_kwargs(settings, default_max_gen_toks=NEW_TOKENS)
+            new = min(int(wanted["max_gen_toks"]), self.llm.max_context - 2)
+            prompts.append(self.words.encode(context)[-(self.llm.max_context - 1 - new) :])
+            params.append(
+                SamplingParams(
+                    temperature=float(wanted["temperature"]),
+                    top_k=int(wanted.get("top_k", 0)),
+                    top_p=float(wanted.get("top_p", 1.0)),
+                    max_new_tokens=new,
+                    stop=tuple(text for text in wanted["until"] if text),
+                )
+            )
+        return [result.text or "" for result in self.llm.generate(prompts, params)]
+
+    def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
+        return self.words.render(chat_history)
+
+    def chat_template(self, chat_template: bool | str = False) -> str:
+        return self.words.chat_template or ""
+
+
+def run_tasks(
+    llm: LLM, tasks: Sequence[str], folder: Path | None, limit: int | None, progress: Progress
+) -> dict[str, dict[str, Any]]:
+    """The harness's figures by task; `folder` holds tasks of one's own."""
+    manager = TaskManager(include_path=None if folder is None else str(folder))
+    unknown = [task for task in tasks if task not in manager.all_tasks]
+    if unknown:
+        raise UserError(f"lm-evaluation-harness has no task {unknown[0]!r}; `lm_eval ls tasks` lists them.")
+    try:
+        found = lm_eval.simple_evaluate(
+            HarnessModel(llm, progress), tasks=list(tasks), limit=limit, task_manager=manager, bootstrap_iters=1000
+        )
+    except (OSError, ValueError, RuntimeError) as error:  # a task's data set that cannot be had, mostly
+        why = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+        raise UserError(f"lm-evaluation-harness could not run {', '.join(tasks)}: {why}.") from None
+    results: dict[str, dict[str, Any]] = found["results"]
+    return results

@@ -1,0 +1,222 @@
+"""One experiment, measured: load, first call, then samples of every point, timed as a caller sees them."""
+
+import gc
+import platform
+import resource
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+
+from genwright.bench.experiments import Experiment, Point
+from genwright.bench.roofline import measure_roofline
+from genwright.bench.rows import GIGA, Row, Sample, blank, fill
+from genwright.bench.work import work_of
+from genwright.errors import UserError
+from genwright.kernels.device import pick_device
+from genwright.kernels.hash import key
+from genwright.text.engine.llm import LLM
+from genwright.text.engine.request import Piece, SamplingParams
+
+Tell = Callable[[str, int, int], None]  # what is being done, how much of it is, and of how much
+TEMPERATURE, TOP_K = 0.8, 200
+FAILURES = (UserError, RuntimeError, MemoryError, ValueError, ImportError, OSError)
+
+
+class Contender(Protocol):
+    """Something that generates: this engine, or a peer."""
+
+    name: str
+    load: float  # seconds
+
+    def sample(self, prompts: list[list[int]], new: int, seed: int) -> Sample: ...
+
+
+class Peer(Protocol):
+    """How a contender is made that is compared with: from an experiment, and this engine's model of it."""
+
+    name: str
+
+    def __call__(self, experiment: Experiment, llm: LLM) -> Contender: ...
+
+
+class Unfit(UserError):
+    """A peer cannot do what an experiment asks for, which is no failure."""
+
+
+class Ours:
+    """This engine."""
+
+    name = "genwright"
+
+    def __init__(self, experiment: Experiment, tell: Tell):
+        options: dict[str, Any] = {"max_context": experiment.context, **experiment.options}
+        started = time.perf_counter()
+        self.llm = LLM(
+            experiment.model,
+            device=experiment.device,
+            progress=lambda done, total: tell("loading", done, total),
+            **options,
+        )
+        synchronize(self.llm.model.device)
+        self.load = time.perf_counter() - started
+
+    def sample(self, prompts: list[list[int]], new: int, seed: int) -> Sample:
+        """A batch's prompts are read by a call of their own, so that all sequences decode together in the next."""
+        if len(prompts) == 1:
+            return self._call(prompts, new, seed)
+        read = self._call(prompts, 1, seed).seconds
+        sample = self._call(prompts, new, seed)  # finds the prompts in the prefix cache
+        return replace(sample, first=read, seconds=read + sample.seconds)
+
+    def _call(self, prompts: list[list[int]], new: int, seed: int) -> Sample:
+        params = SamplingParams(temperature=TEMPERATURE, top_k=TOP_K, max_new_tokens=new, seed=seed, ignore_eos=True)
+        times: list[list[float]] = [[] for _ in prompts]
+
+        def note(piece: Piece) -> None:
+            times[piece.index] += [time.perf_counter()] * len(piece.ids)
+
+        started = time.perf_counter()
+        results = self.llm.generate(prompts, params, note)
+        ended = time.perf_counter()
+        if any(result.finish_reason != "length" for result in results):
+            raise UserError("an answer was broken off: memory ran out, or the model's output was not numbers.")
+        return timed(started, ended, times)
+
+
+def timed(started: float, ended: float, times: Sequence[Sequence[float]]) -> Sample:
+    """A sample from the moments at which each sequence's tokens came."""
+    begin, end = max(each[0] for each in times), min(each[-1] for each in times)
+    together = sum(begin < moment <= end for each in times for moment in each)
+    if not together and max(map(len, times)) > 1:
+        raise UserError(f"the {len(times)} sequences were not decoded together: the engine takes fewer at a time.")
+    decode = together / (end - begin) if together else 0.0
+    return Sample(ended - started, sum(map(len, times)), begin - started, decode)
+
+
+def measure(
+    experiment: Experiment,
+    tell: Tell = lambda what, done, total: None,
+    peers: Sequence[Peer] = (),
+    trace: Callable[[Callable[[], Sample]], None] | None = None,
+) -> list[Row]:
+    """An experiment's rows: contenders take turns; `trace` is handed one call more of this engine's, to look into."""
+    device = pick_device(experiment.device)
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    ours = Ours(experiment, tell)
+    llm = ours.llm
+    kind = str(experiment.options.get("quant") or str(llm.model.dtype).removeprefix("torch."))
+    empty = replace(blank(experiment), device=device.type, arch=arch(device), dtype=kind)
+    starts: dict[Contender, Row] = {ours: _start(ours, experiment, llm, empty, tell)}
+    starts[ours] = replace(starts[ours], memory=peak_memory(device) / GIGA)
+    rows: list[Row] = []
+    for peer in peers:
+        try:
+            tell(f"loading {peer.name}", 0, 0)
+            contender = peer(experiment, llm)
+            starts[contender] = _start(contender, experiment, llm, empty, tell)
+        except FAILURES as error:
+            rows.append(_failed(replace(empty, engine=peer.name), error))
+    found = [
+        (_place(start, point), point, work_of(llm, point), outcome)
+        for point in experiment.points
+        for start, outcome in _take_turns(starts, experiment, point, llm, tell)
+    ]
+    if trace is not None:
+        point = experiment.points[-1]
+        prompts = prompts_for(point, experiment.samples, llm.model.cfg.vocab_size)
+        trace(partial(ours.sample, prompts, point.new, experiment.samples))
+    dtype = llm.model.dtype
+    del ours, llm, starts
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    tell("measuring the device", 0, 0)
+    limits = measure_roofline(device, dtype)
+    return [
+        _failed(row, outcome) if isinstance(outcome, Exception) else fill(row, point, outcome, work, limits)
+        for row, point, work, outcome in found
+    ] + rows
+
+
+def _failed(row: Row, error: Exception) -> Row:
+    return replace(row, error=sentence(error), skipped=isinstance(error, Unfit))
+
+
+def _start(contender: Contender, experiment: Experiment, llm: LLM, empty: Row, tell: Tell) -> Row:
+    """The first call of a contender, with what it compiles."""
+    tell(f"first call of {contender.name}", 0, 0)
+    point = experiment.points[0]
+    first = contender.sample(prompts_for(point, -1, llm.model.cfg.vocab_size), point.new, 0)
+    return replace(empty, engine=contender.name, load=contender.load, first_token=first.first, first_call=first.seconds)
+
+
+def _take_turns(
+    starts: Mapping[Contender, Row],
+    experiment: Experiment,
+    point: Point,
+    llm: LLM,
+    tell: Tell,
+) -> list[tuple[Row, list[Sample] | Exception]]:
+    """Samples of each contender, or why there are none."""
+    outcomes: dict[Contender, list[Sample] | Exception] = {contender: [] for contender in starts}
+    warm = point is not experiment.points[0]  # the first point has had its first call
+    for turn in range(-warm, experiment.samples):
+        for contender in starts:
+            samples = outcomes[contender]
+            if isinstance(samples, Exception):
+                continue
+            what = f"{contender.name}, batch {point.batch}, prompt {point.prompt}"
+            tell(what, turn + 1, experiment.samples)
+            prompts = prompts_for(point, turn, llm.model.cfg.vocab_size)
+            try:
+                sample = contender.sample(prompts, point.new, turn + 1)
+            except FAILURES as error:
+                outcomes[contender] = error
+                continue
+            if turn >= 0:
+                samples.append(sample)
+    return [(row, outcomes[contender]) for contender, row in starts.items()]
+
+
+def _place(row: Row, point: Point) -> Row:
+    return replace(row, batch=point.batch, prompt=point.prompt, new=point.new)
+
+
+def prompts_for(point: Point, turn: int, vocab: int) -> list[list[int]]:
+    """Random tokens, others at every turn, so that no prompt is found in the prefix cache."""
+    return [
+        [key(point.prompt, turn, sequence, position) % vocab for position in range(point.prompt)]
+        for sequence in range(point.batch)
+    ]
+
+
+def sentence(error: BaseException) -> str:
+    """What went wrong, in one sentence."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error):
+        return "memory ran out."
+    if isinstance(error, UserError):
+        return str(error)
+    why = (str(error).strip().splitlines() or [""])[0]
+    return f"{type(error).__name__}: {why}" if why else f"{type(error).__name__}."
+
+
+def synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def peak_memory(device: torch.device) -> int:
+    """Bytes: of the GPU, or of this process."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def arch(device: torch.device) -> str:
+    """The GPU's name, or the processor's architecture."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()

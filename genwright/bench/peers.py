@@ -1,0 +1,155 @@
+"""Other engines on the same model, for comparison in the same run, where they are installed."""
+
+import time
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+
+from genwright.bench.experiments import Experiment
+from genwright.bench.measure import TEMPERATURE, TOP_K, Peer, Unfit, timed
+from genwright.bench.random_gguf import BLOCKS, FLOATS, write_gguf
+from genwright.bench.rows import Sample
+from genwright.quant.formats import parse_format
+from genwright.text.checkpoints import open_checkpoint
+from genwright.text.engine.llm import LLM
+from genwright.text.pull import resolve
+
+
+class Transformers:
+    """transformers' own generate, with a cache that grows."""
+
+    name = "transformers"
+    options: dict[str, Any] = {}  # noqa: RUF012 - of generate, and never changed
+
+    def __init__(self, experiment: Experiment, llm: LLM):
+        if experiment.options.get("quant"):
+            raise Unfit("transformers has no weights of this format.")
+        import transformers
+
+        started = time.perf_counter()
+        self.device, dtype = llm.model.device, llm.model.dtype
+        model: Any
+        path = Path(resolve(experiment.model))
+        if path.suffix == ".gguf":
+            model = transformers.AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=dtype)
+        elif path.exists():
+            model = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
+        else:
+            settings = dict(open_checkpoint(experiment.model).hf_config)
+            config = transformers.AutoConfig.for_model(settings.pop("model_type"), **settings)
+            with torch.device(self.device):  # random weights, drawn where they will be
+                model = transformers.AutoModelForCausalLM.from_config(config, dtype=dtype)
+        self.model = model.to(self.device).eval()
+        self.load = time.perf_counter() - started
+
+    @torch.inference_mode()
+    def sample(self, prompts: list[list[int]], new: int, seed: int) -> Sample:
+        times: list[float] = []
+        torch.manual_seed(seed)
+        started = time.perf_counter()
+        ids = torch.tensor(prompts, device=self.device)
+        self.model.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            max_new_tokens=new,
+            min_new_tokens=new,
+            do_sample=True,
+            temperature=TEMPERATURE,
+            top_k=TOP_K,
+            pad_token_id=0,
+            streamer=_Clock(times),
+            **self.options,
+        )
+        ended = time.perf_counter()
+        return timed(started, ended, [times[1:]] * len(prompts))  # the streamer is handed the prompt first
+
+
+class CompiledTransformers(Transformers):
+    """The same with a cache of fixed size and the forward pass compiled."""
+
+    name = "transformers, compiled"
+
+    def __init__(self, experiment: Experiment, llm: LLM):
+        super().__init__(experiment, llm)
+        from transformers import CompileConfig
+
+        compilation: Any = CompileConfig()
+        compilation._compile_all_devices = True  # on a CPU too
+        self.options = {"cache_implementation": "static", "compile_config": compilation}
+
+
+class LlamaCpp:
+    """llama.cpp, on the same GGUF file, or on one of the same shape with weights in the like format."""
+
+    name = "llama.cpp"
+
+    def __init__(self, experiment: Experiment, llm: LLM):
+        path = Path(resolve(experiment.model))
+        if path.suffix != ".gguf":
+            if path.exists() or llm.model.cfg.architecture != "llama" or llm.model.cfg.moe or find_spec("gguf") is None:
+                raise Unfit("llama.cpp reads GGUF files, and this model is none.")
+            path = self._like(llm, experiment.options.get("quant"))
+        import llama_cpp
+
+        started = time.perf_counter()
+        self.model = llama_cpp.Llama(
+            model_path=str(path),
+            n_ctx=experiment.context,
+            n_threads=torch.get_num_threads(),
+            n_threads_batch=torch.get_num_threads(),
+            n_gpu_layers=0 if llm.model.device.type == "cpu" else -1,
+            verbose=False,
+        )
+        self.load = time.perf_counter() - started
+
+    def _like(self, llm: LLM, quant: str | None) -> Path:
+        """A file of the same shape, that lasts as long as this object."""
+        kind = str(llm.model.dtype).removeprefix("torch.")
+        if quant is not None:
+            form = parse_format(quant)
+            kind = form.kind + (":asym" if form.asymmetric else "")
+        if kind not in BLOCKS and kind not in FLOATS:
+            raise Unfit(f"llama.cpp has no weights like {quant}.")
+        self.folder = TemporaryDirectory()
+        path = Path(self.folder.name) / "random.gguf"
+        write_gguf(llm.model.cfg, kind, path)
+        return path
+
+    def sample(self, prompts: list[list[int]], new: int, seed: int) -> Sample:
+        if len(prompts) > 1:
+            raise Unfit("llama-cpp-python decodes one sequence at a time.")
+        times: list[float] = []
+        self.model.reset()
+        self.model.set_seed(seed)
+        started = time.perf_counter()
+        for _ in self.model.generate(prompts[0], temp=TEMPERATURE, top_k=TOP_K, top_p=1.0, min_p=0.0):
+            times.append(time.perf_counter())
+            if len(times) == new:
+                break
+        return timed(started, time.perf_counter(), [times])
+
+
+class _Clock:
+    """Takes down when tokens come."""
+
+    def __init__(self, times: list[float]):
+        self.times = times
+
+    def put(self, tokens: torch.Tensor) -> None:
+        self.times.append(time.perf_counter())
+
+    def end(self) -> None:
+        pass
+
+
+def installed_peers() -> list[Peer]:
+    """Those that can be imported here."""
+    peers: dict[Peer, str] = {
+        Transformers: "transformers",
+        CompiledTransformers: "transformers",
+        LlamaCpp: "llama_cpp",
+    }
+    return [peer for peer, package in peers.items() if find_spec(package) is not None]

@@ -1,0 +1,33 @@
+"""A Chrome trace of one call, and the operations that took most of it."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+MOST = 10  # operations listed
+
+
+def profiled(run: Callable[[], object], path: Path) -> str:
+    """Run a function under the profiler, write its trace, and list the most expensive operations."""
+    on_gpu = torch.cuda.is_available()
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
+    with profile(activities=activities) as trace:
+        run()
+    path = of_rank(path)
+    trace.export_chrome_trace(str(path))
+    kind = "self_device_time_total" if on_gpu else "self_cpu_time_total"
+    entries = sorted(trace.key_averages(), key=lambda entry: getattr(entry, kind), reverse=True)
+    whole = sum(getattr(entry, kind) for entry in entries) or 1
+    lines = [f"{'ms':>10}  {'share':>6}  {'calls':>8}  operation"]
+    for entry in entries[:MOST]:
+        spent = getattr(entry, kind)
+        lines.append(f"{spent / 1e3:10.2f}  {spent / whole:6.1%}  {entry.count:8}  {entry.key[:70]}")
+    return "\n".join([*lines, f"The trace is in {path}."])
+
+
+def of_rank(path: Path) -> Path:
+    """One file per rank where there are several."""
+    parallel = torch.distributed.is_available() and torch.distributed.is_initialized()
+    return path.with_stem(f"{path.stem}-rank{torch.distributed.get_rank()}") if parallel else path

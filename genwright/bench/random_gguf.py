@@ -1,0 +1,75 @@
+"""A GGUF file of a Llama shape with random weights, for peers that read nothing else."""
+
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from genwright.text.config import ModelConfig
+
+# format: GGML's type, bytes of its scales in front of a block of 32 weights, bytes of a block
+BLOCKS = {"int8": ("Q8_0", 2, 34), "int4": ("Q4_0", 2, 18), "int4:asym": ("Q4_1", 4, 20)}
+FLOATS = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
+
+
+def write_gguf(cfg: ModelConfig, kind: str, path: Path) -> None:
+    """The shape in a type of BLOCKS or FLOATS; weights of one shape are equal, which no engine can make use of."""
+    import gguf
+
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_context_length(cfg.max_context)
+    writer.add_embedding_length(cfg.dim)
+    writer.add_block_count(cfg.layers)
+    writer.add_feed_forward_length(cfg.ffn_dim)
+    writer.add_head_count(cfg.heads)
+    writer.add_head_count_kv(cfg.kv_heads)
+    writer.add_layer_norm_rms_eps(cfg.norm_eps)
+    writer.add_rope_dimension_count(cfg.rope_dim)
+    writer.add_rope_freq_base(cfg.rope.theta)
+    writer.add_vocab_size(cfg.vocab_size)
+    writer.add_tokenizer_model("no_vocab")
+    matrix = cache(lambda rows, columns: _draw(kind, rows, columns))  # drawn once per shape
+    stored = gguf.GGMLQuantizationType[FLOATS.get(kind) or BLOCKS[kind][0]]
+    for name, shape in _tensors(cfg):
+        if len(shape) == 1:
+            writer.add_tensor(name, np.ones(shape, np.float32))
+        else:
+            writer.add_tensor(name, matrix(*shape), raw_dtype=stored)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def _tensors(cfg: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Names and shapes, as llama.cpp calls them."""
+    d, ffn = cfg.dim, cfg.ffn_dim
+    yield "token_embd.weight", (cfg.vocab_size, d)
+    yield "output_norm.weight", (d,)
+    yield "output.weight", (cfg.vocab_size, d)
+    for layer in range(cfg.layers):
+        yield f"blk.{layer}.attn_norm.weight", (d,)
+        yield f"blk.{layer}.attn_q.weight", (cfg.q_dim, d)
+        yield f"blk.{layer}.attn_k.weight", (cfg.kv_dim, d)
+        yield f"blk.{layer}.attn_v.weight", (cfg.kv_dim, d)
+        yield f"blk.{layer}.attn_output.weight", (d, cfg.q_dim)
+        yield f"blk.{layer}.ffn_norm.weight", (d,)
+        yield f"blk.{layer}.ffn_gate.weight", (ffn, d)
+        yield f"blk.{layer}.ffn_up.weight", (ffn, d)
+        yield f"blk.{layer}.ffn_down.weight", (d, ffn)
+
+
+def _draw(kind: str, rows: int, columns: int) -> np.ndarray:
+    """Random weights of about the usual size, as the bytes or numbers that the type stores."""
+    random = np.random.default_rng(rows * columns)
+    if kind in FLOATS:
+        values = random.standard_normal((rows, columns), np.float32) * np.float32(0.02)
+        if kind == "bfloat16":
+            return (values.view(np.uint32) >> 16).astype(np.uint16).view(np.uint8)
+        return values.astype(kind)
+    _, scales, size = BLOCKS[kind]
+    blocks = random.integers(0, 256, (rows, columns // 32, size), np.uint8)
+    scale = 0.02 / (64 if kind == "int8" else 4)
+    blocks[..., :scales] = np.array([scale, -8 * scale][: scales // 2], np.float16).view(np.uint8)
+    return blocks.reshape(rows, -1)

@@ -1,0 +1,112 @@
+"""What was measured, for people and for programs: a table, and PyTorch's CSV."""
+
+import csv
+import io
+from collections.abc import Callable, Sequence
+
+from genwright.bench.experiments import EXPERIMENTS
+from genwright.bench.rows import Row
+
+
+def _shown(value: float | None, form: str = ",.1f") -> str:
+    return "-" if value is None else format(value, form)
+
+
+# heading: what it shows of a row
+_COLUMNS: dict[str, Callable[[Row], str]] = {
+    "experiment": lambda row: row.name,
+    "engine": lambda row: row.engine,
+    "weights": lambda row: row.dtype,
+    "batch": lambda row: str(row.batch) if row.prompt else "-",
+    "tokens": lambda row: f"{row.prompt}+{row.new}" if row.prompt else "-",
+    "load s": lambda row: _shown(row.load),
+    "first s": lambda row: _shown(row.first_token, ".2f"),
+    "call s": lambda row: _shown(row.first_call),
+    "prefill/s": lambda row: _shown(row.prefill),
+    "TFLOP/s": lambda row: _shown(row.prefill_tflops, ".3g"),
+    "of peak": lambda row: _shown(row.prefill_share, ".0%"),
+    "tok/s": lambda row: _shown(row.tokens_per_second),
+    "decode/s": lambda row: _shown(row.decode),
+    "spread": lambda row: "-" if row.decode is None else f"{row.decode_low:,.1f}-{row.decode_high:,.1f}",
+    "GB/s": lambda row: _shown(row.gbps),
+    "of limit": lambda row: _shown(row.share, ".0%"),
+    "weights GB/s": lambda row: _shown(row.weights_gbps),
+    "GB": lambda row: _shown(row.memory),
+    "note": lambda row: row.error or "",
+}
+LEFT = ("experiment", "engine", "weights", "note")  # to which side cells stand
+LEGEND = """\
+tokens: of a prompt + new; first s, call s: first token and whole of the first call in a process; prefill/s: prompt
+tokens per second, with TFLOP/s and their share of a matrix product's; tok/s: new tokens per second of whole calls;
+decode/s: after the first token, all sequences together, median and spread; GB/s: weights and cache read per second of
+decoding, and their share of what memory gives; weights GB/s: weights alone, over whole calls, as gpt-fast counts them;
+GB: memory at the peak."""
+
+
+def table(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
+    """Headings, and the cells of each row; columns that say nothing are left out."""
+    headings = [
+        heading
+        for heading, show in _COLUMNS.items()
+        if (heading != "engine" or any(row.engine != "genwright" for row in rows))
+        and any(show(row) not in ("-", "") for row in rows)
+    ]
+    return headings, [[_COLUMNS[heading](row) for heading in headings] for row in rows]
+
+
+def plain(rows: Sequence[Row]) -> str:
+    """The table in fixed columns."""
+    headings, lines = table(rows)
+    widths = [max(len(line[column]) for line in (headings, *lines)) for column in range(len(headings))]
+    shown = []
+    for line in (headings, *lines):
+        cells = zip(headings, line, widths, strict=True)
+        aligned = [cell.ljust(width) if heading in LEFT else cell.rjust(width) for heading, cell, width in cells]
+        shown.append("  ".join(aligned).rstrip())
+    return "\n".join(shown)
+
+
+def limits(rows: Sequence[Row]) -> str:
+    """What the devices can do, as measured beside the experiments."""
+    lines = []
+    for device in dict.fromkeys((row.device, row.arch) for row in rows if row.read_gbps is not None):
+        reads = [row.read_gbps for row in rows if (row.device, row.arch) == device and row.read_gbps is not None]
+        peaks = [
+            row.matmul_tflops for row in rows if (row.device, row.arch) == device and row.matmul_tflops is not None
+        ]
+        lines.append(
+            f"{device[0]} ({device[1]}): memory {min(reads):,.1f} to {max(reads):,.1f} GB/s, matrix products "
+            f"{min(peaks):.3g} to {max(peaks):.3g} TFLOP/s, measured in these runs"
+        )
+    return "\n".join(lines)
+
+
+def to_csv(rows: Sequence[Row]) -> str:
+    """A line per figure, in the columns of PyTorch's benchmarks/gpt_fast; its own three figures come first."""
+    sink = io.StringIO()
+    writer = csv.writer(sink, lineterminator="\n")
+    writer.writerow(["name", "metric", "target", "actual", "dtype", "device", "arch", "is_model"])
+    for row in rows:
+        experiment = EXPERIMENTS.get(row.name)
+        target = experiment.target if experiment and row.engine == "genwright" else None
+        name = target.name if target else row.name if row.batch == 1 else f"{row.name} (batch {row.batch})"
+        figures = {
+            "token_per_sec": row.tokens_per_second,
+            "memory_bandwidth(GB/s)": row.weights_gbps,
+            "compilation_time(s)": row.first_call,
+            "load_time(s)": row.load,
+            "prefill_token_per_sec": row.prefill,
+            "decode_token_per_sec": row.decode,
+            "decode_bandwidth(GB/s)": row.gbps,
+            "share_of_bandwidth": row.share,
+            "memory(GB)": row.memory,
+        }
+        targets = target.figures() if target else {}
+        rest = [row.dtype, row.device, row.arch, True]
+        if row.error is not None:
+            writer.writerow([name, "error", "", row.error, *rest])
+            continue
+        for metric, actual in figures.items():
+            if actual is not None:
+                writer.writerow([name, metric, targets.get(metric, ""), f"{actual:.2f}", *rest])
+    return sink.getvalue()

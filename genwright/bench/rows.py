@@ -1,0 +1,100 @@
+"""Row: a line of the report, made of timed samples, the work that they did and the device's limits."""
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from genwright.bench.experiments import Experiment, Point
+from genwright.bench.roofline import Roofline
+from genwright.bench.work import Work
+
+GIGA, TERA = 1e9, 1e12
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One call, timed from outside."""
+
+    seconds: float
+    tokens: int  # new ones, of all sequences
+    first: float  # seconds until every sequence had its first token
+    decode: float  # tokens per second while all sequences were decoding
+
+
+@dataclass(frozen=True)
+class Row:
+    """One point of an experiment, by one engine; `error` says why there are no figures."""
+
+    name: str
+    model: str
+    device: str
+    engine: str = "genwright"
+    arch: str = ""
+    dtype: str = ""  # of the weights
+    batch: int = 1
+    prompt: int = 0
+    new: int = 0
+    samples: int = 0
+    load: float | None = None  # seconds
+    first_token: float | None = None  # seconds, of the engine's first call in the process
+    first_call: float | None = None  # seconds, with whatever is compiled
+    prefill: float | None = None  # tokens per second
+    prefill_tflops: float | None = None
+    prefill_share: float | None = None  # of the matrix products' rate
+    tokens_per_second: float | None = None  # of whole calls: the figure that PyTorch's benchmark gives
+    weights_gbps: float | None = None  # GB of weights read per second of whole calls, as PyTorch counts
+    decode: float | None = None  # tokens per second after the first, of all sequences
+    decode_low: float | None = None
+    decode_high: float | None = None
+    gbps: float | None = None  # GB of weights and cache read per second of decoding
+    share: float | None = None  # of the memory's rate
+    decode_tflops: float | None = None
+    prefill_intensity: float | None = None  # operations per byte of weights and cache
+    memory: float | None = None  # GB at the peak
+    read_gbps: float | None = None  # the memory's rate, measured in this run
+    matmul_tflops: float | None = None  # the matrix products' rate, measured in this run
+    error: str | None = None
+    skipped: bool = False  # for want of a device, which is no failure
+
+    @property
+    def per_sequence(self) -> float | None:
+        """Tokens per second that one of the sequences gets."""
+        return None if self.decode is None else self.decode / self.batch
+
+    def as_dict(self) -> dict[str, Any]:
+        return {field.name: getattr(self, field.name) for field in fields(self)} | {"per_sequence": self.per_sequence}
+
+
+def blank(experiment: Experiment, error: str | None = None, skipped: bool = False) -> Row:
+    """A row without figures."""
+    return Row(experiment.name, experiment.model, experiment.device, error=error, skipped=skipped)
+
+
+def fill(row: Row, point: Point, samples: Sequence[Sample], work: Work, limits: Roofline) -> Row:
+    """A row with its figures, medians of the samples."""
+    decodes = [sample.decode for sample in samples]
+    whole = statistics.median(sample.tokens / sample.seconds for sample in samples)
+    first = statistics.median(sample.first for sample in samples)
+    decode = statistics.median(decodes)
+    steps = decode / point.batch
+    achieved = steps * (work.weights + work.cache)
+    operations = work.prefill / first
+    return replace(
+        row,
+        samples=len(samples),
+        prefill=point.batch * point.prompt / first,
+        prefill_tflops=operations / TERA,
+        prefill_share=operations / limits.matmul,
+        tokens_per_second=whole,
+        weights_gbps=work.weights * whole / point.batch / GIGA,
+        decode=decode,
+        decode_low=min(decodes),
+        decode_high=max(decodes),
+        gbps=achieved / GIGA,
+        share=achieved / limits.read,
+        decode_tflops=steps * work.decode / TERA,
+        prefill_intensity=work.prefill / (work.weights + work.cache),
+        read_gbps=limits.read / GIGA,
+        matmul_tflops=limits.matmul / TERA,
+    )

@@ -1,0 +1,82 @@
+"""What a point has to do: bytes of weights and cache that a step reads, operations that a prompt takes."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from genwright.bench.experiments import Point
+from genwright.quant.packed import tensors_of
+from genwright.text.engine.kv import PAGE
+from genwright.text.engine.llm import LLM
+from genwright.text.models import Model
+from genwright.text.models.loader import LOOKED_UP
+
+TABLES = (*LOOKED_UP, "cos", "sin")  # a row of them is read, not the whole
+
+
+@dataclass(frozen=True)
+class Work:
+    """Of one point, whichever engine does it."""
+
+    weights: float  # bytes that a decoding step reads
+    cache: float  # bytes that a decoding step reads, at the mean length of its sequences
+    decode: float  # operations of a decoding step
+    prefill: float  # operations of reading all prompts
+
+
+def work_of(llm: LLM, point: Point) -> Work:
+    length = point.prompt + point.new / 2
+    return Work(
+        weights_read(llm.model, point.batch),
+        point.batch * cache_read(llm, length),
+        point.batch * operations(llm.model, 1, length),
+        point.batch * operations(llm.model, point.prompt, point.prompt),
+    )
+
+
+def weights_read(model: Model, tokens: int = 1) -> float:
+    """Bytes of weights that a step of so many tokens reads; of experts, those that it is expected to visit."""
+    if model.cfg.moe is None:
+        return float(model.step_bytes)
+    # Each token leaves an expert aside with probability 1 - top_k / experts.
+    aside = 1 - model.cfg.moe.top_k / model.cfg.moe.experts
+    visited = (1 - aside**tokens) / (1 - aside)  # times what one token visits
+    dense = sum(size for name, _, size in _weights(model) if not name.startswith("experts."))
+    return dense + (model.step_bytes - dense) * visited
+
+
+def cache_read(llm: LLM, length: float) -> float:
+    """Bytes of cache that a sequence of that length reads to decode one token."""
+    cache = llm.engine.runner.cache
+    row = sum(rows.nbytes for rows in cache.rows.values()) / (cache.pages * PAGE * len(cache.layers))
+    return sum(row * min(length, window or math.inf) for window in llm.model.cfg.windows)
+
+
+def operations(model: Model, tokens: int, length: float) -> float:
+    """Of the last `tokens` of a sequence: two per active parameter and token, the head's once, and attention's."""
+    cfg = model.cfg
+    share = cfg.moe.top_k / cfg.moe.experts if cfg.moe else 1.0
+    per_token = head = 0.0
+    for name, parameters, _ in _weights(model):
+        if name == "head":
+            head = parameters
+        else:
+            per_token += parameters * (share if name.startswith("experts.") else 1)
+    width = cfg.mla.qk_nope_head_dim + cfg.mla.qk_rope_head_dim + cfg.mla.v_head_dim if cfg.mla else 2 * cfg.head_dim
+    pairs = sum(_pairs(tokens, length, window or math.inf) for window in cfg.windows)
+    return 2 * (per_token * tokens + head) + 2 * pairs * cfg.heads * width
+
+
+def _pairs(tokens: int, length: float, window: float) -> float:
+    """Keys that the last `tokens` queries of a sequence see, summed: each those before it, and itself."""
+    shortest = length - tokens + 1
+    seen_all = min(max(window - shortest + 1, 0), tokens)  # queries whose window reaches back to the beginning
+    return seen_all * (2 * shortest + seen_all - 1) / 2 + (tokens - seen_all) * min(window, length)
+
+
+def _weights(model: Model) -> Iterator[tuple[str, int, int]]:
+    """Name, parameters and bytes of each weight that steps multiply with."""
+    for part in (model.outer, *model.blocks):
+        for name, weight in part.items():
+            if name not in TABLES:
+                yield name, math.prod(weight.shape), sum(tensor.nbytes for tensor in tensors_of(weight))

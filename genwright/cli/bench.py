@@ -1,0 +1,123 @@
+"""`genwright bench`: measure speed beside the device's limits."""
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from genwright.cli.app import new_app
+from genwright.cli.options import ModelOptions, expand
+from genwright.cli.progress import stages
+from genwright.errors import UserError
+
+if TYPE_CHECKING:
+    from genwright.bench.rows import Row
+
+app = new_app()
+
+
+@app.command()
+@expand
+def bench(
+    options: ModelOptions,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(help="Experiments, or models: a path, a name from `genwright pull`, random:NAME."),
+    ] = None,
+    listing: Annotated[bool, typer.Option("--list", help="List the experiments.")] = False,
+    batch: Annotated[list[int] | None, typer.Option(min=1, help="Sequences at a time; may be repeated.")] = None,
+    prompt_length: Annotated[list[int] | None, typer.Option(min=1, help="Tokens of a prompt; may be repeated.")] = None,
+    max_new_tokens: Annotated[int | None, typer.Option(min=2, help="Tokens of an answer.")] = None,
+    samples: Annotated[int | None, typer.Option(min=1, help="How often each point is measured.")] = None,
+    peers: Annotated[bool, typer.Option("--peers", help="Take turns with transformers and llama.cpp.")] = False,
+    profile: Annotated[Path | None, typer.Option(help="Write a Chrome trace of the last sample.")] = None,
+    csv: Annotated[Path | None, typer.Option(help="Write PyTorch's columns.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw the roofline, as a PNG.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Measure experiments: seconds to start, tokens and bytes per second, and their share of what the device can do.
+
+    Flags that describe a model change what the experiments set.
+    """
+    from genwright.bench.experiments import EXPERIMENTS, adapt, choose
+
+    if listing:
+        if as_json:
+            print(json.dumps([asdict(each) for each in EXPERIMENTS.values()]))
+        else:
+            for each in EXPERIMENTS.values():
+                print(f"{each.name:<24} {each.device:<5} {each.model:<30} {each.about}")
+        return
+    for path in (profile, csv, plot):
+        if path is not None and not path.resolve().parent.is_dir():
+            raise UserError(f"there is no folder {path.parent} to write {path.name} to.")
+    from genwright.bench.run import Settings, run
+    from genwright.kernels.device import pick_device
+
+    changed = {
+        field.name: getattr(options, field.name)
+        for field in fields(options)
+        if getattr(options, field.name) != field.default
+    }
+    experiments = [
+        adapt(experiment, changed, batch, prompt_length, max_new_tokens, samples)
+        for experiment in choose(names or (), pick_device(options.device).type)
+    ]
+    found: list[Row] = []
+    notes: list[str] = []
+    with stages() as tell:
+        for rows, said in run(experiments, Settings(peers, profile), tell):
+            found += rows
+            notes += said
+            if not sys.stderr.isatty():
+                print(*map(_brief, rows), sep="\n", file=sys.stderr, flush=True)
+    _report(found, notes, as_json)
+    if csv is not None:
+        from genwright.bench.report import to_csv
+
+        csv.write_text(to_csv(found), encoding="utf-8")
+    if plot is not None:
+        from genwright.bench.plot import draw
+
+        draw(found, plot)
+    broken = [row for row in found if row.error and not row.skipped]
+    if broken:
+        raise typer.Exit(1)
+
+
+def _report(rows: "Sequence[Row]", notes: Sequence[str], as_json: bool) -> None:
+    from genwright.bench.report import LEFT, LEGEND, limits, plain, table
+
+    if as_json:
+        print(json.dumps({"rows": [row.as_dict() for row in rows], "notes": list(notes)}))
+        return
+    if sys.stdout.isatty():
+        from rich.console import Console
+        from rich.table import Table
+
+        headings, lines = table(rows)
+        shown = Table(box=None, pad_edge=False)
+        for heading in headings:
+            shown.add_column(heading, justify="left" if heading in LEFT else "right")
+        for line in lines:
+            shown.add_row(*line)
+        Console().print(shown)
+    else:
+        print(plain(rows))
+    measured = [limits(rows), LEGEND] if any(row.decode is not None for row in rows) else []
+    for note in (*measured, *notes):
+        print(f"\n{note}")
+
+
+def _brief(row: "Row") -> str:
+    """A row as a line of a log."""
+    if row.decode is None or row.share is None:
+        return f"{row.name}, {row.engine}: {row.error}"
+    return (
+        f"{row.name}, {row.engine}, batch {row.batch}, {row.prompt}+{row.new} tokens: {row.decode:.1f} tokens/s of "
+        f"decoding, {row.share:.0%} of the memory's rate; first token of the process after {row.first_token:.2f} s"
+    )

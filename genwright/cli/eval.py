@@ -1,0 +1,75 @@
+"""`genwright eval`: how well a model predicts a text, or does on published tasks."""
+
+import json
+import time
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from genwright.cli.app import new_app
+from genwright.cli.options import ModelOptions, expand
+from genwright.cli.progress import bar
+from genwright.errors import UserError
+
+app = new_app()
+
+
+@app.command(name="eval")
+@expand
+def evaluate(
+    options: ModelOptions,
+    model: Annotated[str, typer.Argument(help="A checkpoint's path, or a name from `genwright pull`.")],
+    text: Annotated[Path | None, typer.Option(help="A text file, for perplexity and bits per byte.")] = None,
+    window: Annotated[int | None, typer.Option(help="Tokens that the model sees at a time.")] = None,
+    stride: Annotated[int | None, typer.Option(help="Tokens by which the window moves; half of it by default.")] = None,
+    tasks: Annotated[str | None, typer.Option(help="Tasks of lm-evaluation-harness, with commas between.")] = None,
+    task_folder: Annotated[Path | None, typer.Option(help="A folder with tasks of one's own, as YAML.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Documents of each task at the most.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Measure how well a text model predicts a file, or does on tasks of lm-evaluation-harness."""
+    if (text is None) == (tasks is None):
+        raise UserError("give --text FILE, or --tasks NAMES: one of them.")
+    if text is not None:
+        _text(options, model, text, window, stride, as_json)
+        return
+    if find_spec("lm_eval") is None:
+        raise UserError("--tasks needs the package lm-eval: pip install 'genwright[eval]'.")
+    assert tasks is not None
+    from genwright.bench.harness import run_tasks
+
+    llm = options.load(model)
+    names = [name.strip() for name in tasks.split(",") if name.strip()]
+    with bar("Evaluating") as progress:
+        found = run_tasks(llm, names, task_folder, limit, progress)
+    if as_json:
+        print(json.dumps({"model": model, "tasks": found}, default=str))
+        return
+    for task, figures in found.items():
+        for name, value in figures.items():
+            if isinstance(value, float) and "stderr" not in name:
+                error = figures.get(name.replace(",", "_stderr,"))
+                spread = f" +- {error:.4f}" if isinstance(error, float) else ""
+                print(f"{task:<24} {name.partition(',')[0]:<16} {value:.4f}{spread}")
+
+
+def _text(options: ModelOptions, model: str, text: Path, window: int | None, stride: int | None, as_json: bool) -> None:
+    from genwright.bench.evaluate import evaluate, read_text
+
+    words = read_text(text)
+    llm = options.load(model)
+    started = time.perf_counter()
+    with bar("Evaluating") as progress:
+        found = evaluate(llm, words, window, stride, progress)
+    seconds = time.perf_counter() - started
+    if as_json:
+        figures = {"loss": found.loss, "perplexity": found.perplexity, "bits_per_byte": found.bits_per_byte}
+        size = {"tokens": found.tokens, "bytes": found.bytes, "seconds": seconds}
+        print(json.dumps({"model": model, "text": str(text), **figures, **size}))
+        return
+    print(
+        f"perplexity {found.perplexity:.4f}, {found.bits_per_byte:.4f} bits per byte, loss {found.loss:.5f} over "
+        f"{found.tokens} tokens ({found.bytes} bytes) in {seconds:.1f} s"
+    )

@@ -1,0 +1,47 @@
+"""The registry: what can be measured, and what may be changed about it."""
+
+import pytest
+
+from genwright.bench.experiments import DEFAULTS, EXPERIMENTS, Point, adapt, choose
+from genwright.errors import UserError
+from genwright.quant.formats import parse_format
+from genwright.text.checkpoints import open_checkpoint, parse_dtype
+
+
+def test_pytorchs_three_experiments_have_its_targets():
+    targets = {
+        name: list(each.target.figures().values()) for name, each in EXPERIMENTS.items() if each.target is not None
+    }
+    assert targets == {
+        "llama2_7b_bf16": [94, 1253, 162],
+        "llama2_7b_int8": [144, 957, 172],
+        "mixtral_8x7b_int8": [175, 1130, 162],
+    }
+    assert all(EXPERIMENTS[name].points == (Point(1, 6, 200),) and EXPERIMENTS[name].samples == 5 for name in targets)
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_experiment_can_be_set_up(name):
+    each = EXPERIMENTS[name]
+    if each.model.startswith("random:"):
+        assert each.context <= open_checkpoint(each.model).config.max_context
+    assert each.device in DEFAULTS
+    if "quant" in each.options:
+        parse_format(each.options["quant"])
+    if "dtype" in each.options:
+        parse_dtype(each.options["dtype"])
+
+
+def test_names_models_and_mistakes():
+    assert [each.name for each in choose((), "cpu")] == ["smollm2", "tinyllama_1b"]
+    found = choose(["random:stories15m", "/no/such/model"], "cuda")
+    assert [(each.model, each.device) for each in found] == [("random:stories15m", "cuda"), ("/no/such/model", "cuda")]
+    with pytest.raises(UserError, match="did you mean 'llama2_7b_int8'"):
+        choose(["llama2_7b_int9"], "cpu")
+
+
+def test_batches_and_lengths_multiply():
+    found = adapt(EXPERIMENTS["tinyllama_1b"], {"device": "cuda", "kv": "int8"}, [1, 4], [6, 100], 20, 2)
+    assert [(p.batch, p.prompt, p.new) for p in found.points] == [(1, 6, 20), (4, 6, 20), (1, 100, 20), (4, 100, 20)]
+    assert (found.device, found.options, found.samples) == ("cuda", {"kv": "int8"}, 2)
+    assert adapt(found, {}) == found
