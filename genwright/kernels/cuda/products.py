@@ -49,9 +49,7 @@ def operand(weight: Weight) -> Operand | None:
         group = weight.group if weight.group < weight.shape[-1] else 0
         found = Operand(INT8, weight.values, weight.shape[-1], CHUNK, weight.scales, None, group)
     elif isinstance(weight, Int4):
-        found = Operand(
-            INT4, weight.words, weight.inputs, 2 * CHUNK, weight.scales, weight.minimums, weight.group
-        )
+        found = Operand(INT4, weight.words, weight.inputs, 2 * CHUNK, weight.scales, weight.minimums, weight.group)
     elif isinstance(weight, Fp8Blocks):
         group = weight.width if weight.width < weight.shape[-1] or weight.height > 1 else 0
         found = Operand(FP8, weight.values, weight.shape[-1], CHUNK, weight.scales, None, group, weight.height)

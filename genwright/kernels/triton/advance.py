@@ -9,7 +9,9 @@ PAGE = 64  # tokens, as in engine/kv.py
 
 
 @triton.jit
-def _advance(sampled, tokens, positions, slots, lengths, page_table, stride, count, PAGE: tl.constexpr, BLOCK: tl.constexpr):
+def _advance(
+    sampled, tokens, positions, slots, lengths, page_table, stride, count, PAGE: tl.constexpr, BLOCK: tl.constexpr
+):
     b = tl.arange(0, BLOCK)
     there = b < count
     length = tl.load(lengths + b, there, 0)

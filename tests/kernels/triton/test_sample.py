@@ -103,7 +103,13 @@ def test_rows_without_numbers_or_without_a_choice(device):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(
-    "options", [{"temperature": 1.0}, {"temperature": 1.5, "top_k": 9}, {"temperature": 1.0, "min_p": 0.1}, {"temperature": 1.0, "top_p": 0.7}]
+    "options",
+    [
+        {"temperature": 1.0},
+        {"temperature": 1.5, "top_k": 9},
+        {"temperature": 1.0, "min_p": 0.1},
+        {"temperature": 1.0, "top_p": 0.7},
+    ],
 )
 def test_draws_follow_the_distribution(options):
     logits = torch.randn(1, 37, device="cuda") * 2
