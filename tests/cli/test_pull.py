@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from genwright.errors import UserError
+from genwright.kernels.cache import cache_folder
 from genwright.text import pull as home
 from genwright.text.pull import Wheel, pull, resolve
 
@@ -147,12 +148,12 @@ def test_a_home_that_cannot_be_written_is_one_sentence(pip, tmp_path, monkeypatc
 
 def test_where_models_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GENWRIGHT_HOME", "~/models")
-    assert home.cache_folder() == Path.home() / "models"
+    assert cache_folder() == Path.home() / "models"
     monkeypatch.delenv("GENWRIGHT_HOME")
     monkeypatch.setenv("XDG_CACHE_HOME", "/cache")
-    assert home.cache_folder() == Path("/cache/genwright")
+    assert cache_folder() == Path("/cache/genwright")
     monkeypatch.delenv("XDG_CACHE_HOME")
-    assert home.cache_folder() == Path.home() / ".cache" / "genwright"
+    assert cache_folder() == Path.home() / ".cache" / "genwright"
 
 
 def command(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

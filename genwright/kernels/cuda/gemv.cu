@@ -118,18 +118,9 @@ gemv(const void* x, const void* norm, float eps, const Chunk* weight, const void
             const Chunk* chunks = weight + (long)row * ROW_CHUNKS + thread;
 #pragma unroll
             for (int i = 0; i < CHUNKS; i++) {
-                if (!has(i)) {  // finite, for an x that is 0
-                    g.chunk[r][i] = Chunk{};
+                load_chunk(g.chunk[r][i], chunks + i * THREADS, there && has(i));
 #if GROUP
-                    g.scale[r][i] = 0.0f;
-#if MINIMUMS
-                    g.minimum[r][i] = 0.0f;
-#endif
-#endif
-                    continue;
-                }
-                load_chunk(g.chunk[r][i], chunks + i * THREADS, there);
-#if GROUP
+                if (!has(i)) continue;
                 const int place = row / SCALE_ROWS * SCALES + (thread + i * THREADS) * WIDTH / GROUP;
                 g.scale[r][i] = load_as_float<SCALE_TYPE>(scales, place);
 #if MINIMUMS
@@ -151,8 +142,8 @@ gemv(const void* x, const void* norm, float eps, const Chunk* weight, const void
 
     const u32 magic = 0x4B000000u + (gridDim.z - 1);
     int number = blockIdx.x, turn = 0;
-    Group now;
-    fetch(now, number, 0, true);  // there are no more blocks than groups
+    Group even{}, odd{};  // zeros stay where a thread has no columns
+    fetch(even, number, 0, true);  // there are no more blocks than groups
 #if PDL
     asm volatile("griddepcontrol.launch_dependents;");
     asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -199,11 +190,10 @@ gemv(const void* x, const void* norm, float eps, const Chunk* weight, const void
         factor = rsqrtf(square / COLUMNS + eps);
     }
 
-    for (; number < GROUPS; number += gridDim.x, turn++) {
+    auto sum_up = [&](Group& now, Group& next) {
         const bool finishing = warp == turn % WARPS;
         float own = 0.0f;
         if (residual && finishing && lane < ROWS) own = load_as_float<X_TYPE>(residual, row_of(number, lane));
-        Group next;
         const bool more = number + (int)gridDim.x < GROUPS;
         fetch(next, more ? number + gridDim.x : number, turn + 1, more);
         float sum[ROWS];
@@ -254,6 +244,11 @@ gemv(const void* x, const void* norm, float eps, const Chunk* weight, const void
             const int at = number * STEP + lane;
             if (lane < STEP && at < OUTPUTS) store_float<Y_TYPE>(y, at, value + own);
         }
-        now = next;
+        number += gridDim.x;
+        turn++;
+        return number < GROUPS;
+    };
+    // The two buffers change places by name: a copy would wait for bytes that are on their way.
+    while (sum_up(even, odd) && sum_up(odd, even)) {
     }
 }

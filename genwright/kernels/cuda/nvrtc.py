@@ -44,7 +44,7 @@ class Kernel:
 
     def __call__(
         self,
-        grid: int,
+        grid: int | tuple[int, int, int],
         threads: int,
         arguments: Sequence[torch.Tensor | int | float | None],
         shared: int = 0,
@@ -58,7 +58,8 @@ class Kernel:
         pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
         attribute = _Attribute(_PROGRAMMATIC_SERIALIZATION, b"", 1)
         stream = torch.cuda.current_stream().cuda_stream
-        launch = _Launch((grid, 1, 1), (threads, 1, 1), shared, stream, ctypes.pointer(attribute), int(dependent))
+        grid = grid if isinstance(grid, tuple) else (grid, 1, 1)
+        launch = _Launch(grid, (threads, 1, 1), shared, stream, ctypes.pointer(attribute), int(dependent))
         _check(self._driver.cuLaunchKernelEx(ctypes.byref(launch), self._function, pointers, None), "a launch")
 
 

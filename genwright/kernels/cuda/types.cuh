@@ -11,6 +11,7 @@ typedef unsigned int u32;
 typedef unsigned short u16;
 typedef unsigned char u8;
 
+#ifdef FORMAT
 #if FORMAT == F32
 #define WIDTH 4
 #elif FORMAT == F16 || FORMAT == BF16
@@ -19,6 +20,7 @@ typedef unsigned char u8;
 #define WIDTH 16
 #else
 #define WIDTH 32
+#endif
 #endif
 
 #define WARPS (THREADS / 32)
@@ -53,6 +55,13 @@ template <int TYPE> __device__ __forceinline__ void store_float(void* at, long i
     else
         asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
     ((u16*)at)[index] = bits;
+}
+
+template <int TYPE> __device__ __forceinline__ float rounded(float value) {
+    if (TYPE == F32) return value;
+    u16 bits;
+    store_float<TYPE>(&bits, 0, value);
+    return load_as_float<TYPE>(&bits, 0);
 }
 
 // A scale of fp16 or another type as a pair of equal fp16 values.

@@ -13,15 +13,16 @@ from genwright.kernels.cpu.amx import has_bf16
 from genwright.kernels.device import pick_device
 from genwright.quant.formats import Format, parse_format
 from genwright.text.checkpoints import Checkpoint, open_checkpoint, parse_dtype
+from genwright.text.engine.backends import new_loop, new_runner, pick_backend
 from genwright.text.engine.engine import Engine
 from genwright.text.engine.kv import PAGE, parse_cache
+from genwright.text.engine.lookup import PROMPT_LOOKUP, PromptLookup
 from genwright.text.engine.memory import cache_pages, free_memory
 from genwright.text.engine.mtp import MTP, MtpDraft
 from genwright.text.engine.request import Piece, Request, Result, SamplingParams
 from genwright.text.engine.runner import ResidentRunner
-from genwright.text.engine.speculative import PROMPT_LOOKUP, ROW_COST, Draft, DraftModel, PromptLookup, Speculation
+from genwright.text.engine.speculative import Draft, DraftModel, Speculation, row_cost
 from genwright.text.engine.step import Chunk
-from genwright.text.engine.backends import new_loop, new_runner, pick_backend
 from genwright.text.models import architecture, has_draft, load_draft, load_model, loaded_bytes
 from genwright.text.pull import resolve
 
@@ -97,7 +98,7 @@ class LLM:
             if drafting is not None:
                 context = min(self.max_context, drafting.config.max_context)
                 guesser = DraftModel(load(both[1], context), self.model, self._max_tokens, context)
-            speculation = Speculation(guesser, speculate_k, ROW_COST.get(where.type, ROW_COST["cuda"]))
+            speculation = Speculation(guesser, speculate_k, row_cost(where))
         loop = new_loop(runner) if speculation is None else None
         self.engine = Engine(runner, max_batch, self._max_tokens, self.max_context, speculation, loop)
 

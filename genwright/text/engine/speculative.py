@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 
+from genwright.kernels.cpu.products import kernel
 from genwright.text.engine.kv import PagePool, SequencePages
 from genwright.text.engine.request import Request
 from genwright.text.engine.runner import ResidentRunner
@@ -20,10 +21,10 @@ from genwright.text.engine.sampler import Filters, Purpose, adjust, chance, choo
 from genwright.text.engine.step import Chunk
 from genwright.text.models import Model
 
-PROMPT_LOOKUP = "prompt-lookup"
 # What each further row of a step costs, in steps of one row, where reading the weights is most of a step. Fixed, not
 # timed on the way: what is guessed should not depend on the clock.
-ROW_COST = {"cpu": 0.2, "cuda": 0.02}
+ROW_COST = 0.02
+ROW_COST_OF_TORCH = 0.2  # on a CPU, without our kernel
 
 
 @dataclass(frozen=True)
@@ -49,36 +50,6 @@ class Draft(Protocol):
     def observe(self, requests: Sequence[Request], chunks: Sequence[Chunk]) -> None:
         """A step of the model is done: these requests' chunks are computed, and their next tokens are known."""
         return
-
-
-class PromptLookup(Draft):
-    """Guesses that the last few tokens go on as they did when they last occurred (Saxena, 2023)."""
-
-    cost = 0.0
-    SIZES = (4, 2)  # tokens that must match, the longest first
-
-    def __init__(self) -> None:
-        # By request: how many tokens were indexed, and where each n-gram of theirs was last followed by something.
-        self._indexed: WeakKeyDictionary[Request, tuple[int, dict[tuple[int, ...], int]]] = WeakKeyDictionary()
-
-    def guess(self, wanted: Sequence[tuple[Request, int]]) -> list[Guess]:
-        return [Guess(self._look_up(request, count)) for request, count in wanted]
-
-    def _look_up(self, request: Request, count: int) -> list[int]:
-        tokens = request.tokens
-        known, follows = self._indexed.get(request, (1, {}))
-        for end in range(known, len(tokens)):
-            for size in self.SIZES:
-                if end >= size:
-                    follows[tuple(tokens[end - size : end])] = end
-        self._indexed[request] = (len(tokens), follows)
-        found = [follows[key] for size in self.SIZES if (key := tuple(tokens[-size:])) in follows]
-        if not found:
-            return []
-        guess = tokens[found[0] : found[0] + count]
-        while len(guess) < count:  # the match runs into the end: the text repeats itself
-            guess.append(guess[len(guess) + found[0] - len(tokens)])
-        return guess
 
 
 class DraftModel(Draft):
@@ -192,11 +163,13 @@ class Pace:
     """How far ahead to guess for one request, learnt from how its guesses fared."""
 
     MEMORY = 0.9  # of what was learnt, kept at each guess
-    PAUSES = (16, 256)  # steps between two tries while guessing does not pay: at first, and at most
+    PAUSE = 16  # steps at the most from one try to the next while guessing does not pay: fewer where a try costs little
+    SHARE = 0.01  # of the time, for such tries
+    PATIENCE = 16  # times as long a pause at the most, while all tries fail
 
     def __init__(self) -> None:
-        self.stood, self.fell = 1.6, 0.4  # tokens; these are what is believed beforehand
-        self.idle, self.pause = 0, self.PAUSES[0]
+        self.stood, self.fell = 0.8, 0.2  # tokens; these are what is believed beforehand
+        self.idle, self.failed = 0, 0
 
     def length(self, most: int, cost: float) -> int:
         """The k with the most tokens per unit of work, (1 - a^(k+1)) / (1 - a) / (1 + k c) (Leviathan et al.)."""
@@ -204,16 +177,18 @@ class Pace:
         best = max(range(most + 1), key=lambda k: sum(a**i for i in range(k + 1)) / (1 + k * cost))
         if not best:
             self.idle += 1
-        return 1 if self.idle > self.pause else best
+        pause = min(cost / self.SHARE, self.PAUSE) * min(2**self.failed, self.PATIENCE)
+        return 1 if self.idle > pause else best
 
     def learn(self, guessed: int, stood: int) -> None:
         self.stood = self.stood * self.MEMORY + stood
         self.fell = self.fell * self.MEMORY + (stood < guessed)
-        if stood:
-            self.pause = self.PAUSES[0]
-        elif self.idle:
-            self.pause = min(2 * self.pause, self.PAUSES[1])
+        self.failed = 0 if stood else self.failed + bool(self.idle)
         self.idle = 0
+
+
+def row_cost(device: torch.device) -> float:
+    return ROW_COST_OF_TORCH if device.type == "cpu" and kernel() is None else ROW_COST
 
 
 class Speculation:

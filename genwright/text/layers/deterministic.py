@@ -1,6 +1,6 @@
 """Deterministic mode: bitwise the same logits alone, in any batch and under any chunking.
 
-A library's product sums in an order that depends on the number of rows, so every product here has the same number. A
+A library's product sums in an order that depends on the number of rows, so every one here has the same number. A
 vector loop computes the elements that fill no whole vector by other code, and the splits between threads decide which
 ones those are, so functions of elements run here on pieces too small to split and a multiple of any vector's width.
 """
@@ -10,6 +10,7 @@ from collections.abc import Callable
 import torch
 from torch.nn.functional import gelu, linear, pad, silu
 
+from genwright.kernels.cpu.products import product, takes
 from genwright.quant.packed import Packed, Weight
 from genwright.text.config import ModelConfig
 from genwright.text.engine.kv import PAGE, LayerCache
@@ -29,6 +30,8 @@ class Deterministic(Reference):
 
     def product(self, x: torch.Tensor, weight: Weight, bias: torch.Tensor | None = None) -> torch.Tensor:
         matrix = weight.dequantize(x.dtype) if isinstance(weight, Packed) else weight
+        if takes(x, matrix, bias):  # each row by itself, however many there are
+            return product(x, matrix, bias)
         return _by_tiles(lambda tile: linear(tile, matrix, bias), x)
 
     def silu(self, x: torch.Tensor) -> torch.Tensor:

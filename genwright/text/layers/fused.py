@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch.nn.functional import linear
 
+from genwright.kernels.cuda.attend import Scratch, rope_attend, serves
 from genwright.kernels.cuda.products import CHUNK, MOST_TOKENS, operand, product
 from genwright.kernels.cuda.tuned import tiling
 from genwright.kernels.triton.attention import prefill_attention
@@ -32,6 +33,7 @@ class Fused(Reference):
 
     def __init__(self) -> None:
         self._scratch: dict[tuple[int, int], DecodeScratch] = {}
+        self._shared: dict[tuple[int, int], Scratch] = {}
 
     def product(self, x: torch.Tensor, weight: Weight, bias: torch.Tensor | None = None) -> torch.Tensor:
         y = self._few(x, weight, bias=bias)
@@ -51,6 +53,41 @@ class Fused(Reference):
     def add_linear(self, residual: torch.Tensor, x: torch.Tensor, weights: Weights, name: str) -> torch.Tensor:
         y = self._few(x, weights[name], bias=weights.get(f"{name}.bias"), residual=residual)
         return super().add_linear(residual, x, weights, name) if y is None else y
+
+    def rope_attend(
+        self,
+        qkv: torch.Tensor,
+        weights: Weights,
+        cfg: ModelConfig,
+        cache: LayerCache,
+        step: Step,
+        scale: float,
+        window: int | None,
+    ) -> torch.Tensor:
+        """One new token per sequence takes a kernel of its own."""
+        k, v = cache.rows["k"], cache.rows["v"]
+        if step.queries != 1 or not serves(k, cfg.heads):
+            return super().rope_attend(qkv, weights, cfg, cache, step, scale, window)
+        share = cfg.heads // cfg.kv_heads
+        if (share, cfg.head_dim) not in self._shared:
+            self._shared[share, cfg.head_dim] = Scratch.allocate(share, cfg.head_dim, qkv.device)
+        norms = (weights["q_norm"], weights["k_norm"]) if "q_norm" in weights else None
+        return rope_attend(
+            qkv,
+            step.tables,
+            step.positions,
+            step.slots,
+            step.lengths,
+            step.page_table,
+            k,
+            v,
+            norms,
+            cfg.norm_eps,
+            cfg.heads,
+            scale,
+            window,
+            self._shared[share, cfg.head_dim],
+        )
 
     def qkv_rope_write(
         self, qkv: torch.Tensor, weights: Weights, cfg: ModelConfig, cache: LayerCache, step: Step
@@ -132,6 +169,9 @@ class FusedDeterministic(Fused, Deterministic):
 
     def product(self, x: torch.Tensor, weight: Weight, bias: torch.Tensor | None = None) -> torch.Tensor:
         return packed_matmul(x, weight, bias, deterministic=True)
+
+    def rope_attend(self, *args: Any) -> torch.Tensor:
+        return Reference.rope_attend(self, *args)
 
     def attend(self, q: torch.Tensor, cache: LayerCache, step: Step, scale: float, window: int | None) -> torch.Tensor:
         return self._attend_chunks(q, cache, step, scale, window)

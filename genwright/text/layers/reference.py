@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch.nn.functional import gelu, layer_norm, linear, relu, silu
+from torch.nn.functional import gelu, layer_norm, relu, silu
 
+from genwright.kernels.cpu.products import few_tokens_linear
 from genwright.quant.packed import Packed, Weight
 from genwright.text.config import ModelConfig
 from genwright.text.engine.kv import LayerCache
@@ -17,8 +18,6 @@ from genwright.text.layers.norm import rms_norm
 from genwright.text.layers.rope import rotate
 
 Weights = Mapping[str, Any]  # tensors; of matrices also packed weights
-# Where MKL took half as long for W x^T as for x W^T (Ice Lake, 2 cores); with fewer or more rows it takes longer.
-FEW_ROWS = range(8, 49)
 LATENT_EPS = 1e-6  # of the norms inside latent attention, whatever the others have
 
 
@@ -29,10 +28,7 @@ class Reference:
         """x weight^T + bias: x [tokens, inputs], weight [outputs, inputs]."""
         if isinstance(weight, Packed):
             return weight.linear(x, bias)
-        if x.device.type == "cpu" and x.dtype == torch.float32 and len(x) in FEW_ROWS:
-            y = torch.mm(weight, x.t()).t()
-            return y.contiguous() if bias is None else y + bias
-        return linear(x, weight, bias)
+        return few_tokens_linear(x, weight, bias)
 
     def linear(self, x: torch.Tensor, weights: Weights, name: str) -> torch.Tensor:
         return self.product(x, weights[name], weights.get(f"{name}.bias"))
@@ -65,6 +61,19 @@ class Reference:
         for name, rows in (("k", k), ("v", v)):
             cache.write(name, step.slots, rows)
         return q
+
+    def rope_attend(
+        self,
+        qkv: torch.Tensor,
+        weights: Weights,
+        cfg: ModelConfig,
+        cache: LayerCache,
+        step: Step,
+        scale: float,
+        window: int | None,
+    ) -> torch.Tensor:
+        """`qkv_rope_write` and `attend`, one after the other."""
+        return self.attend(self.qkv_rope_write(qkv, weights, cfg, cache, step), cache, step, scale, window)
 
     def attend(self, q: torch.Tensor, cache: LayerCache, step: Step, scale: float, window: int | None) -> torch.Tensor:
         """Causal attention within each sequence: [tokens, heads, head_dim] to [tokens, heads * head_dim]."""

@@ -20,8 +20,7 @@ def block(
 ) -> torch.Tensor:
     """One layer: x [tokens, dim]."""
     qkv = ops.norm_linear(x, weights, "attention_norm", "qkv", cfg.norm_eps)
-    q = ops.qkv_rope_write(qkv, weights, cfg, cache, step)
-    mixed = ops.attend(q, cache, step, cfg.head_dim**-0.5, cfg.windows[cache.layer])
+    mixed = ops.rope_attend(qkv, weights, cfg, cache, step, cfg.head_dim**-0.5, cfg.windows[cache.layer])
     x = ops.add_linear(x, mixed, weights, "out")
     if cfg.has_experts(cache.layer):
         return x + ops.all_reduce(ops.moe(x, weights, "mlp_norm", cfg))

@@ -27,8 +27,7 @@ def block(
     assert cfg.opt is not None
     pre, eps = cfg.opt.pre_norm, cfg.norm_eps
     qkv = ops.linear(ops.layer_norm(x, weights, "attention_norm", eps) if pre else x, weights, "qkv")
-    q = ops.qkv_rope_write(qkv, weights, cfg, cache, step)
-    mixed = ops.attend(q, cache, step, cfg.head_dim**-0.5, None)
+    mixed = ops.rope_attend(qkv, weights, cfg, cache, step, cfg.head_dim**-0.5, None)
     x = ops.add_linear(x, mixed, weights, "out")
     x = x if pre else ops.layer_norm(x, weights, "attention_norm", eps)
     mlp = ops.mlp(ops.layer_norm(x, weights, "mlp_norm", eps) if pre else x, weights, cfg.opt.activation)

@@ -14,10 +14,11 @@ from genwright import LLM, SamplingParams
 from genwright.errors import UserError
 from genwright.text.engine.engine import Engine
 from genwright.text.engine.kv import SequencePages
+from genwright.text.engine.lookup import PromptLookup
 from genwright.text.engine.request import Acceptance, Request
 from genwright.text.engine.runner import ResidentRunner
 from genwright.text.engine.sampler import Filters, Purpose, choose, distribution
-from genwright.text.engine.speculative import DraftModel, Guess, Pace, PromptLookup, Speculation, verify
+from genwright.text.engine.speculative import DraftModel, Guess, Pace, Speculation, verify
 from genwright.text.layers.reference import Reference
 
 GREEDY = SamplingParams(max_new_tokens=40, ignore_eos=True)
@@ -419,7 +420,7 @@ def test_no_guess_where_rows_cost_as_much_as_steps():
     assert Pace().length(5, cost=0.0) == 5
 
 
-def test_lookup_takes_the_longest_and_latest_match_and_follows_loops():
+def test_lookup_takes_the_longest_and_commonest_match_and_follows_loops():
     lookup = PromptLookup()
 
     def guess(tokens: list[int], count: int) -> list[int]:
@@ -428,6 +429,7 @@ def test_lookup_takes_the_longest_and_latest_match_and_follows_loops():
     assert guess([1, 2, 3, 4, 5, 6, 1, 2, 3], 3) == [4, 5, 6]
     assert guess([0, 1, 2, 3, 9, 7, 2, 3, 8, 0, 1, 2, 3], 2) == [9, 7], "four matching tokens before two"
     assert guess([2, 3, 4, 2, 3, 5, 2, 3], 2) == [5, 2], "the latest of equals"
+    assert guess([5, 1, 5, 1, 5, 2, 5], 1) == [1], "what came more often before what came later"
     assert guess([7, 8, 7, 8], 5) == [7, 8, 7, 8, 7], "a loop goes on"
     assert guess([1, 2, 3, 4], 5) == []
     assert guess([1], 5) == []

@@ -1,0 +1,83 @@
+"""Attention of one new token per sequence, with its RoPE and the write to the cache, in one launch."""
+
+import math
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+
+from genwright.kernels.cuda.nvrtc import Kernel, compile_kernel
+from genwright.kernels.cuda.products import PLAIN
+
+PAGE = 64  # tokens, as in engine/kv.py
+THREADS = 256
+MOST_BLOCKS = 1024  # that share sequences; more sequences and heads than that have one block each
+MOST_SHARE = 8  # heads to a key-value head: their queries are held in registers
+
+
+@dataclass(frozen=True)
+class Scratch:
+    """Where blocks that share a sequence leave their parts; launches that run one after the other use one."""
+
+    parts: torch.Tensor
+    arrivals: torch.Tensor  # zero between launches
+
+    @staticmethod
+    def allocate(share: int, head_dim: int, device: torch.device) -> "Scratch":
+        parts = torch.empty(MOST_BLOCKS * share * (head_dim + 2), dtype=torch.float32, device=device)
+        return Scratch(parts, torch.zeros(MOST_BLOCKS, dtype=torch.int32, device=device))
+
+
+def serves(cache: torch.Tensor, heads: int) -> bool:
+    """Whether the kernel reads such a cache [pages, PAGE, kv_heads, head_dim]."""
+    lanes = cache.shape[3] * cache.itemsize // 16
+    whole = cache.shape[3] * cache.itemsize % 16 == 0 and lanes in (4, 8, 16, 32)
+    return cache.dtype in PLAIN and whole and heads // cache.shape[2] <= MOST_SHARE
+
+
+def rope_attend(
+    qkv: torch.Tensor,
+    tables: tuple[torch.Tensor, torch.Tensor] | None,
+    positions: torch.Tensor,
+    slots: torch.Tensor,
+    lengths: torch.Tensor,
+    page_table: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    norms: tuple[torch.Tensor, torch.Tensor] | None,
+    eps: float,
+    heads: int,
+    scale: float,
+    window: int | None,
+    scratch: Scratch,
+) -> torch.Tensor:
+    """qkv [sequences, (heads + 2 kv_heads) * head_dim] to [sequences, heads * head_dim]; zeros where a length is 0.
+
+    positions, slots and lengths int64 [sequences]: a length counts the new token, a slot below 0 is not written to.
+    """
+    sequences, kv_heads, head_dim = len(qkv), k_cache.shape[2], k_cache.shape[3]
+    splits = max(1, min(-(-page_table.shape[1] // 4), MOST_BLOCKS // (sequences * kv_heads)))
+    kernel = _kernel(
+        qkv.device.index,
+        X_TYPE=PLAIN[qkv.dtype],
+        HEADS=heads,
+        KV_HEADS=kv_heads,
+        HEAD_DIM=head_dim,
+        SPLITS=splits,
+        THREADS=THREADS,
+        NORM=norms is not None,
+        ROPE=tables is not None,
+        PDL=True,
+    )
+    out = qkv.new_empty(sequences, heads * head_dim)
+    arguments = (
+        qkv, *(tables or (None, None)), positions, slots, lengths, page_table, page_table.stride(0), k_cache, v_cache,
+        *(norms or (None, None)), eps, scale * math.log2(math.e), window or 0, scratch.parts, scratch.arrivals, out,
+    )  # fmt: skip
+    kernel((kv_heads, splits, sequences), THREADS, arguments, dependent=True)
+    return out
+
+
+@cache
+def _kernel(device: int, **defines: int) -> Kernel:
+    return compile_kernel("attend", defines)
