@@ -21,7 +21,7 @@ def quantize(
     form: Annotated[
         str, typer.Option("--format", help="int8, int4, int4:g64, int4:g64:asym, fp8 or fp8:channel.")
     ] = "int4",
-    method: Annotated[str, typer.Option(help="rtn: round to nearest; gptq: by a calibration text, to int4.")] = "rtn",
+    method: Annotated[str, typer.Option(help="rtn: round to nearest; gptq: by a calibration text.")] = "rtn",
     calibration: Annotated[Path | None, typer.Option(help="With gptq: a file of text like the model's own.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     arch: Annotated[str | None, typer.Option(help="The named shape of a checkpoint that has no configuration.")] = None,
@@ -42,7 +42,7 @@ def quantize(
     checkpoint = open_checkpoint(resolve(source), arch)
     layers = None
     if calibration is not None:
-        windows = calibration_windows(checkpoint, parsed, _read(calibration))
+        windows = calibration_windows(checkpoint, _read(calibration))
         layers = calibrated(checkpoint, parsed, windows, where)
     with bar("Quantizing") as progress:
         write(checkpoint, target, parsed, where, progress, layers)

@@ -4,31 +4,33 @@ The model is handed over as hidden states and blocks; only one block's weights a
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from genwright.quant import fp8, int8
 from genwright.quant.formats import Format
-from genwright.quant.int4 import ZERO, Int4, fit, nearest, pack
-from genwright.quant.packed import in_groups
+from genwright.quant.int4 import ZERO, Int4, nearest, pack
+from genwright.quant.packed import Packed, spread
 
 DAMPING = 0.01  # of the Hessian's mean diagonal, added to it
 BLOCK = 128  # columns whose errors are spread over the rest at once
-Observe = Callable[[str, Tensor], None]  # a matrix's name, and what it is multiplied with [tokens, inputs]
+Observe = Callable[[str, Tensor], None]  # what is observed, and the inputs [tokens, inputs] that it gets
 
 
 class Block(Protocol):
-    """One layer: its matrices [outputs, inputs] that are to be packed, and how it runs with some of them packed."""
+    """One layer: its matrices [outputs, inputs] that are to be packed, and how it runs with all of them packed."""
 
-    matrices: dict[str, Tensor]
+    matrices: dict[str, dict[str, Tensor]]  # by what is observed, and by name: several may have the same inputs
 
-    def run(self, x: Tensor, packed: Mapping[str, Int4], observe: Observe | None = None) -> Tensor:
+    def run(self, x: Tensor, packed: Mapping[str, Packed], observe: Observe | None = None) -> Tensor:
         """The layer's output of x [tokens, dim]; `observe`, if there is one, is told every matrix's inputs."""
         ...
 
 
-def calibrate(hidden: list[Tensor], blocks: Iterable[Block], form: Format) -> Iterator[dict[str, Int4]]:
+def calibrate(hidden: list[Tensor], blocks: Iterable[Block], form: Format) -> Iterator[dict[str, Packed]]:
     """Each block's matrices, packed with the inputs that they get from the packed blocks before."""
     for block in blocks:
         hessians: dict[str, Tensor] = {}
@@ -39,44 +41,87 @@ def calibrate(hidden: list[Tensor], blocks: Iterable[Block], form: Format) -> It
 
         for x in hidden:
             block.run(x, {}, observe)
-        packed = {name: round_columns(matrix, hessians.get(name), form) for name, matrix in block.matrices.items()}
+        packed: dict[str, Packed] = {}
+        for observed, matrices in block.matrices.items():
+            inverse = Inverse.of(hessians.pop(observed)) if observed in hessians else None
+            packed |= {name: round_columns(matrix, inverse, form) for name, matrix in matrices.items()}
         hidden = [block.run(x, packed) for x in hidden]
         yield packed
 
 
-def round_columns(weight: Tensor, hessian: Tensor | None, form: Format) -> Int4:
-    """Pack [rows, columns] so that tr((w - q) H (w - q)^T) is small; without H, which is X^T X, to nearest.
+@dataclass(frozen=True)
+class Inverse:
+    """The order in which columns are rounded, and the upper Cholesky factor of the inverse Hessian in that order.
 
-    Columns with large inputs go first, while the others can still make up for them; a group's scale is fitted before,
-    so that the order of the columns is no part of the format.
+    Columns with large inputs go first, while the others can still make up for them.
     """
-    assert form.kind == "int4" and form.group is not None
-    columns = weight.shape[1]
-    scales, minimums = fit(in_groups(weight, form.group), form.asymmetric, torch.float16)
-    hessian = torch.eye(columns, device=weight.device) if hessian is None else hessian
-    order = hessian.diagonal().argsort(descending=True, stable=True)
-    upper = _inverse_factor(hessian[order][:, order])
+
+    order: Tensor
+    upper: Tensor
+
+    @classmethod
+    def of(cls, hessian: Tensor) -> "Inverse":
+        """Of X^T X, damped (the paper's step 3)."""
+        order = hessian.diagonal().argsort(descending=True, stable=True)
+        hessian = hessian[order[:, None], order]
+        diagonal = hessian.diagonal()
+        mean = diagonal.mean()
+        diagonal += torch.where(diagonal == 0, mean.clamp(min=1.0), DAMPING * mean)
+        inverse = torch.cholesky_inverse(torch.linalg.cholesky(hessian))
+        return cls(order, torch.linalg.cholesky(inverse, upper=True))
+
+
+def round_columns(weight: Tensor, inverse: Inverse | None, form: Format) -> Packed:
+    """Pack [rows, columns] so that tr((w - q) H (w - q)^T) is small; without H to nearest.
+
+    Scales are those of rounding to nearest, so the order of the columns is no part of the format.
+    """
+    packed = form.quantize(weight)
+    if inverse is None:
+        return packed
+    order, upper = inverse.order, inverse.upper
     w = weight.float()[:, order]
-    group = order // form.group
-    step = scales.float()[:, group]
-    low = step * -ZERO if minimums is None else minimums.float()[:, group]
+    step, low = (each[:, order] for each in _grid(packed))
     q = torch.empty_like(w)
-    for first in range(0, columns, BLOCK):
-        last = min(first + BLOCK, columns)
+    for first in range(0, w.shape[1], BLOCK):
+        last = min(first + BLOCK, w.shape[1])
         lost = torch.empty_like(w[:, first:last])
         for i in range(first, last):
             at = slice(i, i + 1)
-            q[:, at] = nearest(w[:, at], step[:, at], low[:, at])
+            q[:, at] = _code(packed, w[:, at], step[:, at], low[:, at])
             error = (w[:, at] - (q[:, at] * step[:, at] + low[:, at])) / upper[i, i]
             w[:, i:last] -= error * upper[i, i:last]
             lost[:, i - first] = error[:, 0]
         w[:, last:] -= lost @ upper[first:last, last:]
-    return Int4(pack(q[:, order.argsort()]), scales, minimums, columns, form.group)
+    return _with_codes(packed, q[:, order.argsort()])
 
 
-def _inverse_factor(hessian: Tensor) -> Tensor:
-    """The upper Cholesky factor of the inverse of a damped Hessian (the paper's step 3)."""
-    diagonal = hessian.diagonal()
-    mean = diagonal.mean()
-    damped = hessian + torch.diag(torch.where(diagonal == 0, mean.clamp(min=1.0), DAMPING * mean))
-    return torch.linalg.cholesky(torch.cholesky_inverse(torch.linalg.cholesky(damped)), upper=True)
+def _grid(packed: Packed) -> tuple[Tensor, Tensor]:
+    """A weight is its code times a step plus a low: both float32 [rows, columns]."""
+    rows, columns = packed.shape
+    if isinstance(packed, fp8.Fp8Blocks):
+        step = spread(packed.scales, packed.width, columns).repeat_interleave(packed.height, dim=0)[:rows]
+        return step.expand(rows, columns), torch.zeros(()).to(step).expand(rows, columns)
+    assert isinstance(packed, Int4 | int8.Int8)
+    step = spread(packed.scales, packed.group, columns).expand(rows, columns)
+    if isinstance(packed, int8.Int8):
+        return step, torch.zeros(()).to(step).expand(rows, columns)
+    if packed.minimums is None:
+        return step, step * -ZERO
+    return step, spread(packed.minimums, packed.group, columns).expand(rows, columns)
+
+
+def _code(packed: Packed, w: Tensor, step: Tensor, low: Tensor) -> Tensor:
+    if isinstance(packed, Int4):
+        return nearest(w, step, low)
+    scaled = w / torch.where(step == 0, 1, step)
+    if isinstance(packed, int8.Int8):
+        return scaled.round_().clamp_(-int8.LARGEST, int8.LARGEST)
+    return scaled.clamp_(-fp8.LARGEST, fp8.LARGEST).to(fp8.VALUES).float()
+
+
+def _with_codes(packed: Packed, q: Tensor) -> Packed:
+    if isinstance(packed, Int4):
+        return replace(packed, words=pack(q))
+    assert isinstance(packed, int8.Int8 | fp8.Fp8Blocks)
+    return replace(packed, values=q.to(packed.values.dtype))

@@ -2,14 +2,12 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import partial
 
 import torch
 
 from genwright.errors import UserError
 from genwright.quant.formats import Format
 from genwright.quant.gptq import Observe, calibrate
-from genwright.quant.int4 import Int4
 from genwright.quant.packed import Packed, Weight
 from genwright.text.checkpoints import Checkpoint
 from genwright.text.config import ModelConfig
@@ -26,10 +24,8 @@ FEWEST = 2048  # tokens
 DOWN = "experts.down"
 
 
-def calibration_windows(checkpoint: Checkpoint, form: Format, text: str) -> list[list[int]]:
+def calibration_windows(checkpoint: Checkpoint, text: str) -> list[list[int]]:
     """A calibration text in windows of token ids, or one sentence about what GPTQ cannot do with it."""
-    if form.kind != "int4":
-        raise UserError(f"GPTQ rounds to int4, and the format is {form.name}, which is rounded to nearest.")
     tokenizer = checkpoint.tokenizer()
     if tokenizer is None:
         raise UserError(f"{checkpoint.path} has no tokenizer, without which a calibration text says nothing.")
@@ -67,29 +63,29 @@ def calibrated(
     # Windows are equally long, so all have the last one's step but for its tokens, which blocks do not read.
     parts = [load.weights.block(layer) for layer in range(cfg.layers)]
     blocks = (_Layer(cfg, part, load, plan, LayerCache(i, rows, spec), step) for i, part in enumerate(parts))
-    for part, packed in zip(parts, calibrate(hidden, blocks, form), strict=True):
-        yield _by_source(part, packed)
+    yield from calibrate(hidden, blocks, form)
 
 
 class _Layer:
-    """One layer with its weights, the matrices among them by name; those of experts' second product each for itself."""
+    """One layer with its weights; a fused matrix in its parts, as the checkpoint has them."""
 
     def __init__(
         self, cfg: ModelConfig, part: Mapping[str, Sources], load: Loader, plan: Loader, cache: LayerCache, step: Step
     ):
         self.cfg, self.cache, self.step = cfg, cache, step
         self.weights = load.part(part)
-        self.matrices: dict[str, torch.Tensor] = {}
-        for name, sources in part.items():
-            if plan.form(name, sources) is None:
-                continue
-            each = self.weights[name].split(sources[0][1][0]) if name == DOWN else [self.weights[name]]
-            self.matrices |= {_key(name, i): matrix for i, matrix in enumerate(each)}
+        self.part = {name: sources for name, sources in part.items() if plan.form(name, sources) is not None}
+        self.matrices: dict[str, dict[str, torch.Tensor]] = {}
+        for name, sources in self.part.items():
+            rows = self.weights[name].split([shape[0] for _, shape in sources])
+            for i, ((source, _), matrix) in enumerate(zip(sources, rows, strict=True)):
+                self.matrices.setdefault(_key(name, i), {})[source] = matrix
 
-    def run(self, x: torch.Tensor, packed: Mapping[str, Int4], observe: Observe | None = None) -> torch.Tensor:
-        weights = {**self.weights, **packed}
-        if _key(DOWN, 0) in packed:
-            weights[DOWN] = Int4.cat([matrix for name, matrix in packed.items() if name.startswith(DOWN)])
+    def run(self, x: torch.Tensor, packed: Mapping[str, Packed], observe: Observe | None = None) -> torch.Tensor:
+        weights = dict(self.weights)
+        for name, sources in self.part.items() if packed else ():
+            each = [packed[source] for source, _ in sources]
+            weights[name] = type(each[0]).cat(each)
         ops = Reference() if observe is None else _Observing(observe)
         y: torch.Tensor = architecture(self.cfg).block(ops, self.cfg, weights, self.cache, x, self.step)
         return y
@@ -115,22 +111,5 @@ class _Observing(Reference):
 
 
 def _key(name: str, expert: int) -> str:
+    """What is observed for a part of a weight: of experts' second product each one's own inputs."""
     return f"{name}.{expert}" if name == DOWN else name
-
-
-def _rows(first: int, count: int, tensor: torch.Tensor) -> torch.Tensor:
-    return tensor[first : first + count]
-
-
-def _by_source(part: Mapping[str, Sources], packed: Mapping[str, Int4]) -> dict[str, Packed]:
-    """Matrices as the checkpoint has them: a fused one's rows are its parts."""
-    found: dict[str, Packed] = {}
-    for name, sources in part.items():
-        first = 0
-        for i, (source, shape) in enumerate(sources):
-            if name == DOWN and _key(name, i) in packed:
-                found[source] = packed[_key(name, i)]
-            elif name in packed:
-                found[source] = packed[name].map(partial(_rows, first, shape[0]))
-                first += shape[0]
-    return found

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from genwright.errors import UserError
-from genwright.text.engine.llm import LLM, MAX_BATCH, gather
+from genwright.text.engine.llm import LLM, gather
 from genwright.text.engine.request import Request, Result, SamplingParams
 
 _PARAMETERS = {field.name for field in fields(SamplingParams)}
@@ -120,11 +120,11 @@ def run_jobs(
     tick: Callable[[], None],
 ) -> int:
     """Run what is not done yet, writing each result as it comes; returns how many lines were bad."""
-    pending, bad = iter(jobs), 0
+    pending, bad, scheduler = iter(jobs), 0, llm.engine.scheduler
     running: dict[int, tuple[Job, list[Request]]] = {}
     try:
         while True:
-            while len(llm.engine.scheduler.waiting) < MAX_BATCH and (job := next(pending, None)) is not None:
+            while len(scheduler.waiting) < scheduler.max_batch and (job := next(pending, None)) is not None:
                 if isinstance(job, Job) and job.line in results.done:
                     if results.done[job.line] != job.digest:
                         raise UserError(f"{results.path} was made from other prompts: line {job.line} differs.")

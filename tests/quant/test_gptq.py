@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from genwright.quant.formats import Format, parse_format
-from genwright.quant.gptq import DAMPING, calibrate, round_columns
+from genwright.quant.gptq import DAMPING, Inverse, calibrate, round_columns
 from genwright.quant.int4 import Int4, unpack
+from genwright.quant.packed import Packed
 
 
 def inputs(tokens: int, columns: int, seed: int = 0) -> torch.Tensor:
@@ -15,7 +16,7 @@ def inputs(tokens: int, columns: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(tokens, columns, generator=generator) @ (mix + torch.eye(columns) / 3)
 
 
-def loss(packed: Int4, weight: torch.Tensor, x: torch.Tensor) -> float:
+def loss(packed: Packed, weight: torch.Tensor, x: torch.Tensor) -> float:
     return ((packed.dequantize(torch.float64) - weight.double()) @ x.double().T).square().sum().item()
 
 
@@ -40,40 +41,42 @@ def one_by_one(weight: torch.Tensor, hessian: torch.Tensor, packed: Int4) -> tor
 @pytest.mark.parametrize("name", ["int4:g32", "int4:g64:asym"])
 def test_columns_are_rounded_as_the_paper_says(name: str) -> None:
     weight, x = torch.randn(6, 192, generator=torch.Generator().manual_seed(1)), inputs(500, 192)
-    packed = round_columns(weight, x.T @ x, parse_format(name))
+    packed = round_columns(weight, Inverse.of(x.T @ x), parse_format(name))
     expected = one_by_one(weight, x.T @ x, packed)
     assert (unpack(packed.words).double() == expected).double().mean() > 0.99  # ties fall either way
 
 
 @pytest.mark.parametrize("columns", [256, 100, 7])
-@pytest.mark.parametrize("name", ["int4", "int4:g64:asym"])
+@pytest.mark.parametrize("name", ["int4", "int4:g64:asym", "int8", "fp8", "fp8:channel"])
 def test_the_error_of_the_product_falls(name: str, columns: int) -> None:
     weight, x = torch.randn(40, columns, generator=torch.Generator().manual_seed(2)), inputs(1000, columns, 3)
     x[:, columns // 2] = 0  # a channel that is never used
     form = parse_format(name)
-    packed, nearest = round_columns(weight, x.T @ x, form), form.quantize(weight)
+    packed, nearest = round_columns(weight, Inverse.of(x.T @ x), form), form.quantize(weight)
     assert packed.shape == nearest.shape and packed.format == nearest.format
     assert torch.equal(packed.scales, nearest.scales)
     assert loss(packed, weight, x) < loss(nearest, weight, x) * (0.7 if columns > 7 else 1.0)
 
 
-@pytest.mark.parametrize("name", ["int4", "int4:g64:asym"])
-def test_without_inputs_it_is_rounding_to_nearest(name: str) -> None:
+@pytest.mark.parametrize("name", ["int4", "int4:g64:asym", "int8:g32", "fp8"])
+def test_equal_inputs_are_rounding_to_nearest(name: str) -> None:
     weight, form = torch.randn(9, 130), parse_format(name)
-    packed, nearest = round_columns(weight, None, form), form.quantize(weight)
-    assert torch.equal(packed.words, nearest.words)
+    nearest = form.quantize(weight).tensors()
+    for inverse in (None, Inverse.of(torch.eye(130))):
+        packed = round_columns(weight, inverse, form).tensors()
+        assert all(torch.equal(packed[key], nearest[key]) for key in nearest)
 
 
 class Linear:
     """A block of one matrix."""
 
     def __init__(self, weight: torch.Tensor):
-        self.matrices = {"weight": weight}
+        self.matrices = {"inputs": {"weight": weight}}
 
     def run(self, x, packed, observe=None):
         if observe is not None:
-            observe("weight", x)
-        return x @ {**self.matrices, **packed}["weight"].T if not packed else packed["weight"].linear(x)
+            observe("inputs", x)
+        return packed["weight"].linear(x) if packed else x @ self.matrices["inputs"]["weight"].T
 
 
 def test_blocks_see_what_the_packed_ones_before_give() -> None:
@@ -83,6 +86,6 @@ def test_blocks_see_what_the_packed_ones_before_give() -> None:
     found = list(calibrate(hidden, map(Linear, weights), form))
     x = torch.cat(hidden)
     for packed, weight in zip(found, weights, strict=True):
-        again = round_columns(weight, x.T @ x, form)
+        again = round_columns(weight, Inverse.of(x.T @ x), form)
         assert (unpack(packed["weight"].words) == unpack(again.words)).float().mean() > 0.99
         x = packed["weight"].linear(x)

@@ -57,14 +57,12 @@ def test_every_matrix_of_a_layer_is_calibrated(family: str, tmp_path: Path) -> N
 
 def test_windows_come_from_all_over_a_text(smollm2: Path) -> None:
     checkpoint = open_checkpoint(str(smollm2))
-    found = calibration_windows(checkpoint, FORM, "".join(f"number {i}, " for i in range(9000)))
+    found = calibration_windows(checkpoint, "".join(f"number {i}, " for i in range(9000)))
     assert len(found) == WINDOWS and {len(window) for window in found} == {512}
     tokenizer = checkpoint.tokenizer()
     assert tokenizer is not None
     assert "number 1," in tokenizer.decode(found[0]) and "number 88" in tokenizer.decode(found[-1])
     with pytest.raises(UserError, match=rf"has 2 tokens; GPTQ needs {FEWEST} or more\.$"):
-        calibration_windows(checkpoint, FORM, "Too short")
-    with pytest.raises(UserError, match=r"GPTQ rounds to int4, and the format is fp8"):
-        calibration_windows(checkpoint, parse_format("fp8"), "text")
+        calibration_windows(checkpoint, "Too short")
     with pytest.raises(UserError, match=r"has no tokenizer"):
-        calibration_windows(open_checkpoint("random:stories15M,layers=1"), FORM, "text")
+        calibration_windows(open_checkpoint("random:stories15M,layers=1"), "text")

@@ -20,22 +20,26 @@
 #define TURNS (PAGE / AT_ONCE)    // keys of a group in a page
 #define NEVER -1e30f
 
-__device__ __forceinline__ void widen(uint4 vector, float (&values)[PER]) {
-    const u32 words[4] = {vector.x, vector.y, vector.z, vector.w};
+__device__ __forceinline__ void widen(const Chunk& chunk, float (&values)[PER]) {
 #pragma unroll
     for (int i = 0; i < PER; i++) {
-        const u32 word = words[i * BYTES / 4];
+        const u32 word = chunk.w[i * BYTES / 4];
         values[i] = X_TYPE == F32    ? from_bits(word)
                     : X_TYPE == BF16 ? from_bits(i % 2 ? word & 0xFFFF0000u : word << 16)
                                    : half_to_float((u16)(i % 2 ? word >> 16 : word));
     }
 }
 
+struct Keys {  // of one page, and their values
+    Chunk key[TURNS], value[TURNS];
+};
+
 struct Softmax {  // of one group of lanes: for each head the largest score, the sum, and this lane's channels
     float most[SHARE], total[SHARE], mixed[SHARE][PER];
 };
 
-__device__ __forceinline__ void add_key(Softmax& s, const float (&q)[SHARE][PER], uint4 key, uint4 value, bool seen) {
+__device__ __forceinline__ void add_key(Softmax& s, const float (&q)[SHARE][PER], const Chunk& key,
+                                        const Chunk& value, bool seen) {
     float k[PER], v[PER];
     widen(key, k);
     widen(value, v);
@@ -85,6 +89,26 @@ attend(const void* qkv, const float* cos, const float* sin, const long* position
     const int begin = low + split * run, end = min(begin + run, low + pages);
     const bool newest = split == blocks - 1;  // has the new token's page
 
+    // Keys are asked for a page ahead, the first while q is being made, and a page's number a page before that.
+    const int member = thread % LANES, group = thread / LANES;
+    const Chunk *keys = (const Chunk*)k_cache, *values = (const Chunk*)v_cache;
+    const long* table = page_table + (long)b * table_stride;
+    auto sees = [&](int page, int i) {
+        const int position = page * PAGE + group + i * AT_ONCE;
+        return page < end && position >= first && position < length - 1;
+    };
+    auto fetch = [&](Keys& some, int page, long number) {
+#pragma unroll
+        for (int i = 0; i < TURNS; i++) {
+            const long at = ((number * PAGE + group + i * AT_ONCE) * KV_HEADS + head) * LANES + member;
+            load_chunk(some.key[i], keys + at, sees(page, i));
+            load_chunk(some.value[i], values + at, sees(page, i));
+        }
+    };
+    Keys even{}, odd{};  // what is not read stays finite
+    fetch(even, begin, table[begin]);
+    long number = table[min(begin + 1, end - 1)];
+
     // A warp per head: q's that share this key, and k.
     const long row = (long)b * (HEADS + 2 * KV_HEADS);
     for (int h = warp; h <= SHARE; h += THREADS / 32) {
@@ -132,11 +156,10 @@ attend(const void* qkv, const float* cos, const float* sin, const long* position
     __syncthreads();
     const long slot = slots[b];
     if (newest && thread < 2 * LANES && slot >= 0) {
-        uint4* cache = (uint4*)(thread < LANES ? k_cache : v_cache);
-        cache[(slot * KV_HEADS + head) * LANES + thread % LANES] = ((const uint4*)fresh[thread / LANES])[thread % LANES];
+        Chunk* cache = (Chunk*)(thread < LANES ? k_cache : v_cache);
+        cache[(slot * KV_HEADS + head) * LANES + thread % LANES] = ((const Chunk*)fresh[thread / LANES])[thread % LANES];
     }
 
-    const int member = thread % LANES, group = thread / LANES;
     float q[SHARE][PER];
     Softmax s;
 #pragma unroll
@@ -149,28 +172,18 @@ attend(const void* qkv, const float* cos, const float* sin, const long* position
             s.mixed[h][i] = 0.0f;
         }
     }
-    const uint4 *keys = (const uint4*)k_cache, *values = (const uint4*)v_cache;
-    const long* table = page_table + (long)b * table_stride;
-    for (int page = begin; page < end; page++) {
-        const long base = table[page] * PAGE;
-        uint4 key[TURNS], value[TURNS];
-        bool seen[TURNS];
+    auto read = [&](Keys& now, Keys& next, int page) {
+        fetch(next, page + 1, number);
+        number = table[min(page + 2, end - 1)];
 #pragma unroll
-        for (int i = 0; i < TURNS; i++) {
-            const int offset = group + i * AT_ONCE, position = page * PAGE + offset;
-            seen[i] = position >= first && position < length - 1;
-            const long at = ((base + offset) * KV_HEADS + head) * LANES + member;
-            key[i] = value[i] = make_uint4(0, 0, 0, 0);
-            if (seen[i]) {
-                key[i] = keys[at];
-                value[i] = values[at];
-            }
-        }
-#pragma unroll
-        for (int i = 0; i < TURNS; i++) add_key(s, q, key[i], value[i], seen[i]);
+        for (int i = 0; i < TURNS; i++) add_key(s, q, now.key[i], now.value[i], sees(page, i));
+    };
+    for (int page = begin; page < end; page += 2) {
+        read(even, odd, page);
+        if (page + 1 < end) read(odd, even, page + 1);
     }
     if (newest && warp == 0)  // the new token itself, by the first group
-        add_key(s, q, ((const uint4*)fresh[0])[member], ((const uint4*)fresh[1])[member], group == 0);
+        add_key(s, q, ((const Chunk*)fresh[0])[member], ((const Chunk*)fresh[1])[member], group == 0);
 
     // The groups of a warp, then the warps, then the blocks.
 #pragma unroll

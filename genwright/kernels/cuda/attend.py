@@ -10,7 +10,8 @@ from genwright.kernels.cuda.nvrtc import Kernel, compile_kernel
 from genwright.kernels.cuda.products import PLAIN
 
 PAGE = 64  # tokens, as in engine/kv.py
-THREADS = 256
+MOST_THREADS = 512
+SHARED = 40 << 10  # bytes in which the warps of a block merge
 MOST_BLOCKS = 1024  # that share sequences; more sequences and heads than that have one block each
 MOST_SHARE = 8  # heads to a key-value head: their queries are held in registers
 
@@ -30,9 +31,16 @@ class Scratch:
 
 def serves(cache: torch.Tensor, heads: int) -> bool:
     """Whether the kernel reads such a cache [pages, PAGE, kv_heads, head_dim]."""
-    lanes = cache.shape[3] * cache.itemsize // 16
-    whole = cache.shape[3] * cache.itemsize % 16 == 0 and lanes in (4, 8, 16, 32)
-    return cache.dtype in PLAIN and whole and heads // cache.shape[2] <= MOST_SHARE
+    kv_heads, head_dim = cache.shape[2:]
+    whole = head_dim * cache.itemsize in (64, 128, 256, 512)
+    share = heads // kv_heads
+    return cache.dtype in PLAIN and whole and share <= MOST_SHARE and 8 * share * head_dim * 4 <= SHARED
+
+
+def _threads(share: int, head_dim: int, itemsize: int) -> int:
+    """A page's keys at once, or as many as there is room for to merge."""
+    fitting = MOST_THREADS if share <= 2 and MOST_THREADS // 32 * share * head_dim * 4 <= SHARED else MOST_THREADS // 2
+    return min(fitting, PAGE * (head_dim * itemsize // 16))
 
 
 def rope_attend(
@@ -57,6 +65,7 @@ def rope_attend(
     """
     sequences, kv_heads, head_dim = len(qkv), k_cache.shape[2], k_cache.shape[3]
     splits = max(1, min(-(-page_table.shape[1] // 4), MOST_BLOCKS // (sequences * kv_heads)))
+    threads = _threads(heads // kv_heads, head_dim, qkv.itemsize)
     kernel = _kernel(
         qkv.device.index,
         X_TYPE=PLAIN[qkv.dtype],
@@ -64,7 +73,7 @@ def rope_attend(
         KV_HEADS=kv_heads,
         HEAD_DIM=head_dim,
         SPLITS=splits,
-        THREADS=THREADS,
+        THREADS=threads,
         NORM=norms is not None,
         ROPE=tables is not None,
         PDL=True,
@@ -74,7 +83,7 @@ def rope_attend(
         qkv, *(tables or (None, None)), positions, slots, lengths, page_table, page_table.stride(0), k_cache, v_cache,
         *(norms or (None, None)), eps, scale * math.log2(math.e), window or 0, scratch.parts, scratch.arrivals, out,
     )  # fmt: skip
-    kernel((kv_heads, splits, sequences), THREADS, arguments, dependent=True)
+    kernel((kv_heads, splits, sequences), threads, arguments, dependent=True)
     return out
 
 

@@ -72,7 +72,7 @@ def product(
     dtype: torch.dtype | None = None,
     dependent: bool = True,
 ) -> torch.Tensor:
-    """residual + W norm(x) + bias, or with `gate` silu(y1) * y2 of its halves: [tokens, columns] to [tokens, outputs]."""
+    """residual + W norm(x) + bias, or with `gate` silu(y1) * y2 of its halves: x [tokens, columns]."""
     tokens, outputs = len(x), len(weight.matrix) // (2 if gate else 1)
     chunks = weight.columns // weight.width
     y = x.new_empty(tokens, outputs, dtype=dtype)

@@ -15,12 +15,17 @@ SHARED = 200 << 10  # bytes of shared memory that a block may take
 # By format and whether there are several tokens: the chunks of a row, and the tiling that was fastest there
 # (Llama-2-7B's and Llama-3.1-8B's products, in a CUDA graph over more weights than the cache holds).
 HOPPER: dict[tuple[int, bool], dict[int, Tiling]] = {
-    (BF16, False): {512: Tiling("gemv", 512, 4, 2), 1376: Tiling("gemv", 384, 2, 1)},
-    (INT8, False): {256: Tiling("gemv", 256, 8, 2), 688: Tiling("gemv", 384, 2, 2)},
-    (INT4, False): {128: Tiling("few", 512, 2, 2), 344: Tiling("few", 512, 2, 1)},
+    (BF16, False): {512: Tiling("gemv", 256, 4, 2), 1376: Tiling("gemv", 256, 2, 1)},
+    (INT8, False): {256: Tiling("gemv", 256, 4, 3), 688: Tiling("gemv", 256, 4, 1)},
+    (INT4, False): {
+        128: Tiling("few", 256, 4, 2),
+        256: Tiling("few", 256, 2, 3),
+        344: Tiling("few", 256, 2, 2),
+        896: Tiling("few", 512, 2, 1),
+    },
     (FP8, False): {256: Tiling("gemv", 384, 4, 3)},
-    (INT8, True): {256: Tiling("few", 512, 2, 1), 688: Tiling("few", 512, 3, 1)},
-    (INT4, True): {128: Tiling("few", 512, 2, 1), 344: Tiling("few", 512, 2, 1)},
+    (INT8, True): {256: Tiling("few", 512, 4, 1), 688: Tiling("few", 512, 1, 1)},
+    (INT4, True): {128: Tiling("few", 256, 4, 2), 344: Tiling("few", 512, 2, 1)},
     (FP8, True): {256: Tiling("few", 512, 2, 1)},
 }
 HOPPER[F16, False] = HOPPER[BF16, False]

@@ -27,7 +27,7 @@ def _advance(
 def advance(
     sampled: Tensor, tokens: Tensor, positions: Tensor, slots: Tensor, lengths: Tensor, page_table: Tensor
 ) -> None:
-    """All int64 [sequences], page_table [sequences, pages]; the sampled tokens come to stand at `lengths`, which grow."""
+    """All int64 [sequences], page_table [sequences, pages]; sampled tokens come to stand at `lengths`, which grow."""
     count = len(sampled)
     block = triton.next_power_of_2(count)
     _advance[(1,)](

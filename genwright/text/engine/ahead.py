@@ -1,7 +1,8 @@
 """DecodeLoop: steps of one token per sequence that feed each other on the device, while the host reads the one before.
 
-The sampled tokens, positions and slots of a step become the next one's inputs without leaving the device; the host
-learns a step's tokens while the next is running, so a request's end is seen one step late and that step's token dropped.
+The sampled tokens, positions and slots of a step become the next one's inputs without leaving the device. The host
+learns a step's tokens while the next is running, so a request's end is seen one step late and that step's token
+dropped.
 """
 
 from collections import deque

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from genwright.text.engine.runner import ResidentRunner
-from genwright.text.engine.step import Chunk, Step
+from genwright.text.engine.step import Chunk
 from genwright.text.layers.fused import MOST_QUERIES
 
 

@@ -15,7 +15,7 @@ from genwright.text.checkpoints.random import RandomWeights
 from genwright.text.models.weight_map import Sources, WeightMap
 
 LOOKED_UP = ("embed", "positions")  # matrices that nothing is multiplied with
-PIECE = 1 << 21  # elements that are quantized at a time
+PIECE = {"cpu": 1 << 19, "cuda": 1 << 24}  # elements that are quantized at a time: scratch takes ten times as much
 
 
 @dataclass
@@ -96,7 +96,7 @@ def quantized(checkpoint: Checkpoint, name: str, form: Format, device: torch.dev
         yield checkpoint.packed(name).map(lambda tensor: tensor.to(device))
         return
     wide = _tensor(checkpoint, name, None if stored is None else torch.float32, device)
-    for rows in wide.split(max(1, PIECE // wide.shape[1] // BLOCK) * BLOCK):
+    for rows in wide.split(max(1, PIECE.get(device.type, PIECE["cuda"]) // wide.shape[1] // BLOCK) * BLOCK):
         yield form.quantize(rows.to(device))
 
 

@@ -14,8 +14,10 @@ from text.families import make
 from genwright import LLM
 from genwright.errors import UserError
 from genwright.kernels.hash import key
+from genwright.quant.formats import parse_format
 from genwright.text.checkpoints import Checkpoint, open_checkpoint
 from genwright.text.checkpoints.convert import convert
+from genwright.text.checkpoints.quantize import quantize
 
 CASES = {
     "safetensors": ("safetensors", "bfloat16"),
@@ -23,12 +25,23 @@ CASES = {
     "pth": ("pth", "bfloat16"),
     "gguf": ("gguf", "bfloat16"),
     "random": ("random", "bfloat16"),
+    "quantized folder": ("packed", "bfloat16"),
+    "packed gguf": ("gguf", "bfloat16", "keep"),
+    "int8": ("safetensors", "bfloat16", "int8"),
+    "int4": ("safetensors", "bfloat16", "int4:g64:asym"),
+    "fp8": ("safetensors", "bfloat16", "fp8"),
 }
 # Loads each case in a process of its own, forked where torch is warm, and tells how anonymous memory grew.
 MEASURE = """
 import json, os, sys, threading, time
+from math import prod
+from pathlib import Path
 import torch
 from genwright import LLM
+from genwright.quant.formats import parse_format
+from genwright.text.calibration import calibrated
+from genwright.text.checkpoints import open_checkpoint
+from genwright.text.checkpoints.quantize import quantize
 
 
 def anonymous():
@@ -42,25 +55,43 @@ def sample(peaks, done):
         time.sleep(0.002)
 
 
-def measure(path, dtype):
+def growth(function, *arguments):
     peaks, done = [], threading.Event()
     thread = threading.Thread(target=sample, args=(peaks, done))
     thread.start()
     before = anonymous()
-    model = LLM(path, device="cpu", dtype=dtype).model
+    result = function(*arguments)
     done.set()
     thread.join()
-    largest = max(weight.nbytes for part in (model.outer, *model.blocks) for weight in part.values())
-    return {"peak": max(*peaks, anonymous()) - before, "size": model.weight_bytes, "largest": largest}
+    return max(*peaks, anonymous()) - before, result
+
+
+def measure(path, dtype, quant=None):
+    peak, llm = growth(lambda: LLM(path, device="cpu", dtype=dtype, quant=quant))
+    parts = [llm.model.outer, *llm.model.blocks]
+    largest = max(weight.nbytes for part in parts for weight in part.values() if isinstance(weight, torch.Tensor))
+    layer = max(2 * prod(w.shape) for w in (llm.model.outer["head"], *llm.model.blocks[0].values()))
+    return {"peak": peak, "size": llm.model.weight_bytes, "largest": max(largest, layer)}
+
+
+def measure_quantizing(path, target, method):
+    def work():
+        checkpoint, form, cpu = open_checkpoint(path), parse_format("int4:g64:asym"), torch.device("cpu")
+        windows = [list(range(i, i + 64)) for i in range(4)]
+        layers = calibrated(checkpoint, form, windows, cpu) if method == "gptq" else None
+        quantize(checkpoint, Path(target), form, cpu, lambda done, total: None, layers)
+
+    return {"peak": growth(work)[0]}
 
 
 torch.set_num_threads(1)
 warm, cases = sys.argv[1], json.loads(sys.argv[2])
 for dtype in ("float32", "bfloat16"):
-    LLM(warm, device="cpu", dtype=dtype).logits([1, 2, 3])
+    LLM(warm, device="cpu", dtype=dtype, quant="int8").logits([1, 2, 3])
 for name, case in cases.items():
     if os.fork() == 0:
-        print(json.dumps([name, measure(*case)]), flush=True)
+        found = measure_quantizing(*case) if name in ("rtn", "gptq") else measure(*case)
+        print(json.dumps([name, found]), flush=True)
         os._exit(0)
     assert os.wait()[1] == 0, name
 """
@@ -76,10 +107,12 @@ def growth(full_size: bool, tmp_path_factory: pytest.TempPathFactory) -> dict[st
     convert(checkpoint, folder / "gptfast", "gptfast", torch.bfloat16, lambda done, total: None)
     write_q8(checkpoint, folder / "model.gguf")
     make("llama", folder / "warm")
-    paths = {"safetensors": "safetensors", "pth": "gptfast", "gguf": "model.gguf"}
+    quantize(checkpoint, folder / "packed", parse_format("int4"), torch.device("cpu"), lambda done, total: None)
+    paths = {"safetensors": "safetensors", "pth": "gptfast", "gguf": "model.gguf", "packed": "packed"}
     cases = {
-        name: (str(folder / paths[form]) if form in paths else model, dtype) for name, (form, dtype) in CASES.items()
+        name: (str(folder / paths[form]) if form in paths else model, *rest) for name, (form, *rest) in CASES.items()
     }
+    cases |= {method: (str(folder / "safetensors"), str(folder / method), method) for method in ("rtn", "gptq")}
     command = [sys.executable, "-c", MEASURE, str(folder / "warm"), json.dumps(cases)]
     lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     return dict(json.loads(line) for line in lines)
@@ -113,6 +146,13 @@ def test_loading_holds_no_second_copy(case: str, growth: dict[str, dict[str, int
     found = growth[case]
     allowed = found["size"] + found["largest"] + 0.05 * found["size"]
     assert 0.8 * found["size"] < found["peak"] < allowed, found  # some of it may fit where the warm model was
+
+
+@pytest.mark.parametrize("method", ["rtn", "gptq"])
+def test_quantizing_a_file_holds_one_layer(method: str, growth: dict[str, dict[str, int]]) -> None:
+    """GPTQ has the embedding for a moment, and then a layer in float32 with its Hessians and their factors."""
+    embedding = growth["safetensors"]["largest"]
+    assert growth[method]["peak"] < (embedding if method == "rtn" else 4.5 * embedding), growth[method]
 
 
 def test_progress_counts_every_tensor(tmp_path: Path) -> None:

@@ -1,0 +1,97 @@
+"""The whole engine on a GPU: every backend, weight and cache format, and what deterministic mode promises."""
+
+import random
+
+import pytest
+import torch
+
+from genwright import LLM, SamplingParams
+
+pytestmark = pytest.mark.gpu
+TINY = "random:tinyllama-1.1b,layers=2"
+GREEDY = SamplingParams(max_new_tokens=24, ignore_eos=True)
+
+
+def prompts(count: int, high: int = 150) -> list[list[int]]:
+    rng = random.Random(count)
+    return [[rng.randrange(3, 30_000) for _ in range(rng.randint(1, high))] for _ in range(count)]
+
+
+def gpu(dtype: str = "float32", **settings) -> LLM:
+    return LLM(TINY, device="cuda", dtype=dtype, max_context=1024, gpu_mem=8, **settings)
+
+
+@pytest.fixture(scope="module")
+def cpu_tokens() -> list[list[int]]:
+    llm = LLM(TINY, device="cpu", dtype="float32", max_context=1024)
+    return [result.ids for result in llm.generate(prompts(5), GREEDY)]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"backend": "reference"},
+        {"graph": False},
+        {"deterministic": True},
+        {"compile": True},
+        {"draft": "prompt-lookup"},
+    ],
+    ids=str,
+)
+def test_float32_greedy_tokens_are_the_cpu_references(settings, cpu_tokens):
+    llm = gpu(**settings)
+    assert [result.ids for result in llm.generate(prompts(5), GREEDY)] == cpu_tokens, "together"
+    assert [llm.generate([prompt], GREEDY)[0].ids for prompt in prompts(5)] == cpu_tokens, "one by one"
+
+
+@pytest.mark.parametrize("quant", [None, "int8", "int4", "int4:g64:asym", "fp8"])
+def test_formats_agree_with_the_reference_backend(quant):
+    fused, plain = gpu("bfloat16", quant=quant), gpu("bfloat16", quant=quant, backend="reference")
+    [ids] = prompts(1, 40)
+    for count in (1, 5, 30):  # one token, few, and a chunk
+        ours, theirs = fused.logits(ids[:count] or [7]), plain.logits(ids[:count] or [7])
+        assert (ours - theirs).norm() < 0.03 * theirs.norm()
+
+
+@pytest.mark.parametrize("kv", ["int8", "int4"])
+def test_cache_formats_agree_with_the_reference_backend(kv):
+    fused, plain = gpu(kv=kv), gpu(kv=kv, backend="reference")
+    for ids in prompts(3, 200):
+        ours, theirs = fused.logits(ids), plain.logits(ids)
+        assert (ours - theirs).norm() < 2e-3 * theirs.norm()
+    ours, theirs = (llm.generate(prompts(4), GREEDY) for llm in (fused, plain))
+    assert sum(a.ids == b.ids for a, b in zip(ours, theirs, strict=True)) >= 3  # a tie may fall otherwise
+
+
+@pytest.mark.parametrize("quant", [None, "int4"])
+def test_deterministic_logits_are_bitwise_alone_in_a_batch_and_chunked(quant):
+    llm = gpu("bfloat16", quant=quant, deterministic=True)
+    texts = prompts(16, 120)
+    from genwright.text.engine.step import Chunk
+
+    runner, page = llm.engine.runner, 0
+    pages = []
+    for text in texts:
+        count = -(-len(text) // 64)
+        pages.append(list(range(page, page + count)))
+        page += count
+    order = sorted(range(16), key=lambda i: len(texts[i]))
+    together = runner.run([Chunk(texts[i], 0, pages[i]) for i in order])
+    for row, i in enumerate(order):
+        alone = runner.run([Chunk(texts[i], 0, pages[i])])
+        assert torch.equal(alone[0], together[row]), "alone"
+        for start in range(0, len(texts[i]), 17):
+            chunked = runner.run([Chunk(texts[i][start : start + 17], start, pages[i])])
+        assert torch.equal(chunked[0], together[row]), "chunked"
+        for start in range(max(0, len(texts[i]) - 3), len(texts[i])):
+            stepped = runner.run([Chunk(texts[i][start : start + 1], start, pages[i])])
+        assert torch.equal(stepped[0], together[row]), "token by token"
+
+
+def test_sampled_tokens_do_not_depend_on_the_batch_or_the_graph():
+    params = [SamplingParams(max_new_tokens=20, temperature=0.9, top_k=50, top_p=0.9, seed=i) for i in range(6)]
+    llm = gpu(deterministic=True)
+    together = [result.ids for result in llm.generate(prompts(6), params)]
+    assert [llm.generate([p], s)[0].ids for p, s in zip(prompts(6), params, strict=True)] == together
+    assert [r.ids for r in gpu(deterministic=True, graph=False).generate(prompts(6), params)] == together
