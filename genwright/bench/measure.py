@@ -176,7 +176,7 @@ def _take_turns(
             try:
                 sample = contender.sample(prompts, point.new, turn + 1)
             except FAILURES as error:
-                outcomes[contender] = error
+                outcomes[contender] = error.with_traceback(None)  # whose frames would keep what memory ran out for
                 continue
             if turn >= 0:
                 samples.append(sample)
@@ -188,9 +188,9 @@ def _place(row: Row, point: Point) -> Row:
 
 
 def prompts_for(point: Point, turn: int, vocab: int) -> list[list[int]]:
-    """Random tokens, others at every turn, so that no prompt is found in the prefix cache."""
+    """Random tokens, others at every turn and point, so that no prompt is found in the prefix cache."""
     return [
-        [key(point.prompt, turn, sequence, position) % vocab for position in range(point.prompt)]
+        [key(point.batch, point.prompt, turn, sequence, position) % vocab for position in range(point.prompt)]
         for sequence in range(point.batch)
     ]
 

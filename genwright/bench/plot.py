@@ -71,10 +71,13 @@ def _shares(axes: "Axes", rows: Sequence[Row], colours: Mapping[tuple[str, str],
     axes.barh(places, [100] * len(rows), color="#f0f0f0")
     axes.barh(places, shares, color=[colours[row.name, row.engine] for row in rows])
     for place, row, share in zip(places, rows, shares, strict=True):
-        axes.text(max(share, 0) + 1, place, f"{share:.0f} %   {row.decode:,.1f} tokens/s", va="center", fontsize=8)
+        inside = share > 60  # no room behind the bar
+        where, side, colour = (share - 1, "right", "white") if inside else (share + 1, "left", "black")
+        words = f"{share:.0f} %   {row.decode:,.1f} tokens/s"
+        axes.text(where, place, words, va="center", ha=side, color=colour, fontsize=8)
     axes.set_yticks(places, names)
     axes.invert_yaxis()
-    axes.set(xlim=(0, max(100, *shares)), xlabel="share of the memory's rate while decoding, %")
+    axes.set(xlim=(0, max(100, *shares)), xlabel="bytes read per second of decoding, % of what memory gives")
 
 
 def _label(row: Row) -> str:

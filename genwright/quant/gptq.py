@@ -63,7 +63,7 @@ class Inverse:
     def of(cls, hessian: Tensor) -> "Inverse":
         """Of X^T X, damped (the paper's step 3)."""
         order = hessian.diagonal().argsort(descending=True, stable=True)
-        hessian = hessian[order[:, None], order]
+        hessian = hessian.index_select(0, order).index_select(1, order)
         diagonal = hessian.diagonal()
         mean = diagonal.mean()
         diagonal += torch.where(diagonal == 0, mean.clamp(min=1.0), DAMPING * mean)

@@ -41,6 +41,7 @@ def test_windows_predict_every_token_but_the_first_once(tokens, window, data):
         assert place.start == 0 or place.scored - place.start >= window - stride
 
 
+@pytest.mark.timeout(3600)  # the whole text takes minutes, and far more beside other work
 def test_loss_equals_transformers_on_the_real_model(smollm2, full_size):
     text = public_text(100_000 if full_size else 2_000)
     window, stride = (1024, 1000) if full_size else (192, 120)

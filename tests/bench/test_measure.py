@@ -36,8 +36,9 @@ def test_figures_follow_from_medians_work_and_limits():
 
 
 def test_prompts_never_repeat():
-    found = [tuple(p) for turn in range(-1, 3) for p in prompts_for(Point(4, 6, 1), turn, 1000)]
-    assert len(set(found)) == 16
+    points = (Point(4, 6, 1), Point(2, 6, 1))
+    found = [tuple(p) for point in points for turn in range(-1, 3) for p in prompts_for(point, turn, 1000)]
+    assert len(set(found)) == 24
     assert all(len(prompt) == 6 and max(prompt) < 1000 for prompt in found)
 
 

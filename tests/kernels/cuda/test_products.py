@@ -19,13 +19,14 @@ FORMATS = [
     "fp8",
     "fp8:channel",
 ]
+PLAIN = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 SHAPES = [(37, 576), (96, 64), (1030, 1536), (520, 4096), (64, 11008)]
 TILINGS = sorted({each for table in HOPPER.values() for each in table.values()}, key=str)
 
 
 def weight_of(name: str, rows: int, columns: int, dtype: torch.dtype):
     wide = torch.randn(rows, columns, device="cuda", dtype=dtype) * columns**-0.5
-    return wide if hasattr(torch, name) else parse_format(name).quantize(wide)
+    return wide if name in PLAIN else parse_format(name).quantize(wide)
 
 
 def exact(x, weight, norm, eps, bias, residual, gate):
@@ -43,7 +44,7 @@ def exact(x, weight, norm, eps, bias, residual, gate):
 
 
 def check(name: str, rows: int, columns: int, tokens: int, gate: bool, cut: Tiling | None = None) -> None:
-    dtype = getattr(torch, name) if hasattr(torch, name) else torch.bfloat16
+    dtype = PLAIN.get(name, torch.bfloat16)
     rows *= 2 if gate else 1
     weight = weight_of(name, rows, columns, dtype)
     x = torch.randn(tokens, columns, device="cuda", dtype=dtype) * 3
