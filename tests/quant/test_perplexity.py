@@ -43,9 +43,9 @@ def test_asymmetric_groups_of_32_lose_nothing_of_this_file(smollm2: Path) -> Non
     [
         ({"quant": "int8"}, 0.01),
         ({"kv": "int8"}, 0.005),
-        # Four bits of mantissa and sign are a coarser grid than int8's for this model; see docs/quantization.md.
-        ({"quant": "fp8:channel"}, 0.06),
-        ({"kv": "int4"}, 0.08),
+        ({"kv": "int4"}, 0.03),
+        # Not within 1 %: e4m3's three bits of mantissa are a coarser grid than int8's; see docs/quantization.md.
+        ({"quant": "fp8:channel"}, 0.04),
     ],
 )
 def test_perplexity_stays_near(

@@ -37,7 +37,7 @@ class Kernel:
 
     def __init__(self, code: bytes, name: str):
         self._driver = _driver()
-        self._shared = 48 << 10  # bytes that need no permission
+        self._shared = 0  # bytes that were asked for; beside static ones, even few may need to be
         module, self._function = ctypes.c_void_p(), ctypes.c_void_p()
         _check(self._driver.cuModuleLoadData(ctypes.byref(module), code), "cuModuleLoadData")
         _check(self._driver.cuModuleGetFunction(ctypes.byref(self._function), module, name.encode()), name)

@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 PAGE = 64  # tokens, as in engine/kv.py
-GROUP = tl.constexpr(32)  # elements per scale in 4 bits; in 8 bits a row has one
+GROUP = tl.constexpr(16)  # elements per scale in 4 bits; in 8 bits a row has one
 # Adding it leaves no room for a fraction: x + ROUND - ROUND is x rounded to nearest, ties to even.
 ROUND = tl.constexpr(1.5 * 2**23)
 

@@ -51,7 +51,10 @@ class Fused(Reference):
         return super().norm_linear(x, weights, norm, name, eps) if y is None else y
 
     def add_linear(self, residual: torch.Tensor, x: torch.Tensor, weights: Weights, name: str) -> torch.Tensor:
-        y = self._few(x, weights[name], bias=weights.get(f"{name}.bias"), residual=residual)
+        weight, bias = weights[name], weights.get(f"{name}.bias")
+        y = self._few(x, weight, bias=bias, residual=residual)
+        if y is None and isinstance(weight, torch.Tensor) and bias is None:
+            return torch.addmm(residual, x, weight.t())
         return super().add_linear(residual, x, weights, name) if y is None else y
 
     def rope_attend(

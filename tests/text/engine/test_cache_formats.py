@@ -133,11 +133,11 @@ def test_bytes_of_a_token() -> None:
     heads = CacheSpec(1, {"k": (8, 128), "v": (8, 128)}, torch.bfloat16)
     assert heads.page_bytes == PAGE * 2 * 8 * 128 * 2
     bits = {b: CacheSpec(1, heads.rows, heads.dtype, b).page_bytes // PAGE for b in (8, 4)}
-    assert bits == {8: 2 * 8 * (128 + 2), 4: 2 * 8 * (64 + 4 * 4)}
+    assert bits == {8: 2 * 8 * (128 + 2), 4: 2 * 8 * (64 + 4 * 8)}
     v3 = ModelConfig.from_hf(named_shape("deepseek-v3"), "v3")
     assert cache_spec(v3, torch.bfloat16).rows == {"latent": (576,)}
     assert entries("latent", (576,), 8)["latent.scale"][0] == (3,), "the rotary key has a scale of its own"
-    assert entries("k", (8, 128), 4)["k.minimum"] == ((8, 4), torch.float16)
+    assert entries("k", (8, 128), 4)["k.minimum"] == ((8, 8), torch.float16)
 
 
 def test_the_budget_knows_the_format(models: dict[str, Path]) -> None:
