@@ -25,7 +25,7 @@ build/acts.txt: .venv/ready
 	$(BIN)/python tests/public_text.py $@
 
 bench: .venv/ready
-	for script in benchmarks/*.py; do $(BIN)/python $$script; done
+	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
 
 format: .venv/ready
 	$(BIN)/ruff format .

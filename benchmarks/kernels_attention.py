@@ -42,7 +42,7 @@ def decode(case: str, length: int, batch: int, heads: int, kv_heads: int) -> Non
     def timed(tile: Tile, programs: int, pdl: bool) -> float:
         def layers() -> None:
             for k, v in caches:
-                decode_attention(q, k, v, table, lengths, 1, 0.1, None, scratch, tile, programs, pdl)
+                decode_attention(q, k, v, table, lengths, 1, 0.1, None, scratch, tile=tile, programs=programs, pdl=pdl)
 
         return seconds(layers) / len(caches)
 
@@ -71,7 +71,7 @@ def prefill(case: str, length: int, heads: int, kv_heads: int) -> None:
     def timed(tile: Tile) -> float:
         def layers() -> None:
             for k, v in caches:
-                prefill_attention(q, k, v, table, lengths, offsets, length, 0.1, None, tile)
+                prefill_attention(q, k, v, table, lengths, offsets, length, 0.1, None, tile=tile)
 
         return seconds(layers) / len(caches)
 

@@ -82,6 +82,9 @@ def _label(tiles: Tiles) -> str:
 
 
 def main() -> None:
+    if not torch.cuda.is_available():
+        print("no CUDA device: these kernels are timed on a GPU alone")
+        return
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--formats", nargs="*", default=list(CANDIDATES))
     parser.add_argument("--rows", nargs="*", type=int, default=[1, 4, 16, 64])

@@ -3,7 +3,7 @@
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -58,13 +58,8 @@ def bench(
     from genwright.bench.run import Settings, run
     from genwright.kernels.device import pick_device
 
-    changed = {
-        field.name: getattr(options, field.name)
-        for field in fields(options)
-        if getattr(options, field.name) != field.default
-    }
     experiments = [
-        adapt(experiment, changed, batch, prompt_length, max_new_tokens, samples)
+        adapt(experiment, options.settings(changed=True), batch, prompt_length, max_new_tokens, samples)
         for experiment in choose(names or (), pick_device(options.device).type)
     ]
     found: list[Row] = []

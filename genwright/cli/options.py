@@ -39,9 +39,16 @@ class ModelOptions:
         from genwright.text.engine.llm import LLM
 
         with bar("Loading") as progress:
-            settings = vars(self) | {"graph": not self.no_graph}
-            del settings["no_graph"]
-            return LLM(model, progress=progress, **settings)
+            return LLM(model, progress=progress, **self.settings())
+
+    def settings(self, changed: bool = False) -> dict[str, Any]:
+        """LLM's keyword arguments, or those alone that are not the defaults."""
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        if changed:
+            given = {field.name: given[field.name] for field in fields(self) if given[field.name] != field.default}
+        if "no_graph" in given:
+            given["graph"] = not given.pop("no_graph")
+        return given
 
 
 Model = Annotated[str, typer.Option(help="A checkpoint's path, a name from `genwright pull`, or random:NAME.")]

@@ -20,3 +20,19 @@ def lock(path: Path) -> Iterator[None]:
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+def kernel_file(name: str) -> Path:
+    """Where a compiled kernel, or what was learnt about kernels, is kept."""
+    return cache_folder() / "kernels" / name
+
+
+def keep(path: Path, data: bytes) -> None:
+    """Write a file whole or not at all; a folder that cannot be written to costs time at the next start, no more."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_suffix(f".{os.getpid()}")
+        part.write_bytes(data)
+        part.replace(path)
+    except OSError:
+        pass

@@ -43,8 +43,8 @@ class Format:
         return fp8.quantize_rows(weight) if self.channel else fp8.quantize(weight)
 
     def of_head(self, stored: "Format | None") -> "Format":
-        """The head's format in a model of this one: under int4 it keeps eight bits, as llama.cpp's files have it."""
-        if self.kind != "int4":
+        """The head's format in a model of this one: int8, as llama.cpp's int4 files have it, and finer than fp8."""
+        if self.kind == "int8":
             return self
         return stored if stored is not None and stored.kind == "int8" else Format("int8")
 

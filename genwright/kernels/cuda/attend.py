@@ -58,6 +58,7 @@ def rope_attend(
     scale: float,
     window: int | None,
     scratch: Scratch,
+    dependent: bool = True,
 ) -> torch.Tensor:
     """qkv [sequences, (heads + 2 kv_heads) * head_dim] to [sequences, heads * head_dim]; zeros where a length is 0.
 
@@ -76,14 +77,14 @@ def rope_attend(
         THREADS=threads,
         NORM=norms is not None,
         ROPE=tables is not None,
-        PDL=True,
+        PDL=dependent,
     )
     out = qkv.new_empty(sequences, heads * head_dim)
     arguments = (
         qkv, *(tables or (None, None)), positions, slots, lengths, page_table, page_table.stride(0), k_cache, v_cache,
         *(norms or (None, None)), eps, scale * math.log2(math.e), window or 0, scratch.parts, scratch.arrivals, out,
     )  # fmt: skip
-    kernel((kv_heads, splits, sequences), threads, arguments, dependent=True)
+    kernel((kv_heads, splits, sequences), threads, arguments, dependent=dependent)
     return out
 
 

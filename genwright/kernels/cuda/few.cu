@@ -5,7 +5,7 @@
 // Whole numbers become fp16 exactly (the bits of 1024 + q are those of 1024 with q in the lowest places). x is divided by
 // the power of two that brings its largest value under 2, so fp16 holds it with more bits than bf16 would; sums are fp32.
 //
-// Compiled for one shape. The macros: FORMAT, X_TYPE, Y_TYPE, SCALE_TYPE; OUTPUTS, COLUMNS; TOKENS (1 to 8); GROUP, SCALE_ROWS;
+// Compiled for one shape. The macros: FORMAT, X_TYPE, SCALE_TYPE; OUTPUTS, COLUMNS; TOKENS (1 to 8); GROUP, SCALE_ROWS;
 // THREADS, DEPTH (chunks on their way), BLOCKS (per multiprocessor); the switches NORM, GATE, MINIMUMS, PDL.
 
 #include "types.cuh"
@@ -245,7 +245,7 @@ few(const void* x, const void* norm, float eps, const Chunk* weight, const void*
             if (output >= OUTPUTS) continue;
             const long place = (long)token * OUTPUTS + output;
             if (residual) value += load_as_float<X_TYPE>(residual, place);
-            store_float<Y_TYPE>(y, place, value);
+            store_float<X_TYPE>(y, place, value);
         }
     }
 }

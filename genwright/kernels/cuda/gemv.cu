@@ -5,7 +5,7 @@
 // Weights wait for nobody: the first group is asked for before the kernel waits for the one that writes x.
 //
 // Compiled for one shape, so that addresses are constants: with a division or a 64-bit product per chunk, int4 took twice
-// as long. The macros: FORMAT, X_TYPE, Y_TYPE, SCALE_TYPE; OUTPUTS and COLUMNS of the result and of x; GROUP (columns per
+// as long. The macros: FORMAT, X_TYPE, SCALE_TYPE; OUTPUTS and COLUMNS of the result and of x; GROUP (columns per
 // scale, 0 where a row has one) and SCALE_ROWS; THREADS, ROWS, BLOCKS (per multiprocessor); the switches NORM, GATE,
 // MINIMUMS, PDL.
 
@@ -242,7 +242,7 @@ gemv(const void* x, const void* norm, float eps, const Chunk* weight, const void
                 value = value / (1.0f + __expf(-value)) * up;
             }
             const int at = number * STEP + lane;
-            if (lane < STEP && at < OUTPUTS) store_float<Y_TYPE>(y, at, value + own);
+            if (lane < STEP && at < OUTPUTS) store_float<X_TYPE>(y, at, value + own);
         }
         number += gridDim.x;
         turn++;

@@ -2,7 +2,6 @@
 
 import ctypes
 import hashlib
-import os
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
@@ -10,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from genwright.kernels.cache import cache_folder
+from genwright.kernels.cache import keep, kernel_file
 
 HEADER = "types.cuh"
 _DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -70,23 +69,13 @@ def compile_kernel(name: str, defines: Mapping[str, int]) -> Kernel:
     options = [f"--gpu-architecture=sm_{major}{minor}", "--std=c++17", "--use_fast_math"]
     options += [f"-D{key}={int(value)}" for key, value in defines.items()]
     digest = hashlib.sha256("\n".join([str(torch.version.cuda), header, source, *options]).encode()).hexdigest()
-    kept = cache_folder() / "kernels" / f"{name}-{digest[:32]}.cubin"
+    kept = kernel_file(f"{name}-{digest[:32]}.cubin")
     try:
-        code = kept.read_bytes()
-    except OSError:
+        return Kernel(kept.read_bytes(), name)
+    except (OSError, RuntimeError):  # not there, or damaged
         code = _compile(source, header, options)
-        _keep(kept, code)
-    return Kernel(code, name)
-
-
-def _keep(path: Path, code: bytes) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_suffix(f".{os.getpid()}")
-        part.write_bytes(code)
-        part.replace(path)
-    except OSError:
-        pass  # a cache that cannot be written costs a second at the next start
+        keep(kept, code)
+        return Kernel(code, name)
 
 
 def _compile(source: str, header: str, options: Sequence[str]) -> bytes:

@@ -69,17 +69,15 @@ def product(
     bias: torch.Tensor | None = None,
     residual: torch.Tensor | None = None,
     gate: bool = False,
-    dtype: torch.dtype | None = None,
     dependent: bool = True,
 ) -> torch.Tensor:
     """residual + W norm(x) + bias, or with `gate` silu(y1) * y2 of its halves: x [tokens, columns]."""
     tokens, outputs = len(x), len(weight.matrix) // (2 if gate else 1)
     chunks = weight.columns // weight.width
-    y = x.new_empty(tokens, outputs, dtype=dtype)
+    y = x.new_empty(tokens, outputs)
     shape = {
         "FORMAT": weight.format,
         "X_TYPE": PLAIN[x.dtype],
-        "Y_TYPE": PLAIN[y.dtype],
         "SCALE_TYPE": 0 if weight.scales is None else PLAIN[weight.scales.dtype],
         "OUTPUTS": outputs,
         "COLUMNS": weight.columns,

@@ -1,13 +1,12 @@
 """Which tiling a product takes: measured on the H200 for Hopper, and once on any other GPU, which then remembers."""
 
 import json
-import os
 from functools import cache
 from pathlib import Path
 
 import torch
 
-from genwright.kernels.cache import cache_folder
+from genwright.kernels.cache import keep, kernel_file
 from genwright.kernels.cuda.products import FP8, INT4, INT8, PLAIN, Operand, Tiling, product
 
 F32, F16, BF16 = PLAIN.values()
@@ -33,7 +32,7 @@ HOPPER[F32, False] = {1024: Tiling("gemv", 512, 2, 1)}
 
 
 def tiling(weight: Operand, x: torch.Tensor, gate: bool) -> Tiling | None:
-    """None where no kernel fits: several tokens of a plain weight, or more of x than shared memory holds."""
+    """None where no kernel fits: several tokens of a plain weight, more of x than shared memory holds, an older GPU."""
     several = len(x) > 1
     if several and weight.scales is None:
         return None
@@ -46,18 +45,21 @@ def tiling(weight: Operand, x: torch.Tensor, gate: bool) -> Tiling | None:
     return _remembered(weight, x, gate)
 
 
-def _remembered(weight: Operand, x: torch.Tensor, gate: bool) -> Tiling:
+def _remembered(weight: Operand, x: torch.Tensor, gate: bool) -> Tiling | None:
     name = torch.cuda.get_device_name(x.device)
     table = _table(name)
-    key = f"{weight.format} {len(weight.matrix)} {weight.columns} {weight.group} {len(x)} {gate}"
+    key = f"{x.dtype} {weight.format} {len(weight.matrix)} {weight.columns} {weight.group} {len(x)} {gate}"
     if key not in table:
-        table[key] = list(vars(_fastest(weight, x, gate)).values())
-        _keep(name, table)
+        fastest = _fastest(weight, x, gate)
+        table[key] = [] if fastest is None else list(vars(fastest).values())
+        keep(_path(name), json.dumps(table).encode())
+    if not table[key]:
+        return None
     kernel, threads, depth, blocks = table[key]
     return Tiling(str(kernel), int(threads), int(depth), int(blocks))
 
 
-def _fastest(weight: Operand, x: torch.Tensor, gate: bool) -> Tiling:
+def _fastest(weight: Operand, x: torch.Tensor, gate: bool) -> Tiling | None:
     """By timing each tiling that any format takes on Hopper; those that this GPU cannot launch drop out."""
     candidates = {each for table in HOPPER.values() for each in table.values()}
     if len(x) > 1 or weight.format in (INT8, INT4, FP8):
@@ -70,7 +72,7 @@ def _fastest(weight: Operand, x: torch.Tensor, gate: bool) -> Tiling:
             times[each] = _milliseconds(weight, x, gate, each)
         except RuntimeError:
             continue
-    return min(times, key=times.__getitem__)
+    return min(times, key=times.__getitem__, default=None)
 
 
 def _milliseconds(weight: Operand, x: torch.Tensor, gate: bool, cut: Tiling) -> float:
@@ -85,23 +87,13 @@ def _milliseconds(weight: Operand, x: torch.Tensor, gate: bool, cut: Tiling) -> 
 
 
 def _path(name: str) -> Path:
-    return cache_folder() / "kernels" / f"tilings-{name.replace(' ', '-')}.json"
+    return kernel_file(f"tilings-{name.replace(' ', '-')}.json")
 
 
 @cache
 def _table(name: str) -> dict[str, list[str | int]]:
     try:
         found: dict[str, list[str | int]] = json.loads(_path(name).read_text(encoding="utf-8"))
-        return {key: value for key, value in found.items() if len(value) == 4}
+        return {key: value for key, value in found.items() if len(value) in (0, 4)}
     except (OSError, ValueError, AttributeError, TypeError):
         return {}
-
-
-def _keep(name: str, table: dict[str, list[str | int]]) -> None:
-    try:
-        _path(name).parent.mkdir(parents=True, exist_ok=True)
-        part = _path(name).with_suffix(f".{os.getpid()}")
-        part.write_text(json.dumps(table), encoding="utf-8")
-        part.replace(_path(name))
-    except OSError:
-        pass  # it is tuned again at the next start

@@ -32,15 +32,15 @@ def pick_backend(name: str, device: torch.device, deterministic: bool, compiled:
     if compiled:
         from genwright.text.layers.compiled import Compiled
 
-        return Compiled()
+        return Compiled(device)
     from genwright.text.layers.fused import Fused, FusedDeterministic
 
-    return FusedDeterministic() if deterministic else Fused()
+    return FusedDeterministic(device) if deterministic else Fused(device)
 
 
 def new_runner(model: Model, ops: Reference, graph: bool, *settings: Any) -> ResidentRunner:
     """With CUDA graphs where every op of a step leaves the host alone."""
-    if not _is_fused(ops):
+    if not ops.fused:
         return ResidentRunner(model, ops, *settings)
     from genwright.text.engine.graphs import GraphRunner
 
@@ -50,18 +50,10 @@ def new_runner(model: Model, ops: Reference, graph: bool, *settings: Any) -> Res
 
 def new_loop(runner: ResidentRunner) -> "DecodeLoop | None":
     """A decode loop where attention reads lengths on the device."""
-    if not _is_fused(runner.ops) or runner.model.cfg.mla is not None:
+    if not runner.ops.fused or runner.model.cfg.mla is not None:
         return None
     from genwright.text.engine.ahead import DecodeLoop
     from genwright.text.engine.graphs import GraphRunner
 
     assert isinstance(runner, GraphRunner)
     return DecodeLoop(runner)
-
-
-def _is_fused(ops: Reference) -> bool:
-    if find_spec("triton") is None:
-        return False
-    from genwright.text.layers.fused import Fused
-
-    return isinstance(ops, Fused)

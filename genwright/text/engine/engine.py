@@ -68,7 +68,7 @@ class Engine:
     def step(self) -> None:
         """Advance what is scheduled."""
         self._drop_ended()
-        if self.loop is not None and self._run_ahead(self.loop):
+        if self.loop is not None and self._ran_ahead(self.loop):
             return
         scheduled = self.scheduler.schedule()
         if not scheduled:
@@ -99,6 +99,20 @@ class Engine:
         for request in [*self.scheduler.running, *self.scheduler.waiting]:
             if request.finish_reason is not None:
                 self.scheduler.remove(request, keep=True)
+
+    def settle(self) -> None:
+        """Let nothing be on its way, so that another may use the runner."""
+        if self.loop is not None:
+            self._land(self.loop)
+
+    def _ran_ahead(self, loop: "DecodeLoop") -> bool:
+        try:
+            return self._run_ahead(loop)
+        except RuntimeError as error:
+            if not _out_of_memory(error):
+                raise
+            self._land(loop)  # the engine's own step makes room
+            return False
 
     def _run_ahead(self, loop: "DecodeLoop") -> bool:
         """Advance sequences that only decode, the next step on its way; False when there is other work."""

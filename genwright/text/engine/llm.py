@@ -33,6 +33,8 @@ KEEP = "keep"  # weights that are stored packed, as they are
 SELF = "self:"  # before the format of a draft that is the model's own copy
 MAX_TOKENS = {"cpu": 512, "cuda": 2048}  # tokens in a step: prompts are read in chunks of what is left
 
+_NO_ROOM = "the cache has no room for {} tokens beside the requests that are running."
+
 
 class LLM:
     """Opens a checkpoint (a path, a name that `genwright pull` lists, or `random:NAME`) and runs requests on it."""
@@ -60,6 +62,8 @@ class LLM:
         drafting = _open_draft(draft, speculate_k, checkpoint)
         cfg = checkpoint.config
         where = pick_device(device)
+        if where.type == "cuda":
+            torch.cuda.set_device(where)  # kernels are compiled for the current device, and run on its streams
         self.tokenizer = checkpoint.tokenizer()
         self.eos_ids = frozenset(
             cfg.eos_ids + checkpoint.generation_eos() + (self.tokenizer.eos_ids if self.tokenizer else ())
@@ -79,7 +83,7 @@ class LLM:
             cfg.max_context,
             max_context,
             weights,
-            free_memory(where) if budget is None else int(budget * 1e9),
+            free_memory(where) if budget is None else _bytes(budget),
             max_batch,
         )
         ops = pick_backend(backend, where, deterministic, compile)
@@ -137,15 +141,20 @@ class LLM:
     def logits(self, ids: Sequence[int]) -> torch.Tensor:
         """The logits after every token, [tokens, vocab] in float32."""
         self.engine.check(ids)
+        self.engine.settle()
         pool = self.engine.pool
         pages = pool.start(ids[:1])
-        if pages is None or not pool.extend(pages, len(ids)):
-            raise UserError(f"the cache has no room for {len(ids)} tokens beside the requests that are running.")
+        if pages is None:
+            raise UserError(_NO_ROOM.format(len(ids)))
         rows = []
-        for start in range(0, len(ids), self._max_tokens):
-            chunk = Chunk(list(ids[start : start + self._max_tokens]), start, pages.ids(), True)
-            rows.append(self.engine.runner.run([chunk]))
-        pool.release(pages)
+        try:
+            if not pool.extend(pages, len(ids)):
+                raise UserError(_NO_ROOM.format(len(ids)))
+            for start in range(0, len(ids), self._max_tokens):
+                chunk = Chunk(list(ids[start : start + self._max_tokens]), start, pages.ids(), True)
+                rows.append(self.engine.runner.run([chunk]))
+        finally:
+            pool.release(pages)
         return torch.cat(rows)
 
     def requests(self, prompt: Prompt, params: SamplingParams, index: int = 0) -> list[Request]:
@@ -204,6 +213,12 @@ def _open_draft(draft: str | Path | None, k: int, model: Checkpoint) -> Checkpoi
             "share the model's tokenizer."
         )
     return checkpoint
+
+
+def _bytes(gigabytes: float) -> int:
+    if not 0 < gigabytes < 1e9:
+        raise UserError(f"gpu_mem and cpu_mem should be a positive number of GB, and one is {gigabytes}.")
+    return int(gigabytes * 1e9)
 
 
 def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:

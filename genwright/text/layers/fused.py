@@ -31,7 +31,10 @@ class Fused(Reference):
     Kernels start before the one ahead of them has ended (programmatic dependent launch) and wait for it inside.
     """
 
-    def __init__(self) -> None:
+    fused = True
+
+    def __init__(self, device: torch.device) -> None:
+        self._early = torch.cuda.get_device_capability(device) >= (9, 0)  # whether the GPU has such launches
         self._scratch: dict[tuple[int, int], DecodeScratch] = {}
         self._shared: dict[tuple[int, int], Scratch] = {}
 
@@ -44,7 +47,7 @@ class Fused(Reference):
         return packed_matmul(x, weight, bias) if len(x) <= MOST_ROWS else weight.linear(x, bias)
 
     def norm(self, x: torch.Tensor, weights: Weights, name: str, eps: float) -> torch.Tensor:
-        return rms_norm(x, weights[name], eps, pdl=True)
+        return rms_norm(x, weights[name], eps, pdl=self._early)
 
     def norm_linear(self, x: torch.Tensor, weights: Weights, norm: str, name: str, eps: float) -> torch.Tensor:
         y = self._few(x, weights[name], bias=weights.get(f"{name}.bias"), norm=weights[norm], eps=eps)
@@ -90,6 +93,7 @@ class Fused(Reference):
             scale,
             window,
             self._shared[share, cfg.head_dim],
+            self._early,
         )
 
     def qkv_rope_write(
@@ -111,7 +115,7 @@ class Fused(Reference):
             cfg.head_dim,
             step.positions,
             _scales(cache),
-            pdl=True,
+            pdl=self._early,
         )
 
     def attend(self, q: torch.Tensor, cache: LayerCache, step: Step, scale: float, window: int | None) -> torch.Tensor:
@@ -123,7 +127,7 @@ class Fused(Reference):
             self._scratch[rows, q.shape[2]] = DecodeScratch.allocate(rows, q.shape[2], q.device)
         scratch = self._scratch[rows, q.shape[2]]
         return decode_attention(
-            q, k, v, step.page_table, step.lengths, queries, scale, window, scratch, _scales(cache), pdl=True
+            q, k, v, step.page_table, step.lengths, queries, scale, window, scratch, _scales(cache), pdl=self._early
         )
 
     def _attend_chunks(
@@ -132,7 +136,7 @@ class Fused(Reference):
         k, v = cache.rows["k"], cache.rows["v"]
         table, lengths, offsets = step.page_table, step.lengths, step.offsets
         return prefill_attention(
-            q, k, v, table, lengths, offsets, step.most_queries, scale, window, _scales(cache), pdl=True
+            q, k, v, table, lengths, offsets, step.most_queries, scale, window, _scales(cache), pdl=self._early
         )
 
     def add_gated_mlp(self, x: torch.Tensor, weights: Weights, norm: str, eps: float) -> torch.Tensor:
@@ -142,7 +146,7 @@ class Fused(Reference):
         return self.add_linear(x, y, weights, "down")
 
     def silu_gate(self, gate_up: torch.Tensor) -> torch.Tensor:
-        return silu_mul(gate_up, pdl=True)
+        return silu_mul(gate_up, pdl=self._early)
 
     def _few(
         self,
@@ -164,7 +168,9 @@ class Fused(Reference):
             return None
         if not x.is_contiguous() or x.data_ptr() % CHUNK:
             x = x.clone(memory_format=torch.contiguous_format)
-        return product(x, known, cut, bias=bias, norm=norm, eps=eps, residual=residual, gate=gate)
+        return product(
+            x, known, cut, bias=bias, norm=norm, eps=eps, residual=residual, gate=gate, dependent=self._early
+        )
 
 
 class FusedDeterministic(Fused, Deterministic):
@@ -172,6 +178,9 @@ class FusedDeterministic(Fused, Deterministic):
 
     def product(self, x: torch.Tensor, weight: Weight, bias: torch.Tensor | None = None) -> torch.Tensor:
         return packed_matmul(x, weight, bias, deterministic=True)
+
+    def add_linear(self, *args: Any) -> torch.Tensor:
+        return Reference.add_linear(self, *args)
 
     def rope_attend(self, *args: Any) -> torch.Tensor:
         return Reference.rope_attend(self, *args)

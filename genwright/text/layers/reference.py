@@ -24,6 +24,8 @@ LATENT_EPS = 1e-6  # of the norms inside latent attention, whatever the others h
 class Reference:
     """Each op names the weights that it reads; a weight that the model does not have is absent from the mapping."""
 
+    fused = False  # whether lengths are read on the device, so that a step can be captured
+
     def product(self, x: torch.Tensor, weight: Weight, bias: torch.Tensor | None = None) -> torch.Tensor:
         """x weight^T + bias: x [tokens, inputs], weight [outputs, inputs]."""
         if isinstance(weight, Packed):

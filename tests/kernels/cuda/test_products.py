@@ -98,11 +98,11 @@ def test_large_values_and_zeros_survive_the_scaling():
     x[0] *= 1e30
     x[1] *= 1e-30
     x[2] = 0
-    got = product(x, operand(weight), Tiling("few", 256, 2, 2), dtype=torch.float32)
+    got = product(x, operand(weight), Tiling("few", 256, 2, 2))
     want = x.double() @ weight.dequantize(torch.float32).double().T
-    assert torch.equal(got[2], torch.zeros(64, device="cuda"))
+    assert torch.equal(got[2], torch.zeros(64, device="cuda", dtype=torch.bfloat16))
     for row in range(2):
-        assert (got[row].double() - want[row]).norm() < 1e-3 * want[row].norm()
+        assert (got[row].double() - want[row]).norm() < 4e-3 * want[row].norm()
 
 
 def test_weights_that_the_kernels_cannot_read_are_refused():

@@ -103,3 +103,16 @@ def test_the_host_is_a_step_behind(tiny):
         flying.append(engine.loop.flying)
     assert flying == [1, 1, 1, 1, 1, 1, 1, 0]  # the last step is known to be the last
     assert r.finish_reason == "length" and len(r.output) == 9
+
+
+def test_another_may_use_the_runner_while_a_stream_pauses(tiny):
+    ours, same = (request([5, 6, 7], SamplingParams(max_new_tokens=40, ignore_eos=True)) for _ in range(2))
+    engine = ahead_of(tiny, pages=8)
+    engine.submit(ours)
+    for _ in range(9):
+        engine.step()
+    engine.settle()
+    assert not engine.loop.flying
+    engine.runner.buffers.lengths.fill_(3)  # as another's step would
+    assert drain(engine, []) == [] and not engine.busy()
+    assert ours.output == drain(engine_of(tiny, 8, deterministic=True), [same])[0]
