@@ -76,7 +76,10 @@ class Loader:
         target = torch.empty((rows, *sources[0][1][1:]), dtype=dtype, device=self.device)
         first = 0
         for name, shape in sources:
-            target[first : first + shape[0]].copy_(_tensor(self.checkpoint, name, dtype, self.device))
+            # Copying widens what is stored plainly; doing so before would hold it twice.
+            plain = self.checkpoint.format(name) is None and not isinstance(self.checkpoint, RandomWeights)
+            tensor = _tensor(self.checkpoint, name, None if plain else dtype, self.device)
+            target[first : first + shape[0]].copy_(tensor)
             first += shape[0]
             self._tell()
         return target

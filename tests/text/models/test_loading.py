@@ -1,6 +1,7 @@
 """Loading: what is held in memory meanwhile, what is reported, and random weights."""
 
 import json
+import os
 import subprocess
 import sys
 import zlib
@@ -114,7 +115,8 @@ def growth(full_size: bool, tmp_path_factory: pytest.TempPathFactory) -> dict[st
     }
     cases |= {method: (str(folder / "safetensors"), str(folder / method), method) for method in ("rtn", "gptq")}
     command = [sys.executable, "-c", MEASURE, str(folder / "warm"), json.dumps(cases)]
-    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    env = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "1000000"}  # glibc else keeps what is freed, in fragments
+    lines = subprocess.run(command, capture_output=True, text=True, check=True, env=env).stdout.splitlines()
     return dict(json.loads(line) for line in lines)
 
 
@@ -150,9 +152,9 @@ def test_loading_holds_no_second_copy(case: str, growth: dict[str, dict[str, int
 
 @pytest.mark.parametrize("method", ["rtn", "gptq"])
 def test_quantizing_a_file_holds_one_layer(method: str, growth: dict[str, dict[str, int]]) -> None:
-    """GPTQ has the embedding for a moment, and then a layer in float32 with its Hessians and their factors."""
+    """Or one matrix and the scratch of its rows; GPTQ's layer is in float32, with its Hessians and their factors."""
     embedding = growth["safetensors"]["largest"]
-    assert growth[method]["peak"] < (embedding if method == "rtn" else 4.5 * embedding), growth[method]
+    assert growth[method]["peak"] < (1.5 if method == "rtn" else 4.5) * embedding, growth[method]
 
 
 def test_progress_counts_every_tensor(tmp_path: Path) -> None:
