@@ -1,6 +1,7 @@
 """`genwright bench`: measure speed beside the device's limits."""
 
 import json
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -55,6 +56,10 @@ def bench(
     for path in (profile, csv, plot):
         if path is not None and not path.resolve().parent.is_dir():
             raise UserError(f"there is no folder {path.parent} to write {path.name} to.")
+        if path is not None and (
+            path.is_dir() or not os.access(path if path.exists() else path.resolve().parent, os.W_OK)
+        ):
+            raise UserError(f"{path} cannot be written to.")
     from genwright.bench.run import Settings, run
     from genwright.kernels.device import pick_device
 

@@ -10,6 +10,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from genwright.errors import UserError
 from genwright.quant import fp8, int8
 from genwright.quant.formats import Format
 from genwright.quant.int4 import ZERO, Int4, nearest, pack
@@ -67,8 +68,14 @@ class Inverse:
         diagonal = hessian.diagonal()
         mean = diagonal.mean()
         diagonal += torch.where(diagonal == 0, mean.clamp(min=1.0), DAMPING * mean)
-        inverse = torch.cholesky_inverse(torch.linalg.cholesky(hessian))
-        return cls(order, torch.linalg.cholesky(inverse, upper=True))
+        try:
+            inverse = torch.cholesky_inverse(torch.linalg.cholesky(hessian))
+            return cls(order, torch.linalg.cholesky(inverse, upper=True))
+        except torch.linalg.LinAlgError as error:
+            raise UserError(
+                "a layer's inputs on the calibration text are not numbers, or too alike for GPTQ; another text, or "
+                "--method rtn, may do."
+            ) from error
 
 
 def round_columns(weight: Tensor, inverse: Inverse | None, form: Format) -> Packed:

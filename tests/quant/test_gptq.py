@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from genwright.errors import UserError
 from genwright.quant.formats import Format, parse_format
 from genwright.quant.gptq import DAMPING, Inverse, calibrate, round_columns
 from genwright.quant.int4 import Int4, unpack
@@ -89,3 +90,9 @@ def test_blocks_see_what_the_packed_ones_before_give() -> None:
         again = round_columns(weight, Inverse.of(x.T @ x), form)
         assert (unpack(packed["weight"].words) == unpack(again.words)).float().mean() > 0.99
         x = packed["weight"].linear(x)
+
+
+def test_inputs_that_are_not_numbers_are_one_sentence() -> None:
+    for hessian in (torch.full((4, 4), float("nan")), -torch.eye(4)):
+        with pytest.raises(UserError, match="not numbers, or too alike"):
+            Inverse.of(hessian)
