@@ -14,7 +14,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from genwright.kernels.triton.pages import PAGE, bits_of, elements, load_rows, packing
+from genwright.kernels import PAGE
+from genwright.kernels.triton.pages import bits_of, elements, load_rows, packing
 
 
 @triton.jit

@@ -10,8 +10,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from genwright.kernels import PAGE
 from genwright.kernels.triton.attention import Tile, attend_block
-from genwright.kernels.triton.pages import PAGE, bits_of, elements, packing
+from genwright.kernels.triton.pages import bits_of, elements, packing
 
 PROGRAMS = 528  # that a step is split into at the most: 4 for each multiprocessor of a Hopper GPU
 
