@@ -14,7 +14,7 @@ from genwright.errors import UserError
 from genwright.quant import fp8, int8
 from genwright.quant.formats import Format
 from genwright.quant.int4 import ZERO, Int4, nearest, pack
-from genwright.quant.packed import Packed, spread
+from genwright.quant.packed import Packed
 
 DAMPING = 0.01  # of the Hessian's mean diagonal, added to it
 BLOCK = 128  # columns whose errors are spread over the rest at once
@@ -38,7 +38,7 @@ def calibrate(hidden: list[Tensor], blocks: Iterable[Block], form: Format) -> It
 
         def observe(name: str, x: Tensor, into: dict[str, Tensor] = hessians) -> None:
             x = x.float()
-            into[name] = torch.addmm(into[name], x.T, x) if name in into else x.T @ x
+            into[name] = into[name].addmm_(x.T, x) if name in into else x.T @ x
 
         for x in hidden:
             block.run(x, {}, observe)
@@ -87,35 +87,33 @@ def round_columns(weight: Tensor, inverse: Inverse | None, form: Format) -> Pack
     if inverse is None:
         return packed
     order, upper = inverse.order, inverse.upper
-    w = weight.float()[:, order]
-    step, low = (each[:, order] for each in _grid(packed))
-    q = torch.empty_like(w)
-    for first in range(0, w.shape[1], BLOCK):
-        last = min(first + BLOCK, w.shape[1])
-        lost = torch.empty_like(w[:, first:last])
+    step, low, width = _grid(packed)
+    groups = (order // width).tolist()
+    w = weight.float().T[order]  # [columns, rows], so that a column lies in one piece; codes take its place
+    for first in range(0, len(w), BLOCK):
+        last = min(first + BLOCK, len(w))
+        lost = torch.empty_like(w[first:last])
         for i in range(first, last):
-            at = slice(i, i + 1)
-            q[:, at] = _code(packed, w[:, at], step[:, at], low[:, at])
-            error = (w[:, at] - (q[:, at] * step[:, at] + low[:, at])) / upper[i, i]
-            w[:, i:last] -= error * upper[i, i:last]
-            lost[:, i - first] = error[:, 0]
-        w[:, last:] -= lost @ upper[first:last, last:]
-    return _with_codes(packed, q[:, order.argsort()])
+            column, at = w[i], groups[i]
+            q = _code(packed, column, step[at], low[at])
+            error = torch.sub(column, torch.addcmul(low[at], q, step[at]), out=lost[i - first]).div_(upper[i, i])
+            w[i + 1 : last].addr_(upper[i, i + 1 : last], error, alpha=-1)
+            column.copy_(q)
+        w[last:].addmm_(upper[first:last, last:].T, lost, alpha=-1)
+    return _with_codes(packed, w[order.argsort()].T)
 
 
-def _grid(packed: Packed) -> tuple[Tensor, Tensor]:
-    """A weight is its code times a step plus a low: both float32 [rows, columns]."""
-    rows, columns = packed.shape
+def _grid(packed: Packed) -> tuple[Tensor, Tensor, int]:
+    """A weight is its code times a step plus a low: both float32 [groups, rows], and how many columns share one."""
     if isinstance(packed, fp8.Fp8Blocks):
-        step = spread(packed.scales, packed.width, columns).repeat_interleave(packed.height, dim=0)[:rows]
-        return step.expand(rows, columns), torch.zeros(()).to(step).expand(rows, columns)
+        step = packed.scales.repeat_interleave(packed.height, dim=0)[: packed.shape[0]].T.contiguous()
+        return step, torch.zeros_like(step), packed.width
     assert isinstance(packed, Int4 | int8.Int8)
-    step = spread(packed.scales, packed.group, columns).expand(rows, columns)
+    step = packed.scales.float().T.contiguous()
     if isinstance(packed, int8.Int8):
-        return step, torch.zeros(()).to(step).expand(rows, columns)
-    if packed.minimums is None:
-        return step, step * -ZERO
-    return step, spread(packed.minimums, packed.group, columns).expand(rows, columns)
+        return step, torch.zeros_like(step), packed.group
+    low = step * -ZERO if packed.minimums is None else packed.minimums.float().T.contiguous()
+    return step, low, packed.group
 
 
 def _code(packed: Packed, w: Tensor, step: Tensor, low: Tensor) -> Tensor:
