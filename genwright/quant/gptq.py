@@ -3,7 +3,7 @@
 The model is handed over as hidden states and blocks; only one block's weights are there at a time.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -22,17 +22,17 @@ Observe = Callable[[str, Tensor], None]  # what is observed, and the inputs [tok
 
 
 class Block(Protocol):
-    """One layer: its matrices [outputs, inputs] that are to be packed, and how it runs with all of them packed."""
+    """One layer: its matrices [outputs, inputs] that are to be packed, and how it runs with what they hold."""
 
     matrices: dict[str, dict[str, Tensor]]  # by what is observed, and by name: several may have the same inputs
 
-    def run(self, x: Tensor, packed: Mapping[str, Packed], observe: Observe | None = None) -> Tensor:
+    def run(self, x: Tensor, observe: Observe | None = None) -> Tensor:
         """The layer's output of x [tokens, dim]; `observe`, if there is one, is told every matrix's inputs."""
         ...
 
 
 def calibrate(hidden: list[Tensor], blocks: Iterable[Block], form: Format) -> Iterator[dict[str, Packed]]:
-    """Each block's matrices, packed with the inputs that they get from the packed blocks before."""
+    """Each block's matrices, packed with the inputs that they get from the blocks before, which hold rounded ones."""
     for block in blocks:
         hessians: dict[str, Tensor] = {}
 
@@ -41,12 +41,14 @@ def calibrate(hidden: list[Tensor], blocks: Iterable[Block], form: Format) -> It
             into[name] = into[name].addmm_(x.T, x) if name in into else x.T @ x
 
         for x in hidden:
-            block.run(x, {}, observe)
+            block.run(x, observe)
         packed: dict[str, Packed] = {}
         for observed, matrices in block.matrices.items():
             inverse = Inverse.of(hessians.pop(observed)) if observed in hessians else None
-            packed |= {name: round_columns(matrix, inverse, form) for name, matrix in matrices.items()}
-        hidden = [block.run(x, packed) for x in hidden]
+            for name, matrix in matrices.items():
+                packed[name] = round_columns(matrix, inverse, form)
+                matrix.copy_(packed[name].dequantize(matrix.dtype))
+        hidden = [block.run(x) for x in hidden]
         yield packed
 
 
