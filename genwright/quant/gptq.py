@@ -16,7 +16,7 @@ from genwright.quant.formats import Format
 from genwright.quant.int4 import ZERO, Int4, nearest, pack
 from genwright.quant.packed import Packed
 
-DAMPING = 0.01  # of the Hessian's mean diagonal, added to it
+DAMPING = 0.1  # of the Hessian's mean diagonal, added to it: for the inputs that the calibration text lacks
 BLOCK = 128  # columns whose errors are spread over the rest at once
 Observe = Callable[[str, Tensor], None]  # what is observed, and the inputs [tokens, inputs] that it gets
 
@@ -65,19 +65,22 @@ class Inverse:
     @classmethod
     def of(cls, hessian: Tensor) -> "Inverse":
         """Of X^T X, damped (the paper's step 3)."""
-        order = hessian.diagonal().argsort(descending=True, stable=True)
-        hessian = hessian.index_select(0, order).index_select(1, order)
-        diagonal = hessian.diagonal()
-        mean = diagonal.mean()
-        diagonal += torch.where(diagonal == 0, mean.clamp(min=1.0), DAMPING * mean)
+        diagonal = hessian.diagonal().clone()
+        mean, order = diagonal.mean(), diagonal.argsort(descending=True, stable=True)
+        hessian.diagonal().add_(torch.where(diagonal == 0, mean.clamp(min=1.0), DAMPING * mean))
+        # L L^T = H with its order reversed, so that L^-1, reversed again, is the upper factor of H^-1. Each line frees
+        # what the one before has made: of a wide layer such a matrix is nearly as large as all its weights.
+        hessian = hessian[order.flip(0)[:, None], order.flip(0)]
         try:
-            inverse = torch.cholesky_inverse(torch.linalg.cholesky(hessian))
-            return cls(order, torch.linalg.cholesky(inverse, upper=True))
+            hessian = torch.linalg.cholesky(hessian)
         except torch.linalg.LinAlgError as error:
             raise UserError(
                 "a layer's inputs on the calibration text are not numbers, or too alike for GPTQ; another text, or "
                 "--method rtn, may do."
             ) from error
+        inverse = torch.eye(len(hessian), device=hessian.device).T  # columns first, as LAPACK solves in place
+        torch.linalg.solve_triangular(hessian, inverse, upper=False, out=inverse)
+        return cls(order, inverse.flip(0, 1))
 
 
 def round_columns(weight: Tensor, inverse: Inverse | None, form: Format) -> Packed:

@@ -92,12 +92,16 @@ def _tensors(
     for number, part in enumerate(parts):
         ready = next(calibrated, {}) if calibrated is not None and number else {}
         for item in part:
-            if item.form is None:
-                yield read_as(checkpoint, item.source, checkpoint.dtype(item.source))
-                continue
-            packed = ready.get(item.source)
-            if packed is None:
-                rows = list(quantized(checkpoint, item.source, item.form, device))
-                packed = type(rows[0]).cat(rows)
-            for tensor in packed.tensors().values():
-                yield tensor.cpu()
+            yield from _stored(checkpoint, item, ready.get(item.source), device)
+
+
+def _stored(checkpoint: Checkpoint, item: Item, packed: Packed | None, device: torch.device) -> Iterator[torch.Tensor]:
+    """What a file holds of an item, which is gone from memory after the last."""
+    if item.form is None:
+        yield read_as(checkpoint, item.source, checkpoint.dtype(item.source))
+        return
+    if packed is None:
+        rows = list(quantized(checkpoint, item.source, item.form, device))
+        packed = type(rows[0]).cat(rows)
+    for tensor in packed.tensors().values():
+        yield tensor.cpu()
