@@ -18,6 +18,7 @@ from genwright.quant.packed import Packed
 
 DAMPING = 0.1  # of the Hessian's mean diagonal, added to it: for the inputs that the calibration text lacks
 BLOCK = 128  # columns whose errors are spread over the rest at once
+PIECE = 1 << 21  # weights that are rounded together: scratch takes several times as much
 Observe = Callable[[str, Tensor], None]  # what is observed, and the inputs [tokens, inputs] that it gets
 
 
@@ -34,22 +35,30 @@ class Block(Protocol):
 def calibrate(hidden: list[Tensor], blocks: Iterable[Block], form: Format) -> Iterator[dict[str, Packed]]:
     """Each block's matrices, packed with the inputs that they get from the blocks before, which hold rounded ones."""
     for block in blocks:
-        hessians: dict[str, Tensor] = {}
-
-        def observe(name: str, x: Tensor, into: dict[str, Tensor] = hessians) -> None:
-            x = x.float()
-            into[name] = into[name].addmm_(x.T, x) if name in into else x.T @ x
-
-        for x in hidden:
-            block.run(x, observe)
-        packed: dict[str, Packed] = {}
-        for observed, matrices in block.matrices.items():
-            inverse = Inverse.of(hessians.pop(observed)) if observed in hessians else None
-            for name, matrix in matrices.items():
-                packed[name] = round_columns(matrix, inverse, form)
-                matrix.copy_(packed[name].dequantize(matrix.dtype))
+        packed = _pack_block(block, hidden, form)
         hidden = [block.run(x) for x in hidden]
         yield packed
+
+
+def _pack_block(block: Block, hidden: list[Tensor], form: Format) -> dict[str, Packed]:
+    hessians: dict[str, Tensor] = {}
+
+    def observe(name: str, x: Tensor) -> None:
+        x = x.float()
+        hessians[name] = hessians[name].addmm_(x.T, x) if name in hessians else x.T @ x
+
+    for x in hidden:
+        block.run(x, observe)
+    packed: dict[str, Packed] = {}
+    for observed, matrices in block.matrices.items():
+        inverse = Inverse.of(hessians.pop(observed)) if observed in hessians else None
+        for name, matrix in matrices.items():
+            pieces = []
+            for rows in matrix.split(max(1, PIECE // matrix.shape[1] // fp8.BLOCK) * fp8.BLOCK):
+                pieces.append(round_columns(rows, inverse, form))
+                rows.copy_(pieces[-1].dequantize(rows.dtype))
+            packed[name] = type(pieces[0]).cat(pieces)
+    return packed
 
 
 @dataclass(frozen=True)
