@@ -89,6 +89,7 @@ class Inverse:
             ) from error
         inverse = torch.eye(len(hessian), device=hessian.device).T  # columns first, as LAPACK solves in place
         torch.linalg.solve_triangular(hessian, inverse, upper=False, out=inverse)
+        del hessian
         return cls(order, inverse.flip(0, 1))
 
 
