@@ -5,12 +5,11 @@
 // groups of lanes that this makes take a page's keys in turn, each with a softmax of its own, and these are merged at the
 // end. A sequence of few pages has one block; the parts of longer ones are merged by the block that comes last.
 //
-// The macros: X_TYPE, HEADS, KV_HEADS, HEAD_DIM, SPLITS (blocks per sequence and head), THREADS,
+// The macros: X_TYPE, HEADS, KV_HEADS, HEAD_DIM, PAGE (tokens), SPLITS (blocks per sequence and head), THREADS,
 // FEW (at most one block per processor); the switches NORM, ROPE, PDL.
 
 #include "types.cuh"
 
-#define PAGE 64
 #define SHARE (HEADS / KV_HEADS)
 #define FEWEST_PAGES (SHARE > 1 ? 1 : 4)  // of a block: heads that share a page make it worth one
 #define HALF (HEAD_DIM / 2)

@@ -6,10 +6,10 @@ from functools import cache
 
 import torch
 
+from genwright.kernels import PAGE
 from genwright.kernels.cuda.nvrtc import Kernel, compile_kernel
 from genwright.kernels.cuda.products import PLAIN
 
-PAGE = 64  # tokens, as in engine/kv.py
 MOST_THREADS = 512
 SHARED = 40 << 10  # bytes in which the warps of a block merge
 MOST_SHARE = 8  # heads to a key-value head: their queries are held in registers
@@ -79,6 +79,7 @@ def rope_attend(
         HEADS=heads,
         KV_HEADS=kv_heads,
         HEAD_DIM=head_dim,
+        PAGE=PAGE,
         SPLITS=splits,
         THREADS=threads,
         FEW=few,
