@@ -10,9 +10,9 @@ import platform
 import shutil
 import subprocess
 import tempfile
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch.nn.functional import linear
@@ -22,7 +22,7 @@ from genwright.kernels.cpu.amx import cpu_flags, has_bf16
 from genwright.quant.fp8 import VALUES, Fp8Blocks
 from genwright.quant.int4 import Int4
 from genwright.quant.int8 import Int8
-from genwright.quant.packed import Packed, Weight, tensors_of
+from genwright.quant.packed import Packed, Weight
 
 SOURCES = [Path(__file__).with_name(name) for name in ("products.cpp", "weights.h")]
 FLAGS = ("-O3", "-march=native", "-std=c++17", "-ffp-contract=fast", "-shared", "-fPIC")
@@ -43,8 +43,7 @@ class Matrix(ctypes.Structure):
     )
 
 
-@dataclass(frozen=True)
-class Operand:
+class Operand(NamedTuple):
     """A weight that there is a kernel for, which reads it where it lies."""
 
     weight: Weight
@@ -95,32 +94,42 @@ def few_tokens_linear(x: torch.Tensor, weight: Weight, bias: torch.Tensor | None
 
 def operand(x: torch.Tensor, weight: Weight, bias: torch.Tensor | None = None) -> Operand | None:
     """None where there is no kernel for this: it takes matrices on a CPU, packed or of x's type."""
-    values, *scales = tensors_of(weight)
-    if x.dtype not in (torch.float32, torch.bfloat16) or x.dim() != 2 or values.dim() != 2:
+    scales: torch.Tensor | None = None
+    minimums: torch.Tensor | None = None
+    height, least = 1, 8
+    match weight:
+        case Int4(values, scales, minimums, inputs, group):
+            pass
+        case Int8(values, scales, group):
+            inputs = values.shape[-1]
+        case Fp8Blocks(values, scales, height, group):
+            inputs, least = values.shape[-1], FP8_STEP
+        case torch.Tensor() if weight.dtype == x.dtype and (bias is None or bias.dtype == x.dtype):
+            values, inputs = weight, weight.shape[-1]
+            group = inputs
+        case _:
+            return None
+    if x.dtype not in (torch.float32, torch.bfloat16) or x.dim() != 2 or not _plain(values):
         return None
-    if isinstance(weight, torch.Tensor) and not (x.dtype == weight.dtype and (bias is None or bias.dtype == x.dtype)):
+    if scales is not None and not (_plain(scales) and scales.dtype in (torch.float32, torch.float16)):
         return None
-    if any(tensor.device.type != "cpu" or not tensor.is_contiguous() for tensor in (values, *scales)):
+    if scales is not None and minimums is not None and not (_plain(minimums) and minimums.dtype == scales.dtype):
         return None
-    (outputs, inputs), height, least = weight.shape, 1, 8
-    group = inputs
-    if isinstance(weight, Int4 | Int8):
-        group = weight.group
-    elif isinstance(weight, Fp8Blocks):
-        group, height, least = weight.width, weight.height, FP8_STEP
-    if values.dtype not in FORMATS or (group < inputs and group % least):
-        return None
-    if {tensor.dtype for tensor in scales} not in (set(), {torch.float32}, {torch.float16}):
+    if group < inputs and group % least:
         return None
     form = FORMATS[values.dtype]
-    kind = "MINIMUMS" if len(scales) > 1 else "GROUPS" if group < inputs or form == "Int4" else "ROWS"
+    kind = "MINIMUMS" if minimums is not None else "GROUPS" if group < inputs or form == "Int4" else "ROWS"
     library = kernel(form, kind)
     if library is None:
         return None
-    starts = [tensor.data_ptr() for tensor in (values, *scales)] + [None] * (2 - len(scales))
-    half = bool(scales) and scales[0].dtype == torch.float16
-    sizes = outputs, inputs, values.shape[1] * values.itemsize, max(group, 1), height, half
+    starts = (None if tensor is None else tensor.data_ptr() for tensor in (values, scales, minimums))
+    half = scales is not None and scales.dtype == torch.float16
+    sizes = len(values), inputs, values.shape[1] * values.itemsize, max(group, 1), height, half
     return Operand(weight, Matrix(*starts, *sizes), library)
+
+
+def _plain(matrix: torch.Tensor) -> bool:
+    return matrix.is_cpu and matrix.dim() == 2 and matrix.is_contiguous()
 
 
 @cache
