@@ -20,7 +20,8 @@ constexpr Scales S = SCALES;
 constexpr int64_t COLUMNS = F::PARTS * LANES;                 // of a step
 constexpr int64_t WIDTH = COLUMNS + (S == MINIMUMS) * LANES;  // floats of x in a step; the last are the parts' sum
 constexpr int TOKENS = LANES == 16 ? 6 : 2;                   // of 32 registers, or of 16, most hold sums
-constexpr int OUTPUTS = F::PARTS == 1 ? 4 : 16;  // rows of W at a time: these sums stay in registers, or in the cache
+constexpr bool PLAIN = F::PARTS == 1;
+constexpr int OUTPUTS = PLAIN ? 4 : 16;  // rows of W at a time: these sums stay in registers, or in the cache
 constexpr int AHEAD = 9216;      // bytes between what is computed and what is fetched from memory
 constexpr int CHUNK = 256 << 10;  // bytes of W that a thread takes at a time; they stay in its cache for further tokens
 
@@ -29,7 +30,7 @@ using Lanes = std::make_integer_sequence<int, LANES>;
 struct Product {
   Groups groups;
   int64_t steps;      // of a row
-  const float* x;     // [turns, steps, tokens of the turn, WIDTH]
+  const float* x;     // plain weights: [tokens, steps, WIDTH]; others: [turns, steps, tokens of the turn, WIDTH]
   const float* bias;  // [outputs], or null
   float* y;           // [tokens, outputs]
   int64_t tokens;
@@ -93,6 +94,7 @@ void tile(const Product& p, int64_t row, int64_t token, float* scratch) {
   const int count = std::min<int64_t>(OUTPUTS, w.outputs - row);
   const int64_t whole = w.row_bytes / F::BYTES;
   const float* x = p.x + token * p.steps * WIDTH;
+  const int64_t to_token = PLAIN ? p.steps * WIDTH : WIDTH, to_step = PLAIN ? WIDTH : T * WIDTH;
   const char* rows[OUTPUTS];
   char padded[OUTPUTS][F::BYTES] = {};  // the last step, where it is not a whole one
   for (int n = 0; n < OUTPUTS; n++) {
@@ -102,7 +104,7 @@ void tile(const Product& p, int64_t row, int64_t token, float* scratch) {
     if constexpr (S != ROWS) read_scales(groups, here, scratch + n * 2 * groups.floats);
   }
   Vector sums[T][OUTPUTS] = {};
-  for (int64_t k = 0; k < p.steps; k++, x += T * WIDTH)
+  for (int64_t k = 0; k < p.steps; k++, x += to_step)
     for (int n = 0; n < OUTPUTS; n++) {
       const char* from = k < whole ? rows[n] + k * F::BYTES : padded[n];
       __builtin_prefetch(from + AHEAD);
@@ -110,14 +112,14 @@ void tile(const Product& p, int64_t row, int64_t token, float* scratch) {
       for (int j = 0; j < F::PARTS; j++) {
         const Vector weights = F::part(from, j);
         for (int t = 0; t < T; t++)
-          (F::PARTS == 1 ? sums[t][n] : parts[t]) += weights * load<Vector>(x + t * WIDTH + j * LANES);
+          (PLAIN ? sums[t][n] : parts[t]) += weights * load<Vector>(x + t * to_token + j * LANES);
       }
       const float* scales = scratch + n * 2 * groups.floats;
       const Vector scale = S == ROWS ? Vector{} + 1 : groups.of(scales, k);
-      for (int t = 0; t < T && F::PARTS > 1; t++) sums[t][n] += parts[t] * scale;
+      for (int t = 0; t < T && !PLAIN; t++) sums[t][n] += parts[t] * scale;
       if constexpr (S == MINIMUMS) {
         const Vector minimum = groups.of(scales + groups.floats, k);
-        for (int t = 0; t < T; t++) sums[t][n] += minimum * load<Vector>(x + t * WIDTH + COLUMNS);
+        for (int t = 0; t < T; t++) sums[t][n] += minimum * load<Vector>(x + t * to_token + COLUMNS);
       }
     }
   for (int t = 0; t < T; t++)
@@ -197,24 +199,27 @@ int64_t steps_of(const Matrix* w) { return (w->inputs + COLUMNS - 1) / COLUMNS; 
 
 }  // namespace
 
-// y = x W^T + bias
-extern "C" void product(const Matrix* w, const float* x, const float* bias, float* y, int64_t tokens, int threads) {
-  const int64_t steps = steps_of(w);
-  const int64_t chunk = std::max<int64_t>(CHUNK / std::max<int64_t>(w->row_bytes, 1) / OUTPUTS, 1) * OUTPUTS;
-  std::vector<Vector> arranged(tokens * steps * WIDTH / LANES);  // which are aligned
-  float* ordered = (float*)arranged.data();
-  by_turns(tokens, [&](int64_t token, int64_t count) {
-    arrange(x + token * w->inputs, count, w->inputs, S == MINIMUMS, ordered + token * steps * WIDTH);
-  });
-  Product p{Groups(*w, F::PARTS), steps, ordered, bias, y, tokens, chunk, {0}};
-  GOMP_parallel(multiply, &p, threads, 0);
-}
-
 // Floats in a row of `widen`, and of `reorder`, which puts x in the same order.
 extern "C" int64_t row_floats(const Matrix* w) { return steps_of(w) * COLUMNS; }
 
 extern "C" void reorder(const Matrix* w, const float* x, int64_t tokens, float* to) {
   for (int64_t t = 0; t < tokens; t++) arrange(x + t * w->inputs, 1, w->inputs, false, to + t * row_floats(w));
+}
+
+// y = x W^T + bias
+extern "C" void product(const Matrix* w, const float* x, const float* bias, float* y, int64_t tokens, int threads) {
+  const int64_t steps = steps_of(w);
+  const int64_t chunk = std::max<int64_t>(CHUNK / std::max<int64_t>(w->row_bytes, 1) / OUTPUTS, 1) * OUTPUTS;
+  const bool in_place = PLAIN && w->inputs % COLUMNS == 0;
+  std::vector<Vector> arranged(in_place ? 0 : tokens * steps * WIDTH / LANES);  // which are aligned
+  float* ordered = (float*)arranged.data();
+  if (PLAIN && !in_place) reorder(w, x, tokens, ordered);
+  if (!PLAIN)
+    by_turns(tokens, [&](int64_t token, int64_t count) {
+      arrange(x + token * w->inputs, count, w->inputs, S == MINIMUMS, ordered + token * steps * WIDTH);
+    });
+  Product p{Groups(*w, F::PARTS), steps, in_place ? x : ordered, bias, y, tokens, chunk, {0}};
+  GOMP_parallel(multiply, &p, threads, 0);
 }
 
 // The rows of W from `first` to `end` in float32.

@@ -98,15 +98,15 @@ def operand(x: torch.Tensor, weight: Weight, bias: torch.Tensor | None = None) -
     minimums: torch.Tensor | None = None
     height, least = 1, 8
     match weight:
+        case torch.Tensor() if weight.dtype == x.dtype and (bias is None or bias.dtype == x.dtype):
+            values, inputs = weight, weight.shape[-1]
+            group = inputs
         case Int4(values, scales, minimums, inputs, group):
             pass
         case Int8(values, scales, group):
             inputs = values.shape[-1]
         case Fp8Blocks(values, scales, height, group):
             inputs, least = values.shape[-1], FP8_STEP
-        case torch.Tensor() if weight.dtype == x.dtype and (bias is None or bias.dtype == x.dtype):
-            values, inputs = weight, weight.shape[-1]
-            group = inputs
         case _:
             return None
     if x.dtype not in (torch.float32, torch.bfloat16) or x.dim() != 2 or not _plain(values):
