@@ -1,6 +1,6 @@
-// y = x W^T + bias for few tokens, in one pass over W, whose rows stay where the checkpoint put them and as it packed them.
+// y = x W^T + bias for few tokens, in one pass over W, whose rows stay where the checkpoint put them, packed or not.
 //
-// Reading W is most of the work, so up to TOKENS tokens cost about as much as one. Each y[t][n] is one vector of partial
+// Where reading W is most of the work, up to TOKENS tokens cost about as much as one. Each y[t][n] is one vector of partial
 // sums, added up along the inputs in order and then across its lanes in a fixed tree: its bits depend on the two rows
 // that it is the product of, and not on how many tokens or threads there are.
 

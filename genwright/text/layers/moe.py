@@ -61,7 +61,7 @@ def _gathered(x: torch.Tensor, gate_up: Weight, down: Weight) -> torch.Tensor:
 
 
 def _one_by_one(x: torch.Tensor, ids: torch.Tensor, gate_up: Weight, down: Weight) -> torch.Tensor:
-    """Rows by expert, an expert after the other: on a CPU, and for prompts, whose packed weights are widened one by one."""
+    """Rows by expert, one after the other: on a CPU, and for prompts, whose packed weights are widened one by one."""
     y, first = torch.empty_like(x), 0
     for expert, count in enumerate(ids.bincount(minlength=gate_up.shape[0]).tolist()):
         if count:
