@@ -12,7 +12,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-DTYPE, HEAD_DIM, PAGE = torch.bfloat16, 128, 64
+from genwright.kernels import PAGE
+
+DTYPE, HEAD_DIM = torch.bfloat16, 128
 SHOWN = 4  # candidates of each case
 
 

@@ -1,4 +1,4 @@
-"""Time the sampling kernel and the products of few rows on a CUDA device: `python -m benchmarks.kernels_products`.
+"""Time the sampling kernel and products with packed weights on a CUDA device: `python -m benchmarks.kernels_products`.
 
 Products run in a CUDA graph over so many copies of a weight that the level-2 cache cannot hold them; GB/s counts each
 weight once. Tiles are outputs x columns, stages, warps, and k where the warps share columns.
@@ -6,16 +6,21 @@ weight once. Tiles are outputs x columns, stages, warps, and k where the warps s
 
 import argparse
 from collections.abc import Callable
+from typing import Any
 
 import torch
+from torch.nn.functional import linear
 from triton.runtime.errors import OutOfResources
 
 from genwright.kernels.hash import key, key_tensor
 from genwright.kernels.triton import sample as sampling
 from genwright.kernels.triton.matmul import Tiles, packed_matmul
+from genwright.kernels.triton.unpack import unpack
 from genwright.quant.formats import parse_format
 from genwright.quant.packed import Weight, tensors_of
 
+PROMPTS = [(shape, rows) for shape in ((4096, 4096), (28672, 4096)) for rows in (256, 2048)]
+PACKED = ["int4", "int4:g128", "int4:asym", "int8", "fp8"]
 SHAPES = [(22016, 4096), (4096, 11008), (12288, 4096), (4096, 4096)]
 CANDIDATES = {
     "bf16": [Tiles(16, 512, 4, 8, True), Tiles(32, 128, 5, 4), Tiles(64, 128, 4, 4)],
@@ -70,6 +75,18 @@ def draw(name: str, outputs: int, inputs: int) -> list[Weight]:
     return [first, *(first.clone() if isinstance(first, torch.Tensor) else first.map(torch.clone) for _ in copies)]
 
 
+def time_prompt(name: str, outputs: int, inputs: int, rows: int) -> list[float]:
+    """Of a product of many rows: its weight unpacked by the kernel, by `dequantize`, and never packed."""
+    x = torch.randn(rows, inputs, device="cuda", dtype=torch.bfloat16)
+    packed, plain = draw(name, outputs, inputs), draw("bf16", outputs, inputs)
+
+    def each(product: Callable[[Any], torch.Tensor], weights: list[Weight]) -> float:
+        return seconds(lambda: [product(weight) for weight in weights]) / len(weights)
+
+    unpacked = each(lambda weight: linear(x, unpack(weight, x.dtype)), packed)
+    return [unpacked, each(lambda weight: weight.linear(x), packed), each(lambda weight: linear(x, weight), plain)]
+
+
 def _speed(x: torch.Tensor, weights: list[Weight], size: int, tiles: Tiles | None) -> str:
     try:
         return f"{size / seconds(lambda: [packed_matmul(x, weight, tiles=tiles) for weight in weights]) / 1e9:7.0f}"
@@ -94,6 +111,12 @@ def main() -> None:
     for vocab, rows, top_k in [(v, r, k) for v in (32_000, 128_256) for r in (1, 64) for k in (200, 0)]:
         times = [time_sampling(vocab, rows, top_k, warps) * 1e6 for warps in (8, 16, 32)]
         print(f"{vocab:>7} x {rows:<3} top_k {top_k:<4} " + " ".join(f"{time:6.1f}" for time in times), flush=True)
+    print("prompts, us                        unpack    linear      bf16")
+    for ((outputs, inputs), rows), name in [(case, name) for case in PROMPTS for name in PACKED]:
+        times = [time * 1e6 for time in time_prompt(name, outputs, inputs, rows)]
+        print(
+            f"{name:<9} {outputs:>5} x {inputs} x {rows:<4} " + " ".join(f"{time:9.1f}" for time in times), flush=True
+        )
     for name in options.formats:
         for outputs, inputs in SHAPES:
             weights = draw(name, outputs, inputs)

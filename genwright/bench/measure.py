@@ -13,7 +13,7 @@ import torch
 
 from genwright.bench.experiments import Experiment, Point
 from genwright.bench.roofline import measure_roofline
-from genwright.bench.rows import GIGA, Row, Sample, blank, fill
+from genwright.bench.rows import GIGA, Row, Sample, Tell, blank, fill
 from genwright.bench.work import work_of
 from genwright.errors import UserError
 from genwright.kernels.device import pick_device
@@ -21,7 +21,6 @@ from genwright.kernels.hash import key
 from genwright.text.engine.llm import LLM
 from genwright.text.engine.request import Piece, SamplingParams
 
-Tell = Callable[[str, int, int], None]  # what is being done, how much of it is, and of how much
 TEMPERATURE, TOP_K = 0.8, 200
 FAILURES = (UserError, RuntimeError, MemoryError, ValueError, ImportError, OSError)
 

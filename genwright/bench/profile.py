@@ -15,7 +15,6 @@ def profiled(run: Callable[[], object], path: Path) -> str:
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
     with profile(activities=activities) as trace:
         run()
-    path = of_rank(path)
     trace.export_chrome_trace(str(path))
     kind = "self_device_time_total" if on_gpu else "self_cpu_time_total"
     entries = sorted(trace.key_averages(), key=lambda entry: getattr(entry, kind), reverse=True)
@@ -25,9 +24,3 @@ def profiled(run: Callable[[], object], path: Path) -> str:
         spent = getattr(entry, kind)
         lines.append(f"{spent / 1e3:10.2f}  {spent / whole:6.1%}  {entry.count:8}  {entry.key[:70]}")
     return "\n".join([*lines, f"The trace is in {path}."])
-
-
-def of_rank(path: Path) -> Path:
-    """One file per rank where there are several."""
-    parallel = torch.distributed.is_available() and torch.distributed.is_initialized()
-    return path.with_stem(f"{path.stem}-rank{torch.distributed.get_rank()}") if parallel else path

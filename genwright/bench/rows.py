@@ -1,7 +1,7 @@
 """Row: a line of the report, made of timed samples, the work that they did and the device's limits."""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -10,6 +10,7 @@ from genwright.bench.roofline import Roofline
 from genwright.bench.work import Work
 
 GIGA, TERA = 1e9, 1e12
+Tell = Callable[[str, int, int], None]  # what is being done, how much of it is, and of how much
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,8 @@ from pathlib import Path
 import torch
 
 from genwright.bench.experiments import Experiment
-from genwright.bench.rows import Row, Sample, blank
+from genwright.bench.rows import Row, Sample, Tell, blank
 from genwright.errors import UserError
-
-Tell = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)

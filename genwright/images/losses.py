@@ -1,4 +1,4 @@
-"""The four training losses, per image; noise levels and noise are arguments, so a loss is a plain function.
+"""The training losses, per image; noise levels and noise are arguments, so a loss is a plain function.
 
 `denoise`, `target` and `teacher` map (x [N, 3, H, W], sigma [N]) to clean images. Targets are detached rather than
 computed under no_grad, so that a compiled network runs one and the same program, with the same dropout, at both levels.
@@ -103,6 +103,15 @@ def progressive(
     # The image that an Euler step of the student's from x would have to aim at.
     goal = (x - _spread(t / (s - t)) * (x_s - x)).detach()
     return weight * norm(denoise(x, t), goal)
+
+
+def matching(sample: Tensor, real: Tensor, fake: Tensor) -> Tensor:
+    """Distribution matching (Yin et al. 2024, equations 7 and 8): its gradient is towards real and away from fake.
+
+    Both are what a noisy sample looks like clean: to a model of the data, and to one of the samples.
+    """
+    gradient = (fake - real).detach() / (sample - real).detach().abs().mean(dim=(1, 2, 3), keepdim=True)
+    return l2(sample, (sample - gradient).detach()) / 2
 
 
 def _spread(values: Tensor) -> Tensor:

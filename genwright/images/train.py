@@ -19,7 +19,8 @@ from genwright.images.judge import assess, train_judge
 from genwright.images.lpips import Lpips
 from genwright.images.output import grid, write_whole
 from genwright.images.pipeline import ImageModel
-from genwright.images.training import Trainer, TrainSettings, new_unet
+from genwright.images.train_settings import TrainSettings
+from genwright.images.training import Trainer, new_unet
 from genwright.images.unet import UNetConfig
 
 # Levels 0, 24 and 39 of 40 are sigma 80, 0.82 and 0.002: easy consistency tuning's two steps.
@@ -128,7 +129,7 @@ class TrainRun:
         self.picture("grid")
         result = {"steps": self.settings.steps, "seconds": round(seconds, 1), "loss": self.trainer.history[-1][1]}
         if self.held is not None:
-            result |= measure(self.model(), self.train, self.held, self.settings.method)
+            result |= measure(self.model(), self.train, self.held, self.settings.few_steps)
         write_whole(self.run.out / "metrics.json", lambda path: path.write_text(json.dumps(result, indent=1) + "\n"))
         return result
 
@@ -147,7 +148,7 @@ class TrainRun:
 
         classes = list(range(len(self.description.label_names))) or None
         ways = [self.description.sampler]
-        if self.settings.method in ("consistency", "distill"):
+        if self.settings.few_steps:
             ways.append(ONE_STEP)
         model = self.model()
         for i, way in enumerate(ways):
@@ -175,11 +176,9 @@ def default_sampler(settings: TrainSettings) -> dict[str, Any]:
     return TWO_STEPS
 
 
-def measure(model: ImageModel, train: TrainingImages, held: TrainingImages, method: str) -> dict[str, float]:
+def measure(model: ImageModel, train: TrainingImages, held: TrainingImages, few_steps: bool) -> dict[str, float]:
     """Train a judge on the training images and let it assess the model's samples."""
-    ways = {"two_steps": TWO_STEPS, "one_step": ONE_STEP}
-    if method not in ("consistency", "distill"):
-        ways = {"own_sampler": model.description.sampler}
+    ways = {"two_steps": TWO_STEPS, "one_step": ONE_STEP} if few_steps else {"own_sampler": model.description.sampler}
 
     def sample(way: dict[str, Any], labels: np.ndarray, seed: int) -> np.ndarray:
         return model.sample(len(labels), seed=seed, classes=labels.tolist(), **way).array

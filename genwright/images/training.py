@@ -1,4 +1,5 @@
-"""Training a UNet: one loop for EDM, consistency training, consistency distillation and progressive distillation.
+"""Training a UNet: one loop for EDM, consistency training, and consistency, progressive and distribution matching
+distillation.
 
 What step k draws comes from hash(seed, k, micro-batch) alone, so a resumed run goes on exactly as it would have, and
 several ranks train as one that accumulates as many micro-batches.
@@ -7,7 +8,6 @@ several ranks train as one that accumulates as many micro-batches.
 import copy
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,91 +19,12 @@ from genwright.images import curriculum, losses
 from genwright.images.data import Batches
 from genwright.images.denoiser import Denoiser, loss_weight
 from genwright.images.pipeline import DTYPES
+from genwright.images.train_settings import TrainSettings
 from genwright.images.unet import AttentionBlock, ResBlock, UNet, UNetConfig
 
-METHODS = ("edm", "consistency", "distill", "progdist")
-SCHEDULES = ("adaptive", "ect")
 LOG_EVERY = 50
-
-
-@dataclass(frozen=True)
-class TrainSettings:
-    """How a model is trained; checks itself. None is the method's own default."""
-
-    method: str = "edm"
-    steps: int = 10_000
-    batch_size: int = 256
-    accumulate: int = 1
-    lr: float = 1e-4
-    warmup: int = 0
-    anneal: float = 0.0
-    weight_decay: float = 0.0
-    ema: float = 0.999
-    dtype: str = "float32"
-    schedule: str = "ect"
-    first_stage: int = 0
-    stages: int = 8
-    start_scales: int | None = None
-    end_scales: int = 150
-    start_ema: float = 0.95
-    loss_norm: str | None = None
-    weighting: str | None = None
-    p_mean: float | None = None
-    p_std: float | None = None
-    sigma_min: float = 0.002
-    sigma_max: float = 80.0
-    rho: float = 7.0
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        for name, choices in (("method", METHODS), ("schedule", SCHEDULES), ("dtype", tuple(DTYPES))):
-            if getattr(self, name) not in choices:
-                raise UserError(f"There is no {name} {getattr(self, name)!r}; choose one of {', '.join(choices)}.")
-        for name in ("steps", "batch_size", "accumulate", "stages"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name} must be 1 or more, not {getattr(self, name)}.")
-        if not self.lr > 0 or not 0 <= self.ema < 1 or not 0 <= self.anneal <= 1 or self.warmup < 0:
-            raise UserError("lr must be positive, ema in [0, 1), anneal in [0, 1] and warmup 0 or more.")
-        if not 0 <= self.first_stage < self.stages:
-            raise UserError(f"first_stage must be one of the stages, 0 to {self.stages - 1}, not {self.first_stage}.")
-        if not 0 < self.sigma_min < self.sigma_max or not self.rho > 0:
-            raise UserError("sigma_min and sigma_max must rise from above 0, and rho be positive.")
-        if self.method == "progdist":
-            curriculum.halving(0, self.steps, self.scales)
-
-    @property
-    def tuning(self) -> bool:
-        """Whether this is easy consistency tuning."""
-        return self.method == "consistency" and self.schedule == "ect"
-
-    @property
-    def scales(self) -> int:
-        """The noise levels (progdist: the steps) that training begins with; the original's, where none are given."""
-        return self.start_scales or {"consistency": 2, "distill": 40}.get(self.method, 64)
-
-    @property
-    def norm(self) -> str:
-        return self.loss_norm or ("pseudo-huber" if self.tuning else "l2")
-
-    @property
-    def weight(self) -> str:
-        return self.weighting or {"edm": "karras", "progdist": "truncated-snr"}.get(self.method, "uniform")
-
-    @property
-    def levels(self) -> tuple[float, float]:
-        """Mean and standard deviation of ln sigma: EDM's, or easy consistency tuning's."""
-        mean, std = (-1.1, 2.0) if self.tuning else (-1.2, 1.2)
-        return mean if self.p_mean is None else self.p_mean, std if self.p_std is None else self.p_std
-
-    def lr_at(self, step: int) -> float:
-        """Linear up over `warmup` steps, and down to 0 over the last `anneal` of them (progdist: of every stage)."""
-        length = self.steps
-        if self.method == "progdist":
-            length = curriculum.halving(step, self.steps, self.scales)[1]
-            step %= length
-        up = min(1.0, (step + 1) / (self.warmup + 1))
-        down = min(1.0, (length - step) / (self.anneal * length)) if self.anneal else 1.0
-        return self.lr * up * down
+MIDDLE_LEVELS = (0.5, 80.0)  # dmd: sigmas from which a second step of sampling may start
+CRITIC_STEPS = 2  # dmd: of which the last also trains the student
 
 
 class Trainer:
@@ -121,7 +42,7 @@ class Trainer:
         world: int = 1,
         compiled: bool = False,
     ):
-        if settings.method in ("distill", "progdist") and teacher is None:
+        if settings.taught and teacher is None:
             raise UserError(f"The method {settings.method} needs a teacher: --teacher FILE.")
         micro, rest = divmod(settings.batch_size, settings.accumulate * world)
         if rest or not micro:
@@ -137,8 +58,13 @@ class Trainer:
         self.moving_target = settings.method in ("consistency", "distill") and not settings.tuning
         self.target = copy.deepcopy(self.unet).requires_grad_(False) if self.moving_target else self.unet
         self.teacher = None if teacher is None else _placed(teacher, self.device).eval().requires_grad_(False)
-        self.networks = {id(net): torch.compile(net) if compiled else net for net in (self.unet, self.target)}
+        self.critic: UNet | None = None
+        if self.teacher is not None and settings.method == "dmd":
+            self.critic = copy.deepcopy(self.teacher).requires_grad_(True)
+        nets = [net for net in (self.unet, self.target, self.teacher, self.critic) if net is not None]
+        self.networks = {id(net): torch.compile(net) if compiled else net for net in nets}
         self.parameters = list(self.unet.parameters())
+        self.trained = [*self.parameters, *(self.critic.parameters() if self.critic is not None else ())]
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=settings.dtype == "float16")
         self.optimizer = self._new_optimizer()
         self.step, self.history = 0, list[tuple[int, float]]()
@@ -198,6 +124,8 @@ class Trainer:
             assert self.teacher is not None
             teacher = self._denoiser(self.teacher, labels, seed)
             return losses.progressive(student, teacher, x0, noise, (t, m, e), loss_weight(s.weight, t), self.norm)
+        if s.method == "dmd":
+            return self._matching(student, x0, noise, labels, seed)
         scales = self._mu_and_scales()[1]
         index = torch.randint(scales - 1, (count,), device=self.device)
         t, r = (curriculum.level(index + i, scales - 1, s.sigma_min, s.sigma_max, s.rho) for i in (0, 1))
@@ -208,10 +136,26 @@ class Trainer:
         teacher = self._denoiser(self.teacher, labels, seed, consistency=False)
         return losses.distillation(student, target, teacher, x0, noise, t, r, weight, self.norm)
 
+    def _matching(self, student: losses.Denoise, x0: Tensor, noise: Tensor, labels: Tensor | None, seed: int) -> Tensor:
+        s, count = self.settings, len(x0)
+        # Half of the samples are made of noise alone, and half of noisy images, as a second step makes them.
+        first = torch.arange(count, device=self.device) < count // 2
+        t = torch.where(first, s.sigma_max, curriculum.log_uniform(count, *MIDDLE_LEVELS, self.device))
+        x = torch.where(first.view(-1, 1, 1, 1), 0.0, x0) + t.view(-1, 1, 1, 1) * noise
+        sample, sigma = student(x, t), curriculum.log_normal(count, *s.levels, self.device)
+        assert self.critic is not None and self.teacher is not None
+        critic, teacher = (self._denoiser(net, labels, seed, consistency=False) for net in (self.critic, self.teacher))
+        noisy = sample.detach() + sigma.view(-1, 1, 1, 1) * torch.randn_like(x0)
+        guess = critic(noisy, sigma)
+        loss = loss_weight(s.weight, sigma) * losses.l2(guess, sample.detach())
+        if self.step % CRITIC_STEPS == CRITIC_STEPS - 1:
+            loss = loss + losses.matching(sample, teacher(noisy, sigma), guess)
+        return loss
+
     def _denoiser(self, net: UNet, labels: Tensor | None, seed: int, consistency: bool | None = None) -> losses.Denoise:
         network = self.networks.get(id(net), net)
         if consistency is None:
-            consistency = self.settings.method in ("consistency", "distill")
+            consistency = self.settings.few_steps
         denoiser = Denoiser(network, sigma_min=self.settings.sigma_min, consistency=consistency)
         half = self.settings.dtype != "float32"
 
@@ -250,12 +194,12 @@ class Trainer:
 
     def _new_optimizer(self) -> torch.optim.Optimizer:
         decay = self.settings.weight_decay
-        return torch.optim.AdamW(self.parameters, self.settings.lr, betas=(0.9, 0.99), weight_decay=decay, fused=True)
+        return torch.optim.AdamW(self.trained, self.settings.lr, betas=(0.9, 0.99), weight_decay=decay, fused=True)
 
     def _sum_over_ranks(self, total: Tensor) -> None:
         from torch import distributed
 
-        grads = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
+        grads = [parameter.grad for parameter in self.trained if parameter.grad is not None]
         flat = torch.cat([total.view(1), *(grad.flatten() for grad in grads)])
         distributed.all_reduce(flat)
         total.copy_(flat[0])
@@ -279,13 +223,15 @@ class Trainer:
         state |= {"optimizer": self.optimizer.state_dict(), "scaler": self.scaler.state_dict()}
         if self.moving_target:
             state["target"] = self.target.state_dict()
+        if self.critic is not None:
+            state["critic"] = self.critic.state_dict()
         if self.settings.method == "progdist" and self.teacher is not None:
             state["teacher"] = self.teacher.state_dict()
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.step, self.history = state["step"], [(int(step), float(loss)) for step, loss in state["history"]]
-        for name in ("unet", "ema", "optimizer", "scaler", *(name for name in ("target", "teacher") if name in state)):
+        for name in state.keys() & {"unet", "ema", "optimizer", "scaler", "target", "critic", "teacher"}:
             getattr(self, name).load_state_dict(state[name])
 
 

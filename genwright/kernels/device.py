@@ -6,7 +6,7 @@ from genwright.errors import UserError
 
 
 def pick_device(name: str) -> torch.device:
-    """The device of that name; "auto" is a GPU where there is one."""
+    """The device of that name, of GPUs with its number; "auto" is a GPU where there is one."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
@@ -17,6 +17,8 @@ def pick_device(name: str) -> torch.device:
         raise UserError(f"Genwright computes on cpu or cuda, not on {name!r}.")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise UserError("There is no CUDA device here; choose cpu.")
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+    if device.type == "cuda" and device.index is None:
+        return torch.device("cuda", torch.cuda.current_device())
+    if device.type == "cuda" and device.index >= torch.cuda.device_count():
         raise UserError(f"There is no device {name!r}: the last is cuda:{torch.cuda.device_count() - 1}.")
     return device

@@ -75,6 +75,21 @@ def test_loss_and_gradient_are_the_papers(method, norm):
     assert w.grad.item() == pytest.approx(numerical, rel=1e-6)
 
 
+def test_matching_pushes_samples_to_where_the_data_is():
+    """Two Gaussians of variance v, whose perfect denoisers are known: the gradient of each image, written once more."""
+    v, data, samples = 0.25, 0.4, -0.3
+    sample = (X0 * v**0.5 + samples).requires_grad_()
+    sigma = T.view(-1, 1, 1, 1)
+    noisy = sample.detach() + sigma * NOISE
+    real, fake = ((v * noisy + sigma**2 * mean) / (v + sigma**2) for mean in (data, samples))
+    losses.matching(sample, real, fake).sum().backward()
+    for i in range(N):
+        t = T[i].item()
+        push = t**2 / (v + t**2) * (samples - data)  # downhill is towards the data
+        scale = np.abs(sample[i].detach().numpy() - real[i].numpy()).mean() * sample[i].numel()
+        np.testing.assert_allclose(sample.grad[i], np.full(SHAPE, push / scale), rtol=1e-9)
+
+
 def test_l2_32_shrinks_first():
     a, b = torch.randn(2, 2, 3, 64, 64)
     means = [torch.nn.functional.avg_pool2d(x, 2) for x in (a, b)]  # what bilinear halving is

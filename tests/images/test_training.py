@@ -11,7 +11,8 @@ from genwright.errors import UserError
 from genwright.images import curriculum
 from genwright.images.data import Batches, TrainingImages
 from genwright.images.denoiser import Denoiser
-from genwright.images.training import Trainer, TrainSettings, new_unet
+from genwright.images.train_settings import TrainSettings
+from genwright.images.training import Trainer, new_unet
 from genwright.images.unet import UNetConfig
 
 SMALL = UNetConfig(
@@ -43,12 +44,12 @@ def batches():
 
 
 def trainer(settings, batches, **more):
-    teacher = new_unet(SMALL, 7) if settings.method in ("distill", "progdist") else None
+    teacher = new_unet(SMALL, 7) if settings.taught else None
     return Trainer(settings, new_unet(SMALL, settings.seed), batches, teacher=teacher, **more)
 
 
 def weights(trained):
-    nets = (trained.unet, trained.ema, trained.target)
+    nets = [net for net in (trained.unet, trained.ema, trained.target, trained.critic) if net is not None]
     return torch.cat([parameter.detach().flatten() for net in nets for parameter in net.parameters()])
 
 
@@ -60,6 +61,7 @@ def weights(trained):
         TrainSettings(method="consistency", steps=12, schedule="adaptive", loss_norm="l1"),
         TrainSettings(method="distill", steps=12, start_scales=10),
         TrainSettings(method="progdist", steps=12, start_scales=4),
+        TrainSettings(method="dmd", steps=12),
     ],
     ids=lambda settings: f"{settings.method}-{settings.schedule}",
 )

@@ -14,10 +14,10 @@ def train(
     data: Annotated[
         Path, typer.Argument(help="An .npz (images, labels, names), or a folder, a class per subfolder or name prefix.")
     ],
-    method: Annotated[str, typer.Option(help="edm, consistency, distill or progdist.")] = "edm",
+    method: Annotated[str, typer.Option(help="edm, consistency, distill, progdist or dmd.")] = "edm",
     out: Annotated[Path, typer.Option(help="The run's folder; a stopped run goes on there.")] = Path("training"),
     init: Annotated[str | None, typer.Option(help="A model whose weights are the start.")] = None,
-    teacher: Annotated[str | None, typer.Option(help="The model that distill and progdist learn from.")] = None,
+    teacher: Annotated[str | None, typer.Option(help="The model that distill, progdist and dmd learn from.")] = None,
     image_size: ImageSize = None,
     num_channels: Flag = None,
     num_res_blocks: Flag = None,
@@ -63,7 +63,7 @@ def train(
     from genwright.errors import UserError
     from genwright.images.pipeline import DTYPES
     from genwright.images.train import RunSettings, TrainRun
-    from genwright.images.training import TrainSettings
+    from genwright.images.train_settings import TrainSettings
     from genwright.images.unet import UNetConfig
     from genwright.kernels.device import pick_device
 

@@ -5,13 +5,13 @@
 // groups of lanes that this makes take a page's keys in turn, each with a softmax of its own, and these are merged at the
 // end. A sequence of few pages has one block; the parts of longer ones are merged by the block that comes last.
 //
-// The macros: X_TYPE, HEADS, KV_HEADS, HEAD_DIM, SPLITS (blocks per sequence and head), THREADS; the switches NORM, ROPE, PDL.
+// The macros: X_TYPE, HEADS, KV_HEADS, HEAD_DIM, PAGE (tokens), SPLITS (blocks per sequence and head), THREADS,
+// FEW (at most one block per processor); the switches NORM, ROPE, PDL.
 
 #include "types.cuh"
 
-#define PAGE 64
-#define FEWEST_PAGES 4  // of a block
 #define SHARE (HEADS / KV_HEADS)
+#define FEWEST_PAGES (SHARE > 1 ? 1 : 4)  // of a block: heads that share a page make it worth one
 #define HALF (HEAD_DIM / 2)
 #define BYTES (X_TYPE == F32 ? 4 : 2)
 #define PER (16 / BYTES)          // channels of a lane
@@ -60,7 +60,7 @@ __device__ __forceinline__ void add_key(Softmax& s, const float (&q)[SHARE][PER]
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, FEW ? 1 : SHARE <= 2 ? 4 : 2)
 attend(const void* qkv, const float* cos, const float* sin, const long* positions, const long* slots, const long* lengths,
        const long* page_table, int table_stride, void* k_cache, void* v_cache, const void* q_norm, const void* k_norm,
        float eps, float scale, int window, float* parts, int* arrivals, void* out) {
@@ -89,7 +89,9 @@ attend(const void* qkv, const float* cos, const float* sin, const long* position
     const int begin = low + split * run, end = min(begin + run, low + pages);
     const bool newest = split == blocks - 1;  // has the new token's page
 
-    // Keys are asked for a page ahead, the first while q is being made, and a page's number a page before that.
+    // Keys are asked for a page ahead, the first while q is being made, and a page's number a page before that. Where
+    // there are many blocks, a page is asked for when the one before is done: that takes fewer registers, and a second
+    // block on the same processor fills the pause.
     const int member = thread % LANES, group = thread / LANES;
     const Chunk *keys = (const Chunk*)k_cache, *values = (const Chunk*)v_cache;
     const long* table = page_table + (long)b * table_stride;
@@ -105,7 +107,7 @@ attend(const void* qkv, const float* cos, const float* sin, const long* position
             load_chunk(some.value[i], values + at, sees(page, i));
         }
     };
-    Keys even{}, odd{};  // what is not read stays finite
+    Keys even{};  // what is not read stays finite
     fetch(even, begin, table[begin]);
     long number = table[min(begin + 1, end - 1)];
 
@@ -172,16 +174,29 @@ attend(const void* qkv, const float* cos, const float* sin, const long* position
             s.mixed[h][i] = 0.0f;
         }
     }
-    auto read = [&](Keys& now, Keys& next, int page) {
+    auto fetch_next = [&](Keys& next, int page) {
         fetch(next, page + 1, number);
         number = table[min(page + 2, end - 1)];
+    };
+    auto read = [&](const Keys& now, int page) {
 #pragma unroll
         for (int i = 0; i < TURNS; i++) add_key(s, q, now.key[i], now.value[i], sees(page, i));
     };
+#if FEW
+    Keys odd{};
     for (int page = begin; page < end; page += 2) {
-        read(even, odd, page);
-        if (page + 1 < end) read(odd, even, page + 1);
+        fetch_next(odd, page);
+        read(even, page);
+        if (page + 1 == end) break;
+        fetch_next(even, page + 1);
+        read(odd, page + 1);
     }
+#else
+    for (int page = begin; page < end; page++) {
+        read(even, page);
+        fetch_next(even, page);
+    }
+#endif
     if (newest && warp == 0)  // the new token itself, by the first group
         add_key(s, q, ((const Chunk*)fresh[0])[member], ((const Chunk*)fresh[1])[member], group == 0);
 

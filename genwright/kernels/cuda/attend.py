@@ -6,13 +6,12 @@ from functools import cache
 
 import torch
 
+from genwright.kernels import PAGE
 from genwright.kernels.cuda.nvrtc import Kernel, compile_kernel
 from genwright.kernels.cuda.products import PLAIN
 
-PAGE = 64  # tokens, as in engine/kv.py
 MOST_THREADS = 512
 SHARED = 40 << 10  # bytes in which the warps of a block merge
-MOST_BLOCKS = 1024  # that share sequences; more sequences and heads than that have one block each
 MOST_SHARE = 8  # heads to a key-value head: their queries are held in registers
 
 
@@ -25,8 +24,9 @@ class Scratch:
 
     @staticmethod
     def allocate(share: int, head_dim: int, device: torch.device) -> "Scratch":
-        parts = torch.empty(MOST_BLOCKS * share * (head_dim + 2), dtype=torch.float32, device=device)
-        return Scratch(parts, torch.zeros(MOST_BLOCKS, dtype=torch.int32, device=device))
+        most = 2 * _processors(device)
+        parts = torch.empty(most * share * (head_dim + 2), dtype=torch.float32, device=device)
+        return Scratch(parts, torch.zeros(most, dtype=torch.int32, device=device))
 
 
 def serves(cache: torch.Tensor, heads: int) -> bool:
@@ -37,10 +37,14 @@ def serves(cache: torch.Tensor, heads: int) -> bool:
     return cache.dtype in PLAIN and whole and share <= MOST_SHARE and 8 * share * head_dim * 4 <= SHARED
 
 
-def _threads(share: int, head_dim: int, itemsize: int) -> int:
-    """A page's keys at once, or as many as there is room for to merge."""
+def _threads(share: int, head_dim: int, itemsize: int, few: bool) -> int:
+    """Of one block per processor: a page's keys at once, or as many as there is room for to merge; of more, a part."""
     fitting = MOST_THREADS if share <= 2 and MOST_THREADS // 32 * share * head_dim * 4 <= SHARED else MOST_THREADS // 2
-    return min(fitting, PAGE * (head_dim * itemsize // 16))
+    return min(fitting if few else MOST_THREADS // 4, PAGE * (head_dim * itemsize // 16))
+
+
+def _processors(device: torch.device) -> int:
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
 def rope_attend(
@@ -65,16 +69,20 @@ def rope_attend(
     positions, slots and lengths int64 [sequences]: a length counts the new token, a slot below 0 is not written to.
     """
     sequences, kv_heads, head_dim = len(qkv), k_cache.shape[2], k_cache.shape[3]
-    splits = max(1, min(-(-page_table.shape[1] // 4), MOST_BLOCKS // (sequences * kv_heads)))
-    threads = _threads(heads // kv_heads, head_dim, qkv.itemsize)
+    blocks, processors = sequences * kv_heads, _processors(qkv.device)
+    few = blocks <= processors
+    splits = max(1, min(page_table.shape[1], (processors if few else 2 * processors) // blocks))
+    threads = _threads(heads // kv_heads, head_dim, qkv.itemsize, few)
     kernel = _kernel(
         qkv.device.index,
         X_TYPE=PLAIN[qkv.dtype],
         HEADS=heads,
         KV_HEADS=kv_heads,
         HEAD_DIM=head_dim,
+        PAGE=PAGE,
         SPLITS=splits,
         THREADS=threads,
+        FEW=few,
         NORM=norms is not None,
         ROPE=tables is not None,
         PDL=dependent,

@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-PAGE = 64  # tokens, as in engine/kv.py
+from genwright.kernels import PAGE
 
 
 @triton.jit

@@ -14,7 +14,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from genwright.kernels.triton.pages import PAGE, bits_of, elements, load_rows, packing
+from genwright.kernels import PAGE
+from genwright.kernels.triton.pages import bits_of, elements, load_rows, packing
 
 
 @triton.jit
@@ -163,6 +164,23 @@ class Tile:
     stages: int
 
 
+def launch_options(q: Tensor, k_cache: Tensor, window: int | None, tile: Tile, pdl: bool) -> dict[str, int]:
+    """What the kernels of this module and of `decode` are both compiled for."""
+    return {
+        "KV_HEADS": k_cache.shape[2],
+        "HEAD_DIM": q.shape[2],
+        "PAGE": PAGE,
+        "BLOCK_K": tile.keys,
+        "BLOCK_D": triton.next_power_of_2(q.shape[2]),
+        "BITS": bits_of(k_cache),
+        "WINDOW": window is not None,
+        "PDL": pdl,
+        "num_warps": tile.warps,
+        "num_stages": tile.stages,
+        "launch_pdl": pdl,
+    }
+
+
 def prefill_attention(
     q: Tensor,
     k_cache: Tensor,
@@ -185,7 +203,6 @@ def prefill_attention(
     query's bits do not depend on the chunk or the batch.
     """
     tokens, heads, head_dim = q.shape
-    kv_heads = k_cache.shape[2]
     tile = tile or prefill_tile(head_dim, q.dtype)
     assert q.is_contiguous() and k_cache.is_contiguous() and v_cache.is_contiguous() and page_table.stride(1) == 1
     out = torch.empty(tokens, heads * head_dim, dtype=q.dtype, device=q.device)
@@ -202,18 +219,8 @@ def prefill_attention(
         window or 0,
         page_table.stride(0),
         HEADS=heads,
-        KV_HEADS=kv_heads,
-        HEAD_DIM=head_dim,
-        PAGE=PAGE,
         BLOCK_Q=tile.queries,
-        BLOCK_K=tile.keys,
-        BLOCK_D=triton.next_power_of_2(head_dim),
-        BITS=bits_of(k_cache),
-        WINDOW=window is not None,
-        PDL=pdl,
-        num_warps=tile.warps,
-        num_stages=tile.stages,
-        launch_pdl=pdl,
+        **launch_options(q, k_cache, window, tile, pdl),
     )
     return out
 

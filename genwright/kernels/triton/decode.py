@@ -10,8 +10,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from genwright.kernels.triton.attention import Tile, attend_block
-from genwright.kernels.triton.pages import PAGE, bits_of, elements, packing
+from genwright.kernels import PAGE
+from genwright.kernels.triton.attention import Tile, attend_block, launch_options
+from genwright.kernels.triton.pages import elements, packing
 
 PROGRAMS = 528  # that a step is split into at the most: 4 for each multiprocessor of a Hopper GPU
 
@@ -198,7 +199,7 @@ def decode_attention(
     assert q.is_contiguous() and k_cache.is_contiguous() and v_cache.is_contiguous() and page_table.stride(1) == 1
     assert splits == 1 or scratch.mixed.numel() >= sequences * kv_heads * splits * rows * head_dim
     out = torch.empty(tokens, heads * head_dim, dtype=q.dtype, device=q.device)
-    block_d, join_rows = triton.next_power_of_2(head_dim), triton.next_power_of_2(rows)
+    options, join_rows = launch_options(q, k_cache, window, tile, pdl), triton.next_power_of_2(rows)
     _decode[(kv_heads, splits, sequences)](
         q,
         k_cache,
@@ -215,22 +216,12 @@ def decode_attention(
         window or 0,
         page_table.stride(0),
         width,
-        KV_HEADS=kv_heads,
         SHARE=share,
         QUERIES=queries,
-        HEAD_DIM=head_dim,
-        PAGE=PAGE,
-        BLOCK_K=tile.keys,
         BLOCK_R=max(16, join_rows),
-        BLOCK_D=block_d,
         JOIN_R=join_rows,
-        JOIN_S=max(1, min(16, 4096 // (join_rows * block_d))),
-        BITS=bits_of(k_cache),
-        WINDOW=window is not None,
-        PDL=pdl,
-        num_warps=tile.warps,
-        num_stages=tile.stages,
-        launch_pdl=pdl,
+        JOIN_S=max(1, min(16, 4096 // (join_rows * options["BLOCK_D"]))),
+        **options,
     )
     return out
 

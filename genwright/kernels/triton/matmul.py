@@ -19,9 +19,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from genwright.quant.fp8 import Fp8Blocks
+from genwright.kernels.triton.weights import load_scales, parts, widen
 from genwright.quant.int4 import Int4
-from genwright.quant.int8 import Int8
 from genwright.quant.packed import Packed, Weight
 
 
@@ -48,7 +47,7 @@ def packed_matmul(
     y = torch.empty(m, n, dtype=x.dtype, device=x.device)
     rows = 16 if deterministic else min(64, max(16, triton.next_power_of_2(m)))
     tiles = tiles or pick_tiles(weight, rows)
-    values, scales, minimums, height, width = _parts(weight)
+    values, scales, minimums, height, width = parts(weight)
     columns = min(tiles.columns, max(32, triton.next_power_of_2(k)))
     split = min(tiles.warps, columns // 32) if tiles.split else 1
     if scales is None:
@@ -101,18 +100,6 @@ def pick_tiles(weight: Weight, rows: int = 16) -> Tiles:
     return Tiles(32 if many else 16, 256, 4, 4, split=True)
 
 
-def _parts(weight: Weight) -> tuple[Tensor, Tensor | None, Tensor | None, int, int]:
-    """Stored values, scales, minimums, and the rows and columns that share a scale."""
-    if isinstance(weight, Int4):
-        return weight.words, weight.scales, weight.minimums, 1, weight.group
-    if isinstance(weight, Int8):
-        return weight.values, weight.scales, None, 1, weight.group
-    if isinstance(weight, Fp8Blocks):
-        return weight.values, weight.scales, None, weight.height, weight.width
-    assert isinstance(weight, Tensor)
-    return weight, None, None, 1, weight.shape[1]
-
-
 @triton.jit(do_not_specialize=["M"])
 def _matmul(
     x,
@@ -148,7 +135,7 @@ def _matmul(
     n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     row = tl.minimum(n, N - 1).to(tl.int64)  # reads no further than the end; what it gives there is not stored
     k, v = tl.arange(0, BLOCK_K), tl.arange(0, BLOCK_K // PER)
-    unit, part = tl.arange(0, BLOCK_K // UNIT), tl.arange(0, SPLIT)
+    part = tl.arange(0, SPLIT)
     x_at = x + m.to(tl.int64)[:, None] * x_stride + k[None, :]
     value_at = values + row[:, None] * stride + v[None, :]
     scale_row = row // HEIGHT * groups
@@ -165,12 +152,10 @@ def _matmul(
             q = tl.load(value_at + start // PER, (start // PER + v < stride)[None, :], 0.0)
         scale, low = 1.0, 0.0
         if SCALED == "weight":
-            group = start // WIDTH + unit if UNIT == WIDTH else (start + unit * UNIT) // WIDTH
-            at, inside = scale_row[:, None] + group[None, :], (group < groups)[None, :]
-            scale = _spread(tl.load(scales + at, inside, 0.0), UNIT // PER)
+            scale = load_scales(scales, scale_row, start, groups, BLOCK_K, PER, WIDTH, UNIT)
             if MINIMUMS:
-                low = _spread(tl.load(minimums + at, inside, 0.0), UNIT // PER)
-        w = _widen(q, scale, low, INT4, SCALED == "weight", MINIMUMS, dtype)
+                low = load_scales(minimums, scale_row, start, groups, BLOCK_K, PER, WIDTH, UNIT)
+        w = widen(q, scale, low, INT4, SCALED == "weight", MINIMUMS, dtype)
         if INT4:
             # columns as [slice, lane 4, word of the lane, half 2, weight 4]
             xs = tl.permute(tl.reshape(xs, [BLOCK_M, SPLIT, 4, SLICE // 32, 2, 4]), [1, 0, 3, 4, 2, 5])
@@ -204,56 +189,3 @@ def _slice_scales(scales, scale_row, group, groups):
     # [slices, 1, outputs]
     at = scale_row[None, :] + tl.minimum(group, groups - 1)[:, None]
     return tl.expand_dims(tl.load(scales + at).to(tl.float32), 1)
-
-
-@triton.jit
-def _widen(q, scale, low, INT4: tl.constexpr, SCALED: tl.constexpr, MINIMUMS: tl.constexpr, dtype: tl.constexpr):
-    # q [outputs, values] -> [outputs, columns] in x's type; scale and low are of q's shape where they are used
-    if INT4:
-        w = _join(
-            _nibbles(q, 0, scale, low, SCALED, MINIMUMS, dtype),
-            _nibbles(q, 1, scale, low, SCALED, MINIMUMS, dtype),
-            _nibbles(q, 2, scale, low, SCALED, MINIMUMS, dtype),
-            _nibbles(q, 3, scale, low, SCALED, MINIMUMS, dtype),
-            _nibbles(q, 4, scale, low, SCALED, MINIMUMS, dtype),
-            _nibbles(q, 5, scale, low, SCALED, MINIMUMS, dtype),
-            _nibbles(q, 6, scale, low, SCALED, MINIMUMS, dtype),
-            _nibbles(q, 7, scale, low, SCALED, MINIMUMS, dtype),
-        )
-    elif SCALED:
-        w = q.to(dtype) * scale.to(dtype)
-    else:
-        w = q.to(dtype)
-    return w
-
-
-@triton.jit
-def _spread(s, UNIT: tl.constexpr):
-    wide = tl.broadcast_to(s[:, :, None], [s.shape[0], s.shape[1], UNIT])
-    return tl.reshape(wide, [s.shape[0], s.shape[1] * UNIT])
-
-
-@triton.jit
-def _nibbles(words, i: tl.constexpr, scale, low, SCALED: tl.constexpr, MINIMUMS: tl.constexpr, dtype: tl.constexpr):
-    # Weight i of each word. As the low bits of 128 (bfloat16) or 1024 (float16), whose last place is 1, a number needs
-    # no conversion, and both halves of a word are widened by one instruction.
-    ONE: tl.constexpr = 128.0 if dtype == tl.bfloat16 else 1024.0 if dtype == tl.float16 else 0.0
-    BITS: tl.constexpr = 0x43004300 if dtype == tl.bfloat16 else 0x64006400 if dtype == tl.float16 else 0
-    pair = ((words >> (4 * (i % 4))) & 0x000F000F) | BITS
-    half = (pair >> 16 if i >= 4 else pair).to(tl.int16)
-    w = half.to(tl.float32) if dtype == tl.float32 else half.to(dtype, bitcast=True)
-    if MINIMUMS:  # in float32: a minimum's rounding would be a large part of the smallest weights
-        w = ((w - ONE).to(tl.float32) * scale.to(tl.float32) + low.to(tl.float32)).to(dtype)
-    elif SCALED:
-        w = (w - (ONE + 8.0)) * scale.to(dtype)
-    else:
-        w = w - (ONE + 8.0)
-    return w
-
-
-@triton.jit
-def _join(q0, q1, q2, q3, q4, q5, q6, q7):
-    # Nibbles i and i + 4 [outputs, words] are weights 2 i and 2 i + 1 of eight -> [outputs, 8 words]
-    even = tl.join(tl.join(q0, q2), tl.join(q1, q3))
-    odd = tl.join(tl.join(q4, q6), tl.join(q5, q7))
-    return tl.reshape(tl.join(even, odd), [q0.shape[0], q0.shape[1] * 8])

@@ -12,15 +12,16 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-PAGE = 64  # tokens, as in engine/kv.py
-GROUP = tl.constexpr(16)  # elements per scale in 4 bits; in 8 bits a row has one
+from genwright.quant import cache
+
+GROUP = tl.constexpr(cache.GROUP[4])  # elements per scale in 4 bits; in 8 bits a row has one
 # Adding it leaves no room for a fraction: x + ROUND - ROUND is x rounded to nearest, ties to even.
 ROUND = tl.constexpr(1.5 * 2**23)
 
 
-def bits_of(cache: Tensor) -> int:
+def bits_of(rows: Tensor) -> int:
     """The BITS of a cache's rows."""
-    return {torch.int8: 8, torch.uint8: 4}.get(cache.dtype, 0)
+    return {torch.int8: 8, torch.uint8: 4}.get(rows.dtype, 0)
 
 
 def packing(tensors: Mapping[str, Tensor] | None) -> tuple[Tensor | None, ...]:

@@ -119,8 +119,8 @@ class Engine:
         running = self.scheduler.running
         if loop.requests != running:
             self._land(loop)
-        admitting = self.scheduler.waiting and len(running) < self.scheduler.max_batch
-        if admitting or not running or not (loop.flying or all(map(loop.serves, running))):
+        decoding = running and (loop.flying or all(map(loop.serves, running)))
+        if not decoding or self.scheduler.may_admit():
             self._land(loop)
             return False
         if not loop.flying:

@@ -9,9 +9,8 @@ import numpy as np
 import torch
 
 from genwright.errors import UserError
+from genwright.kernels import PAGE
 from genwright.quant.cache import Entry, entries, pack, unpack
-
-PAGE = 64  # tokens
 
 
 @dataclass(frozen=True)

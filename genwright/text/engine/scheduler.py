@@ -13,6 +13,7 @@ class Scheduler:
         self.pool, self.max_batch, self.max_tokens = pool, max_batch, max_tokens
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []  # oldest first
+        self._full = False  # the next in the queue found too few pages, and none have come free since
 
     def schedule(self) -> list[tuple[Request, int]]:
         """The step's work: requests and how many of their next tokens to compute, single tokens first."""
@@ -29,9 +30,13 @@ class Scheduler:
             if count and request.pending > 1:
                 work.append((request, count))
                 budget -= count
-        while self.waiting and budget and len(self.running) < self.max_batch:
+        self._full = False
+        while budget and self.may_admit():
             request = self.waiting[0]
-            if self._is_being_computed(request) or not self._admit(request):
+            if self._is_being_computed(request):
+                break
+            if not self._admit(request):
+                self._full = True
                 break
             self.waiting.popleft()
             self.running.append(request)
@@ -40,8 +45,13 @@ class Scheduler:
             budget -= count
         return work
 
+    def may_admit(self) -> bool:
+        """Whether a step may take the next in the queue."""
+        return bool(self.waiting) and len(self.running) < self.max_batch and not self._full
+
     def remove(self, request: Request, keep: bool) -> None:
         """Take a request out, its prefix kept in the tree or its pages wiped."""
+        self._full = False
         if request.pages is not None:
             if keep:
                 self.pool.finish(request.pages, request.tokens)
@@ -90,6 +100,7 @@ class Scheduler:
         request.pages = None
         self.running.remove(request)
         self.waiting.appendleft(request)
+        self._full = False
 
     def _is_being_computed(self, request: Request) -> bool:
         """Whether a running prompt is about to compute whole pages that this one begins with too."""

@@ -14,6 +14,7 @@ from genwright.kernels.triton.decode import DecodeScratch, decode_attention
 from genwright.kernels.triton.elementwise import rms_norm, silu_mul
 from genwright.kernels.triton.matmul import packed_matmul
 from genwright.kernels.triton.rope import rope_write
+from genwright.kernels.triton.unpack import unpack
 from genwright.quant.packed import Packed, Weight
 from genwright.text.config import ModelConfig
 from genwright.text.engine.kv import LayerCache
@@ -44,7 +45,9 @@ class Fused(Reference):
             return y
         if not isinstance(weight, Packed):
             return linear(x, weight, bias)
-        return packed_matmul(x, weight, bias) if len(x) <= MOST_ROWS else weight.linear(x, bias)
+        if len(x) <= MOST_ROWS:
+            return packed_matmul(x, weight, bias)
+        return linear(x, unpack(weight, x.dtype), bias)
 
     def norm(self, x: torch.Tensor, weights: Weights, name: str, eps: float) -> torch.Tensor:
         return rms_norm(x, weights[name], eps, pdl=self._early)

@@ -33,17 +33,6 @@ class Model:
     max_context: int  # in whole pages
 
     @property
-    def weight_bytes(self) -> int:
-        """Bytes of weights, a tied head counted once."""
-        storages = {
-            tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes()
-            for part in (self.outer, *self.blocks)
-            for weight in part.values()
-            for tensor in tensors_of(weight)
-        }
-        return sum(storages.values())
-
-    @property
     def step_bytes(self) -> int:
         """Bytes of weights that a decoding step of one token reads: no embedding but a row, of experts its own."""
         skipped = (*LOOKED_UP, "cos", "sin")

@@ -9,6 +9,7 @@ from genwright.text.layers.norm import rms_norm
 from genwright.text.layers.rope import rotate
 
 SHAPES = [(4, 4, 128), (8, 2, 128), (9, 3, 64), (16, 2, 64), (2, 1, 256), (4, 2, 32), (32, 8, 128)]
+SHAPES += [(32, 32, 128), (128, 32, 64), (256, 32, 64)]  # more blocks than a GPU has processors
 
 
 def expected(qkv, cos, sin, positions, cache, table, lengths, norms, heads, scale, window):

@@ -105,6 +105,26 @@ def test_the_host_is_a_step_behind(tiny):
     assert r.finish_reason == "length" and len(r.output) == 9
 
 
+def test_one_that_waits_for_pages_does_not_hold_up_the_others(tiny):
+    def both():
+        yield request([5, 6, 7] * 30, SamplingParams(max_new_tokens=100, ignore_eos=True))  # 3 pages of 5
+        yield request([8, 9] * 100, SamplingParams(max_new_tokens=9, ignore_eos=True))  # 4
+
+    engine, (first, second) = ahead_of(tiny, pages=5), both()
+    engine.submit(first)
+    engine.submit(second)
+    engine.step()  # the first's prompt
+    flying = []
+    while first.finish_reason is None:
+        engine.step()
+        flying.append(engine.loop.flying)
+    assert flying == [1] * 98 + [0] and second.pages is None
+    engine.step()
+    assert second.pages is not None
+    drain(engine, [])
+    assert [first.output, second.output] == drain(engine_of(tiny, 5, max_tokens=128, deterministic=True), list(both()))
+
+
 def test_another_may_use_the_runner_while_a_stream_pauses(tiny):
     ours, same = (request([5, 6, 7], SamplingParams(max_new_tokens=40, ignore_eos=True)) for _ in range(2))
     engine = ahead_of(tiny, pages=8)

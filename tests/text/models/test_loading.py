@@ -40,6 +40,7 @@ from pathlib import Path
 import torch
 from genwright import LLM
 from genwright.quant.formats import parse_format
+from genwright.quant.packed import tensors_of
 from genwright.text.calibration import calibrated
 from genwright.text.checkpoints import open_checkpoint
 from genwright.text.checkpoints.quantize import quantize
@@ -72,7 +73,9 @@ def measure(path, dtype, quant=None):
     parts = [llm.model.outer, *llm.model.blocks]
     largest = max(weight.nbytes for part in parts for weight in part.values() if isinstance(weight, torch.Tensor))
     layer = max(2 * prod(w.shape) for w in (llm.model.outer["head"], *llm.model.blocks[0].values()))
-    return {"peak": peak, "size": llm.model.weight_bytes, "largest": max(largest, layer)}
+    tensors = [tensor for part in parts for weight in part.values() for tensor in tensors_of(weight)]
+    size = sum({tensor.data_ptr(): tensor.nbytes for tensor in tensors}.values())  # a tied head counts once
+    return {"peak": peak, "size": size, "largest": max(largest, layer)}
 
 
 def measure_quantizing(path, target, method):
