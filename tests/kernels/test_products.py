@@ -8,17 +8,29 @@ import torch
 from torch.nn.functional import linear
 
 from genwright.kernels.cpu import products
-from genwright.kernels.cpu.products import MOST_TOKENS, build, few_tokens_linear, kernel, product
+from genwright.kernels.cpu.products import MOST_TOKENS, build, few_tokens_linear, kernel, operand
+from genwright.quant import fp8, int8
+from genwright.quant.formats import parse_format
+from genwright.quant.packed import Weight
 from genwright.text.layers.deterministic import Deterministic
 from genwright.text.layers.reference import Reference
 
 SIZES = [(1, 1), (3, 5), (4, 16), (7, 31), (64, 64), (97, 333), (130, 1027), (961, 576), (9, 7000)]  # outputs, inputs
+# Groups that fill a vector, share one, or end within one.
+PACKED = ["int8", "int8:g32", "int8:g24", "int4", "int4:g8", "int4:g40:asym", "int4:g32:asym", "int4:g128", "fp8"]
+PACKED += ["fp8:channel"]
 needs_kernel = pytest.mark.skipif(kernel() is None, reason="no C++ compiler")
 
 
 def operands(tokens: int, outputs: int, inputs: int, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
     shapes = ((tokens, inputs), (outputs, inputs), (outputs,))
     return tuple(torch.randn(shape).to(dtype) for shape in shapes)
+
+
+def product(x: torch.Tensor, weight: Weight, bias: torch.Tensor | None = None) -> torch.Tensor:
+    found = operand(x, weight, bias)
+    assert found is not None
+    return found.product(x, bias)
 
 
 @needs_kernel
@@ -54,6 +66,85 @@ def test_a_row_has_the_same_bits_among_others_and_with_any_threads(dtype):
 
 
 @needs_kernel
+@pytest.mark.parametrize("name", PACKED)
+def test_packed_products_are_the_float64_ones(name):
+    """By the kernel, and for many tokens by torch with the kernel's widened rows."""
+    torch.manual_seed(0)
+    for outputs, inputs in [*SIZES, (20, 8), (513, 200)]:
+        x, weight, bias = operands(9, outputs, inputs, torch.float32)
+        packed = parse_format(name).quantize(weight)
+        wide = packed.dequantize(torch.float32).double()
+        rounding = 1e-6 * (x.double().abs() @ wide.abs().T + 1)
+        for tokens in range(10):
+            for shift in (None, bias):
+                exact = linear(x[:tokens].double(), wide, None if shift is None else shift.double())
+                found = operand(x[:tokens], packed, shift)
+                for y in (found.product(x[:tokens], shift), found.by_pieces(x[:tokens], shift)):
+                    assert ((y.double() - exact).abs() <= rounding[:tokens]).all(), (outputs, inputs, tokens)
+
+
+@needs_kernel
+@pytest.mark.parametrize("name", PACKED)
+def test_a_packed_products_row_has_the_same_bits_among_others_and_with_any_threads(name):
+    torch.manual_seed(0)
+    threads = torch.get_num_threads()
+    for outputs, inputs in ((97, 333), (961, 576)):
+        x, weight, bias = operands(MOST_TOKENS, outputs, inputs, torch.float32)
+        packed = parse_format(name).quantize(weight)
+        alone = torch.cat([product(row, packed, bias) for row in x.split(1)])
+        try:
+            for torch_threads in (1, 2, 3):
+                torch.set_num_threads(torch_threads)
+                for tokens in (2, 3, 4, 5, 6, 7, 11, MOST_TOKENS):
+                    assert torch.equal(product(x[:tokens], packed, bias), alone[:tokens])
+        finally:
+            torch.set_num_threads(threads)
+
+
+@needs_kernel
+def test_every_e4m3_value_and_unusual_scales():
+    codes = torch.tensor([code for code in range(256) if code & 0x7F != 0x7F], dtype=torch.uint8)
+    values = codes.view(fp8.VALUES)[None].contiguous()
+    for scale in (2.0**-140, 1.0, 2.0**100):  # also one that is subnormal
+        packed = fp8.Fp8Blocks(values, torch.tensor([[scale]]), 1, len(codes))
+        assert torch.equal(product(torch.eye(len(codes)), packed)[:, 0], packed.dequantize(torch.float32)[0])
+    half = torch.tensor([[2.0**-24], [-1.5 * 2**-15], [65504.0], [0.0]], dtype=torch.float16)
+    row = int8.Int8(torch.arange(-64, 64, dtype=torch.int8).repeat(4, 1), half, 128)
+    assert torch.equal(product(torch.eye(128), row).T, row.dequantize(torch.float32))
+
+
+@needs_kernel
+def test_blocks_of_rows_and_bf16_inputs():
+    torch.manual_seed(0)
+    first, second = (fp8.quantize(torch.randn(rows, 333)) for rows in (40, 200))
+    packed = fp8.Fp8Blocks.cat([first, second])  # whose blocks are 8 rows high
+    x = torch.randn(3, 333)
+    torch.testing.assert_close(product(x, packed), linear(x, packed.dequantize(torch.float32)), rtol=1e-5, atol=1e-3)
+    for count in (3, MOST_TOKENS + 1):
+        narrow = torch.randn(count, 333).bfloat16()
+        y = few_tokens_linear(narrow, packed)
+        assert y.dtype == torch.bfloat16
+        exact = linear(narrow.double(), packed.dequantize(torch.float32).double())
+        assert (y.double() - exact).abs().max() <= 2**-8 * exact.abs().max()
+
+
+def test_packed_weights_that_the_kernel_does_not_take_are_widened(monkeypatch):
+    torch.manual_seed(0)
+    x = torch.randn(4, 96)
+    odd = fp8.Fp8Blocks(torch.randn(8, 96).to(fp8.VALUES), torch.rand(1, 3), 8, 32)  # the kernel reads 64 at a time
+    whole = parse_format("int4").quantize(torch.randn(8, 96))
+    turned = whole.map(lambda tensor: tensor.T.contiguous().T)
+    for packed in (odd, turned, int8.Int8(torch.ones(8, 96, dtype=torch.int8), torch.rand(8, 1).bfloat16(), 96)):
+        assert operand(x, packed) is None
+        expected = linear(x, packed.dequantize(torch.float32))
+        torch.testing.assert_close(few_tokens_linear(x, packed), expected)
+        torch.testing.assert_close(Deterministic().product(x, packed), expected)
+    with_kernel = few_tokens_linear(x, whole)
+    monkeypatch.setattr(products, "kernel", lambda *kind: None)
+    torch.testing.assert_close(few_tokens_linear(x, whole), with_kernel)
+
+
+@needs_kernel
 def test_strides_do_not_matter():
     x, weight, bias = operands(4, 50, 2 * 33, torch.float32)
     narrow = x[:, ::2]
@@ -61,9 +152,10 @@ def test_strides_do_not_matter():
         product(narrow, weight[:, :33].contiguous(), bias), product(narrow.clone(), weight[:, :33].contiguous(), bias)
     )
     for w in (weight[:, :33], weight[:, ::2]):  # which the kernel leaves to torch
-        assert not products.takes(narrow, w)
+        assert operand(narrow, w) is None
         torch.testing.assert_close(few_tokens_linear(narrow, w, bias), linear(narrow, w, bias))
     assert product(x[:0], weight).shape == (0, 50)
+    assert torch.equal(product(x[:, :0], weight[:, :0].contiguous(), bias), bias.expand(4, 50))
 
 
 def test_what_the_kernel_does_not_take_goes_to_torch():
@@ -79,7 +171,7 @@ def test_what_the_kernel_does_not_take_goes_to_torch():
 def test_without_the_kernel_products_are_torchs(ops, monkeypatch):
     x, weight, bias = operands(3, 20, 40, torch.float32)
     with_kernel = ops.product(x, weight, bias)
-    monkeypatch.setattr(products, "kernel", lambda: None)
+    monkeypatch.setattr(products, "kernel", lambda *kind: None)
     torch.testing.assert_close(ops.product(x, weight, bias), with_kernel)
 
 

@@ -1,4 +1,4 @@
-"""Products of few tokens: a small C++ kernel, compiled for this processor when it is first needed.
+"""Products of few tokens: a small C++ kernel, compiled for this processor when a format of weights first needs it.
 
 Where there is no compiler, or it fails, everything goes through torch as before.
 """
@@ -10,90 +10,152 @@ import platform
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch.nn.functional import linear
 
 from genwright.kernels.cache import cache_folder, lock
 from genwright.kernels.cpu.amx import cpu_flags, has_bf16
+from genwright.quant.fp8 import VALUES, Fp8Blocks
+from genwright.quant.int4 import Int4
+from genwright.quant.int8 import Int8
+from genwright.quant.packed import Packed, Weight
 
-SOURCE = Path(__file__).with_name("products.cpp")
+SOURCES = [Path(__file__).with_name(name) for name in ("products.cpp", "weights.h")]
 FLAGS = ("-O3", "-march=native", "-std=c++17", "-ffp-contract=fast", "-shared", "-fPIC")
+# By the type of what is stored; packed weights have one of their own each.
+FORMATS = {torch.float32: "Float32", torch.bfloat16: "Bf16", torch.int8: "Int8", torch.int32: "Int4", VALUES: "Fp8"}
+FP8_STEP = 64  # columns that the kernel reads at a time: they share a scale
 MOST_TOKENS = 48  # with more, MKL's products are faster (Ice Lake, 2 cores)
 MOST_TOKENS_BF16 = 8  # where the processor multiplies bf16 itself
+PIECE = 512  # rows that are widened at a time for more tokens: the last-level cache holds them
 
 
-def few_tokens_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+class Matrix(ctypes.Structure):
+    """`Matrix` of weights.h."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("values", "scales", "minimums")),
+        *((name, ctypes.c_int64) for name in ("outputs", "inputs", "row_bytes", "group", "height", "half")),
+    )
+
+
+class Operand(NamedTuple):
+    """A weight that there is a kernel for, which reads it where it lies."""
+
+    weight: Weight
+    matrix: Matrix
+    library: ctypes.CDLL
+
+    def product(self, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        """x weight^T + bias, summed in float32; a row's bits do not depend on the other rows.
+
+        x [tokens, inputs], weight [outputs, inputs], bias [outputs]
+        """
+        wide, shift = self._check(x), None if bias is None else bias.float().contiguous()
+        y = wide.new_empty(len(x), self.matrix.outputs)
+        start = None if shift is None else shift.data_ptr()
+        self.library.product(self.matrix, wide.data_ptr(), start, y.data_ptr(), len(x), torch.get_num_threads())
+        return y.to(x.dtype)
+
+    def by_pieces(self, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        """The same for many tokens, by torch's products with some widened rows of the weight at a time."""
+        wide, outputs, columns = self._check(x), self.matrix.outputs, self.library.row_floats(self.matrix)
+        piece, ordered = wide.new_empty(min(PIECE, outputs), columns), wide.new_empty(len(x), columns)
+        self.library.reorder(self.matrix, wide.data_ptr(), len(x), ordered.data_ptr())
+        ordered = ordered.to(x.dtype if has_bf16() else torch.float32)
+        y = ordered.new_empty(len(x), outputs)
+        for first in range(0, outputs, PIECE):
+            end = min(first + PIECE, outputs)
+            self.library.widen(self.matrix, first, end, piece.data_ptr(), torch.get_num_threads())
+            torch.mm(ordered, piece[: end - first].to(ordered.dtype).T, out=y[:, first:end])
+        return (y if bias is None else y.add_(bias)).to(x.dtype)
+
+    def _check(self, x: torch.Tensor) -> torch.Tensor:
+        if x.shape[1] != self.matrix.inputs:
+            raise ValueError(f"rows of {x.shape[1]} do not fit a weight of {tuple(self.weight.shape)}")
+        return x.float().contiguous()
+
+
+def few_tokens_linear(x: torch.Tensor, weight: Weight, bias: torch.Tensor | None = None) -> torch.Tensor:
     """x weight^T + bias on any device, for inference: by the kernel where that is faster, else by torch."""
-    most = MOST_TOKENS_BF16 if x.dtype == torch.bfloat16 and has_bf16() else MOST_TOKENS
-    if len(x) <= most and takes(x, weight, bias):
-        return product(x, weight, bias)
-    return linear(x, weight, bias)
+    slow_bf16 = x.dtype == torch.bfloat16 and not has_bf16()
+    many = len(x) > (MOST_TOKENS if x.dtype != torch.bfloat16 or slow_bf16 else MOST_TOKENS_BF16)
+    if many and isinstance(weight, torch.Tensor) and not slow_bf16:
+        return linear(x, weight, bias)
+    found = operand(x, weight, bias)
+    if found is None:
+        return weight.linear(x, bias) if isinstance(weight, Packed) else linear(x, weight, bias)
+    return found.by_pieces(x, bias) if many else found.product(x, bias)
 
 
-def takes(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> bool:
-    """Whether there is a kernel for this: on a CPU, matrices in float32 or bf16."""
-    return (
-        weight.dtype in (torch.float32, torch.bfloat16)
-        and weight.device.type == "cpu"
-        and x.dtype == weight.dtype
-        and (bias is None or bias.dtype == weight.dtype)
-        and x.dim() == 2
-        and weight.is_contiguous()
-        and kernel() is not None
-    )
+def operand(x: torch.Tensor, weight: Weight, bias: torch.Tensor | None = None) -> Operand | None:
+    """None where there is no kernel for this: it takes matrices on a CPU, packed or of x's type."""
+    scales: torch.Tensor | None = None
+    minimums: torch.Tensor | None = None
+    height, least = 1, 8
+    match weight:
+        case torch.Tensor() if weight.dtype == x.dtype and (bias is None or bias.dtype == x.dtype):
+            values, inputs = weight, weight.shape[-1]
+            group = inputs
+        case Int4(values, scales, minimums, inputs, group):
+            pass
+        case Int8(values, scales, group):
+            inputs = values.shape[-1]
+        case Fp8Blocks(values, scales, height, group):
+            inputs, least = values.shape[-1], FP8_STEP
+        case _:
+            return None
+    if x.dtype not in (torch.float32, torch.bfloat16) or x.dim() != 2 or not _plain(values):
+        return None
+    if scales is not None and not (_plain(scales) and scales.dtype in (torch.float32, torch.float16)):
+        return None
+    if scales is not None and minimums is not None and not (_plain(minimums) and minimums.dtype == scales.dtype):
+        return None
+    if group < inputs and group % least:
+        return None
+    form = FORMATS[values.dtype]
+    kind = "MINIMUMS" if minimums is not None else "GROUPS" if group < inputs or form == "Int4" else "ROWS"
+    library = kernel(form, kind)
+    if library is None:
+        return None
+    starts = (None if tensor is None else tensor.data_ptr() for tensor in (values, scales, minimums))
+    half = scales is not None and scales.dtype == torch.float16
+    sizes = len(values), inputs, values.shape[1] * values.itemsize, max(group, 1), height, half
+    return Operand(weight, Matrix(*starts, *sizes), library)
 
 
-def product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-    """x weight^T + bias of what the kernel takes, summed in float32; a row's bits do not depend on the other rows.
-
-    x [tokens, inputs], weight [outputs, inputs], bias [outputs]
-    """
-    run = kernel()
-    assert run is not None
-    (tokens, inputs), outputs = x.shape, len(weight)
-    if weight.shape[1] != inputs:
-        raise ValueError(f"rows of {inputs} do not fit a weight of {tuple(weight.shape)}")
-    wide = x.float().contiguous()
-    shift = None if bias is None else bias.float().contiguous()
-    y = wide.new_empty(tokens, outputs)
-    run(
-        wide.data_ptr(),
-        weight.data_ptr(),
-        weight.dtype == torch.bfloat16,
-        None if shift is None else shift.data_ptr(),
-        y.data_ptr(),
-        tokens,
-        inputs,
-        outputs,
-        torch.get_num_threads(),
-    )
-    return y.to(x.dtype)
+def _plain(matrix: torch.Tensor) -> bool:
+    return matrix.is_cpu and matrix.dim() == 2 and matrix.is_contiguous()
 
 
 @cache
-def kernel() -> Callable[..., None] | None:
-    """The compiled `product` of products.cpp, if it can be had."""
-    path = build(cache_folder() / "kernels")
+def kernel(form: str = "Float32", scales: str = "ROWS") -> ctypes.CDLL | None:
+    """products.cpp compiled for a format and a kind of scales, as weights.h names them, if it can be had."""
+    path = build(cache_folder() / "kernels", form, scales)
     try:
         # It leaves GOMP_parallel open, which torch's OpenMP runtime fills in.
-        function = ctypes.CDLL(str(path)).product if path else None
+        library = ctypes.CDLL(str(path)) if path else None
     except OSError:
         return None
-    if function is not None:
-        pointer, integer = ctypes.c_void_p, ctypes.c_int64
-        function.argtypes = [pointer, pointer, ctypes.c_int, pointer, pointer, integer, integer, integer, ctypes.c_int]
-        function.restype = None
-    return function
+    if library is not None:
+        pointer, integer, matrix = ctypes.c_void_p, ctypes.c_int64, ctypes.POINTER(Matrix)
+        library.product.argtypes = [matrix, pointer, pointer, pointer, integer, ctypes.c_int]
+        library.reorder.argtypes = [matrix, pointer, integer, pointer]
+        library.widen.argtypes = [matrix, integer, integer, pointer, ctypes.c_int]
+        library.row_floats.argtypes, library.row_floats.restype = [matrix], integer
+    return library
 
 
-def build(folder: Path) -> Path | None:
+def build(folder: Path, form: str = "Float32", scales: str = "ROWS") -> Path | None:
     """The library in that folder, compiled now if it is not there; None where that does not work."""
+    flags = (*FLAGS, f"-DFORMAT={form}", f"-DSCALES={scales}")
     processor = " ".join((platform.system(), platform.machine(), *sorted(cpu_flags())))
-    key = hashlib.sha256("\0".join((SOURCE.read_text(encoding="utf-8"), *FLAGS, processor)).encode()).hexdigest()
+    texts = [source.read_text(encoding="utf-8") for source in SOURCES]
+    key = hashlib.sha256("\0".join((*texts, *flags, processor)).encode()).hexdigest()
     target = folder / f"products-{key[:16]}.so"
     if target.exists():
         return target
@@ -105,7 +167,7 @@ def build(folder: Path) -> Path | None:
         with lock(folder / "lock"), tempfile.TemporaryDirectory(dir=folder) as scratch:
             if not target.exists():  # another process may have been faster
                 part = Path(scratch) / target.name
-                command = [compiler, *FLAGS, "-o", str(part), str(SOURCE)]
+                command = [compiler, *flags, "-o", str(part), str(SOURCES[0])]
                 subprocess.run(command, capture_output=True, check=True, timeout=60)
                 part.rename(target)
     except (OSError, subprocess.SubprocessError):

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch.nn.functional import gelu, linear, pad, silu
 
-from genwright.kernels.cpu.products import product, takes
+from genwright.kernels.cpu.products import operand
 from genwright.quant.packed import Packed, Weight
 from genwright.text.config import ModelConfig
 from genwright.text.engine.kv import PAGE, LayerCache
@@ -29,9 +29,10 @@ class Deterministic(Reference):
     """The reference's ops with fixed shapes, and attention reduced in page order."""
 
     def product(self, x: torch.Tensor, weight: Weight, bias: torch.Tensor | None = None) -> torch.Tensor:
+        found = operand(x, weight, bias)
+        if found is not None:  # each row by itself, however many there are
+            return found.product(x, bias)
         matrix = weight.dequantize(x.dtype) if isinstance(weight, Packed) else weight
-        if takes(x, matrix, bias):  # each row by itself, however many there are
-            return product(x, matrix, bias)
         return _by_tiles(lambda tile: linear(tile, matrix, bias), x)
 
     def silu(self, x: torch.Tensor) -> torch.Tensor:

@@ -3,6 +3,7 @@
 import torch
 from torch.nn.functional import grouped_mm, silu
 
+from genwright.kernels.cpu.products import few_tokens_linear
 from genwright.quant.packed import Packed, Weight
 from genwright.text.config import Moe
 
@@ -37,7 +38,7 @@ def run_experts(x: torch.Tensor, ids: torch.Tensor, gate_up: Weight, down: Weigh
     pairs = x[order // ids.shape[1]]
     if isinstance(gate_up, torch.Tensor) and isinstance(down, torch.Tensor) and _groupable(gate_up, down):
         y = _grouped(pairs, flat, gate_up, down)
-    elif len(x) <= FEW:
+    elif len(x) <= FEW and x.device.type != "cpu":
         parts = zip(pairs.split(SLICE), flat[order].split(SLICE), strict=True)
         y = torch.cat([_gathered(rows, gate_up[experts], down[experts]) for rows, experts in parts])
     else:
@@ -60,23 +61,19 @@ def _gathered(x: torch.Tensor, gate_up: Weight, down: Weight) -> torch.Tensor:
 
 
 def _one_by_one(x: torch.Tensor, ids: torch.Tensor, gate_up: Weight, down: Weight) -> torch.Tensor:
-    """Rows by expert, an expert after the other: for prompts, whose packed weights are widened one at a time."""
+    """Rows by expert, one after the other: on a CPU, and for prompts, whose packed weights are widened one by one."""
     y, first = torch.empty_like(x), 0
     for expert, count in enumerate(ids.bincount(minlength=gate_up.shape[0]).tolist()):
         if count:
             rows = slice(first, first + count)
-            gate, up = _product(x[rows], gate_up[expert]).chunk(2, dim=-1)
-            y[rows] = _product(silu(gate) * up, down[expert])
+            gate, up = few_tokens_linear(x[rows], gate_up[expert]).chunk(2, dim=-1)
+            y[rows] = few_tokens_linear(silu(gate) * up, down[expert])
             first += count
     return y
 
 
 def _dense(weight: Weight, dtype: torch.dtype) -> torch.Tensor:
     return weight.dequantize(dtype) if isinstance(weight, Packed) else weight
-
-
-def _product(x: torch.Tensor, weight: Weight) -> torch.Tensor:
-    return weight.linear(x) if isinstance(weight, Packed) else x @ weight.T
 
 
 def _groupable(*weights: torch.Tensor) -> bool:

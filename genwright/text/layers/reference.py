@@ -7,7 +7,7 @@ import torch
 from torch.nn.functional import gelu, layer_norm, relu, silu
 
 from genwright.kernels.cpu.products import few_tokens_linear
-from genwright.quant.packed import Packed, Weight
+from genwright.quant.packed import Weight
 from genwright.text.config import ModelConfig
 from genwright.text.engine.kv import LayerCache
 from genwright.text.engine.step import Step
@@ -28,8 +28,6 @@ class Reference:
 
     def product(self, x: torch.Tensor, weight: Weight, bias: torch.Tensor | None = None) -> torch.Tensor:
         """x weight^T + bias: x [tokens, inputs], weight [outputs, inputs]."""
-        if isinstance(weight, Packed):
-            return weight.linear(x, bias)
         return few_tokens_linear(x, weight, bias)
 
     def linear(self, x: torch.Tensor, weights: Weights, name: str) -> torch.Tensor:

@@ -17,9 +17,15 @@ from genwright.text.layers.reference import Reference
 ROOM = 8  # pages for each sequence
 FAMILIES = ("llama-mha", "mistral", "galactica", "qwen2-moe", "deepseek-v3")
 DTYPES = ("float32", "bfloat16")
-CASES = [*product(FAMILIES[:2], DTYPES), ("qwen2-moe", "float32"), ("deepseek-v3", "bfloat16")]
+CASES = [(*case, None) for case in (*product(FAMILIES[:2], DTYPES), ("qwen2-moe", "float32"))]
+CASES += [
+    ("deepseek-v3", "bfloat16", None),
+    ("llama-mha", "float32", "int4:g32:asym"),
+    ("qwen2-moe", "bfloat16", "int8"),
+]
 if FULL_SIZE:
-    CASES = list(product((*FAMILIES, "llama", "qwen2", "qwen3", "opt-350m", "mixtral", "deepseek-v2"), DTYPES))
+    names = (*FAMILIES, "llama", "qwen2", "qwen3", "opt-350m", "mixtral", "deepseek-v2")
+    CASES = list(product(names, DTYPES, (None, "int8", "int4", "fp8")))
 
 
 def tokens(rng: random.Random, count: int) -> list[int]:
@@ -41,10 +47,10 @@ def logits_of(runner, sequence: list[int], chunk: int, others: list[list[int]] =
     return torch.cat(rows)
 
 
-@pytest.mark.parametrize(("family", "dtype"), CASES)
-def test_bits_do_not_depend_on_batch_or_chunk(family, dtype, tmp_path):
+@pytest.mark.parametrize(("family", "dtype", "quant"), CASES)
+def test_bits_do_not_depend_on_batch_or_chunk(family, dtype, quant, tmp_path):
     make(family, tmp_path)
-    llm = LLM(tmp_path, device="cpu", dtype=dtype)
+    llm = LLM(tmp_path, device="cpu", dtype=dtype, quant=quant)
     runner = engine_of(llm, pages=17 * ROOM, max_batch=17, max_tokens=4096, deterministic=True).runner
     rng = random.Random(1)
     sequence = tokens(rng, 150)

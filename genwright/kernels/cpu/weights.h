@@ -1,0 +1,158 @@
+// How a weight lies in memory, and how its rows become vectors of floats.
+//
+// A format takes a row in steps of BYTES; a step holds PARTS vectors of LANES weights. Lane i of part j is the weight in
+// column `column(i, j)` of the step, and inputs are put in the same order once, so that no weight has to move sideways.
+// A lane of any part belongs to the same group of columns, so parts are added up before they meet the group's scale.
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#ifdef __F16C__
+#include <immintrin.h>
+#endif
+
+namespace {
+
+#ifdef __AVX512F__
+constexpr int LANES = 16;
+#else
+constexpr int LANES = 8;
+#endif
+
+typedef float Vector __attribute__((vector_size(4 * LANES)));
+typedef float Four __attribute__((vector_size(16)));
+typedef uint32_t Words __attribute__((vector_size(4 * LANES)));
+typedef int32_t Ints __attribute__((vector_size(4 * LANES)));
+typedef uint16_t Halves __attribute__((vector_size(2 * LANES)));
+typedef int16_t Shorts __attribute__((vector_size(2 * LANES)));
+typedef int8_t Bytes __attribute__((vector_size(LANES)));
+
+enum Scales { ROWS, GROUPS, MINIMUMS };  // one per row or none at all; one per group; a minimum beside it
+
+struct Matrix {          // `Matrix` of products.py
+  const char* values;    // [outputs, row_bytes]
+  const void* scales;    // [ceil(outputs / height), groups], float32 or float16; null where there are none
+  const void* minimums;  // in the same way
+  int64_t outputs, inputs, row_bytes;
+  int64_t group, height;  // columns and rows that share a scale
+  int64_t half;           // whether scales are float16
+};
+
+template <class V>
+inline V load(const void* from) {
+  V v;
+  memcpy(&v, from, sizeof v);
+  return v;
+}
+
+inline Vector from_float16(Halves h) {
+#if defined(__AVX512F__)
+  return (Vector)_mm512_cvtph_ps((__m256i)h);
+#elif defined(__F16C__)
+  return (Vector)_mm256_cvtph_ps((__m128i)h);
+#else
+  Words w = __builtin_convertvector(h, Words);
+  return (Vector)((w & 0x8000) << 16 | (w & 0x7FFF) << 13) * 0x1p112f;
+#endif
+}
+
+inline Vector permute(Vector v, Words index) {  // looks at as many bits of the index as it needs
+#if defined(__AVX512F__)
+  return (Vector)_mm512_permutexvar_ps((__m512i)index, (__m512)v);
+#elif defined(__AVX2__)
+  return (Vector)_mm256_permutevar8x32_ps((__m256)v, (__m256i)index);
+#else
+  Vector result;
+  for (int i = 0; i < LANES; i++) result[i] = v[index[i] % LANES];
+  return result;
+#endif
+}
+
+struct Float32 {
+  static constexpr int BYTES = 4 * LANES, PARTS = 1;
+  static constexpr float UNIT = 1;  // of what `part` gives
+  static constexpr int column(int lane, int) { return lane; }
+  static inline Vector part(const char* from, int) { return load<Vector>(from); }
+};
+
+struct Bf16 {  // the upper half of a float32
+  static constexpr int BYTES = 2 * LANES, PARTS = 1;
+  static constexpr float UNIT = 1;
+  static constexpr int column(int lane, int) { return lane; }
+  static inline Vector part(const char* from, int) {
+    return (Vector)(__builtin_convertvector(load<Halves>(from), Words) << 16);
+  }
+};
+
+struct Int8 {  // four in a lane
+  static constexpr int BYTES = 4 * LANES, PARTS = 4;
+  static constexpr float UNIT = 1;
+  static constexpr int column(int lane, int part) { return 4 * lane + part; }
+  static inline Vector part(const char* from, int j) {
+    return __builtin_convertvector((Ints)(load<Words>(from) << (24 - 8 * j)) >> 24, Vector);
+  }
+};
+
+struct Int4 {  // eight in a lane, in the order of quant/int4.py, less 8: minimums are shifted by as much
+  static constexpr int BYTES = 4 * LANES, PARTS = 8;
+  static constexpr float UNIT = 1;
+  static constexpr int column(int lane, int part) { return 8 * lane + part % 4 * 2 + part / 4; }
+  static inline Vector part(const char* from, int j) {
+    Words q = load<Words>(from) >> (4 * j);
+#ifdef __AVX512F__
+    return permute(Vector{-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7}, q);
+#else
+    return __builtin_convertvector((Ints)(q & 15), Vector) - 8;
+#endif
+  }
+};
+
+struct Fp8 {  // e4m3 is float16 with fewer bits and 2^8 times the value; its NaN, which no weight is, becomes 480
+  static constexpr int BYTES = 4 * LANES, PARTS = 4;
+  static constexpr float UNIT = 256;
+  static constexpr int column(int lane, int part) { return LANES * part + lane; }  // groups are whole steps
+  static inline Vector part(const char* from, int j) {
+    Shorts wide = __builtin_convertvector(load<Bytes>(from + LANES * j), Shorts);
+    return from_float16((Halves)(wide << 7) & 0xBFFF);
+  }
+};
+
+// How the lanes of a row find their scales.
+struct Groups {
+  const Matrix& w;
+  uint32_t count, lanes;  // groups of a row; lanes of a group
+  bool even;       // whether a vector lies in one group, or whole groups in a vector; else `read` copies for each lane
+  int64_t floats;  // that `read` writes
+  Words index;     // of a lane's scale, from that of lane 0
+
+  Groups(const Matrix& w, int parts) : w(w), count((w.inputs + w.group - 1) / w.group) {
+    lanes = count <= 1 ? 1u << 31 : w.group / parts;
+    even = LANES % lanes == 0 || lanes % LANES == 0;
+    floats = (even ? count : count * lanes) + LANES;
+    for (int i = 0; i < LANES; i++) index[i] = even ? i / lanes : i;
+  }
+
+  // A row's scales (or minimums) in float32, times `unit`; then zeros, as no lane beyond a row may be a NaN.
+  void read(const void* from, int64_t row, float unit, float* to) const {
+    const int64_t start = uint32_t(row) / uint32_t(w.height) * int64_t(count), end = floats - LANES;
+    int64_t i = 0;
+    if (even && w.half)
+      for (; i + LANES <= end; i += LANES) {
+        const Vector v = from_float16(load<Halves>((const uint16_t*)from + start + i)) * unit;
+        memcpy(to + i, &v, sizeof v);
+      }
+    for (; i < end; i++) to[i] = one(from, start + (even ? i : i / lanes)) * unit;
+    memset(to + end, 0, LANES * sizeof(float));
+  }
+
+  float one(const void* from, int64_t i) const {
+    return w.half ? from_float16(Halves{((const uint16_t*)from)[i]})[0] : ((const float*)from)[i];
+  }
+
+  // Those of a step's lanes.
+  Vector of(const float* row, int64_t step) const {
+    return permute(load<Vector>(row + uint32_t(step * LANES) / (even ? lanes : 1)), index);
+  }
+};
+
+}  // namespace
