@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from genwright.errors import UserError
 from genwright.text.engine.llm import LLM
@@ -51,16 +50,6 @@ def spans(tokens: int, window: int, stride: int) -> Iterator[Span]:
         end = min(tokens, window if scored == 1 else scored + stride)
         yield Span(max(0, end - window), scored, end)
         scored = end
-
-
-def read_text(path: Path) -> str:
-    """A text file's characters, or one sentence about why not."""
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}.") from None
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not UTF-8 text: byte {error.start} is no part of a character.") from None
 
 
 def evaluate(

@@ -32,6 +32,7 @@ def quantize(
     from genwright.text.calibration import calibrated, calibration_windows
     from genwright.text.checkpoints import open_checkpoint
     from genwright.text.checkpoints.quantize import quantize as write
+    from genwright.text.fields import read_text
     from genwright.text.pull import resolve
 
     if method not in ("rtn", "gptq"):
@@ -42,15 +43,8 @@ def quantize(
     checkpoint = open_checkpoint(resolve(source), arch)
     layers = None
     if calibration is not None:
-        windows = calibration_windows(checkpoint, _read(calibration))
+        windows = calibration_windows(checkpoint, read_text(calibration))
         layers = calibrated(checkpoint, parsed, windows, where)
     with bar("Quantizing") as progress:
         write(checkpoint, target, parsed, where, progress, layers)
     print(f"Wrote {target}.")
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}.") from None

@@ -28,11 +28,6 @@ def log_normal(count: int, p_mean: float, p_std: float, device: torch.device) ->
     return (p_mean + p_std * torch.randn(count, device=device)).exp()
 
 
-def log_uniform(count: int, low: float, high: float, device: torch.device) -> Tensor:
-    """Noise levels whose logarithms are spread evenly."""
-    return torch.empty(count, device=device).uniform_(math.log(low), math.log(high)).exp()
-
-
 def ect_lower(t: Tensor, stage: int, sigma_min: float, q: float = 2.0, k: float = 8.0, b: float = 1.0) -> Tensor:
     """Easy consistency tuning's r < t (Geng et al. 2024): r / t = 1 - (1 + k sigmoid(-b t)) / q^(stage + 1)."""
     ratio = 1 - (1 + k * torch.sigmoid(-b * t)) / q ** (stage + 1)

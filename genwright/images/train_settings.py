@@ -30,6 +30,8 @@ class TrainSettings:
     start_scales: int | None = None
     end_scales: int = 150
     start_ema: float = 0.95
+    pairs: int = 8192
+    keep: float = 0.5
     loss_norm: str | None = None
     weighting: str | None = None
     p_mean: float | None = None
@@ -43,11 +45,13 @@ class TrainSettings:
         for name, choices in (("method", METHODS), ("schedule", SCHEDULES), ("dtype", tuple(DTYPES))):
             if getattr(self, name) not in choices:
                 raise UserError(f"There is no {name} {getattr(self, name)!r}; choose one of {', '.join(choices)}.")
-        for name in ("steps", "batch_size", "accumulate", "stages"):
+        for name in ("steps", "batch_size", "accumulate", "stages", "pairs"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name} must be 1 or more, not {getattr(self, name)}.")
         if not self.lr > 0 or not 0 <= self.ema < 1 or not 0 <= self.anneal <= 1 or self.warmup < 0:
             raise UserError("lr must be positive, ema in [0, 1), anneal in [0, 1] and warmup 0 or more.")
+        if not self.keep >= 0:
+            raise UserError(f"keep must be 0 or more, not {self.keep}.")
         if not 0 <= self.first_stage < self.stages:
             raise UserError(f"first_stage must be one of the stages, 0 to {self.stages - 1}, not {self.first_stage}.")
         if not 0 < self.sigma_min < self.sigma_max or not self.rho > 0:

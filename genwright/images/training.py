@@ -20,10 +20,10 @@ from genwright.images.data import Batches
 from genwright.images.denoiser import Denoiser, loss_weight
 from genwright.images.pipeline import DTYPES
 from genwright.images.train_settings import TrainSettings
+from genwright.images.trajectories import Trajectories, trace
 from genwright.images.unet import AttentionBlock, ResBlock, UNet, UNetConfig
 
 LOG_EVERY = 50
-MIDDLE_LEVELS = (0.5, 80.0)  # dmd: sigmas from which a second step of sampling may start
 CRITIC_STEPS = 2  # dmd: of which the last also trains the student
 
 
@@ -59,8 +59,10 @@ class Trainer:
         self.target = copy.deepcopy(self.unet).requires_grad_(False) if self.moving_target else self.unet
         self.teacher = None if teacher is None else _placed(teacher, self.device).eval().requires_grad_(False)
         self.critic: UNet | None = None
+        self.trajectories: Trajectories | None = None
         if self.teacher is not None and settings.method == "dmd":
             self.critic = copy.deepcopy(self.teacher).requires_grad_(True)
+            self.trajectories = trace(copy.deepcopy(self.teacher), batches, settings.pairs, settings.seed)
         nets = [net for net in (self.unet, self.target, self.teacher, self.critic) if net is not None]
         self.networks = {id(net): torch.compile(net) if compiled else net for net in nets}
         self.parameters = list(self.unet.parameters())
@@ -125,7 +127,7 @@ class Trainer:
             teacher = self._denoiser(self.teacher, labels, seed)
             return losses.progressive(student, teacher, x0, noise, (t, m, e), loss_weight(s.weight, t), self.norm)
         if s.method == "dmd":
-            return self._matching(student, x0, noise, labels, seed)
+            return self._matching(count, seed)
         scales = self._mu_and_scales()[1]
         index = torch.randint(scales - 1, (count,), device=self.device)
         t, r = (curriculum.level(index + i, scales - 1, s.sigma_min, s.sigma_max, s.rho) for i in (0, 1))
@@ -136,20 +138,21 @@ class Trainer:
         teacher = self._denoiser(self.teacher, labels, seed, consistency=False)
         return losses.distillation(student, target, teacher, x0, noise, t, r, weight, self.norm)
 
-    def _matching(self, student: losses.Denoise, x0: Tensor, noise: Tensor, labels: Tensor | None, seed: int) -> Tensor:
-        s, count = self.settings, len(x0)
-        # Half of the samples are made of noise alone, and half of noisy images, as a second step makes them.
-        first = torch.arange(count, device=self.device) < count // 2
-        t = torch.where(first, s.sigma_max, curriculum.log_uniform(count, *MIDDLE_LEVELS, self.device))
-        x = torch.where(first.view(-1, 1, 1, 1), 0.0, x0) + t.view(-1, 1, 1, 1) * noise
-        sample, sigma = student(x, t), curriculum.log_normal(count, *s.levels, self.device)
-        assert self.critic is not None and self.teacher is not None
+    def _matching(self, count: int, seed: int) -> Tensor:
+        """Critic and student in turn: what the student makes is to be as likely as data, and near the teacher's own."""
+        s = self.settings
+        assert self.critic is not None and self.teacher is not None and self.trajectories is not None
+        x, t, image, labels = self.trajectories.draw(count)
+        of_student = self.step % CRITIC_STEPS == CRITIC_STEPS - 1
+        with torch.set_grad_enabled(of_student):
+            sample = self._denoiser(self.unet, labels, seed)(x, t)
         critic, teacher = (self._denoiser(net, labels, seed, consistency=False) for net in (self.critic, self.teacher))
-        noisy = sample.detach() + sigma.view(-1, 1, 1, 1) * torch.randn_like(x0)
+        sigma = curriculum.log_normal(count, *s.levels, self.device)
+        noisy = sample.detach() + sigma.view(-1, 1, 1, 1) * torch.randn_like(sample)
         guess = critic(noisy, sigma)
         loss = loss_weight(s.weight, sigma) * losses.l2(guess, sample.detach())
-        if self.step % CRITIC_STEPS == CRITIC_STEPS - 1:
-            loss = loss + losses.matching(sample, teacher(noisy, sigma), guess)
+        if of_student:
+            loss = loss + losses.matching(sample, teacher(noisy, sigma), guess) + s.keep * losses.l2(sample, image)
         return loss
 
     def _denoiser(self, net: UNet, labels: Tensor | None, seed: int, consistency: bool | None = None) -> losses.Denoise:

@@ -28,10 +28,6 @@ class Fp8Blocks(Packed):
     def shape(self) -> tuple[int, ...]:
         return tuple(self.values.shape)
 
-    @property
-    def format(self) -> str:
-        return "fp8:channel" if self.height == 1 and self.width >= self.shape[-1] else "fp8"
-
     def dequantize(self, dtype: torch.dtype) -> Tensor:
         rows, columns = self.shape[-2:]
         scales = spread(self.scales, self.width, columns).repeat_interleave(self.height, dim=-2)[..., :rows, :]

@@ -3,7 +3,7 @@
 The model is handed over as hidden states and blocks; only one block's weights are there at a time.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -14,40 +14,51 @@ from genwright.errors import UserError
 from genwright.quant import fp8, int8
 from genwright.quant.formats import Format
 from genwright.quant.int4 import ZERO, Int4, nearest, pack
-from genwright.quant.packed import Packed, spread
+from genwright.quant.packed import Packed
 
-DAMPING = 0.01  # of the Hessian's mean diagonal, added to it
+DAMPING = 0.1  # of the Hessian's mean diagonal, added to it: for the inputs that the calibration text lacks
 BLOCK = 128  # columns whose errors are spread over the rest at once
+PIECE = 1 << 21  # weights that are rounded together: scratch takes several times as much
 Observe = Callable[[str, Tensor], None]  # what is observed, and the inputs [tokens, inputs] that it gets
 
 
 class Block(Protocol):
-    """One layer: its matrices [outputs, inputs] that are to be packed, and how it runs with all of them packed."""
+    """One layer: its matrices [outputs, inputs] that are to be packed, and how it runs with what they hold."""
 
     matrices: dict[str, dict[str, Tensor]]  # by what is observed, and by name: several may have the same inputs
 
-    def run(self, x: Tensor, packed: Mapping[str, Packed], observe: Observe | None = None) -> Tensor:
+    def run(self, x: Tensor, observe: Observe | None = None) -> Tensor:
         """The layer's output of x [tokens, dim]; `observe`, if there is one, is told every matrix's inputs."""
         ...
 
 
 def calibrate(hidden: list[Tensor], blocks: Iterable[Block], form: Format) -> Iterator[dict[str, Packed]]:
-    """Each block's matrices, packed with the inputs that they get from the packed blocks before."""
+    """Each block's matrices, packed with the inputs that they get from the blocks before, which hold rounded ones."""
     for block in blocks:
-        hessians: dict[str, Tensor] = {}
-
-        def observe(name: str, x: Tensor, into: dict[str, Tensor] = hessians) -> None:
-            x = x.float()
-            into[name] = torch.addmm(into[name], x.T, x) if name in into else x.T @ x
-
-        for x in hidden:
-            block.run(x, {}, observe)
-        packed: dict[str, Packed] = {}
-        for observed, matrices in block.matrices.items():
-            inverse = Inverse.of(hessians.pop(observed)) if observed in hessians else None
-            packed |= {name: round_columns(matrix, inverse, form) for name, matrix in matrices.items()}
-        hidden = [block.run(x, packed) for x in hidden]
+        packed = _pack_block(block, hidden, form)
+        hidden = [block.run(x) for x in hidden]
         yield packed
+
+
+def _pack_block(block: Block, hidden: list[Tensor], form: Format) -> dict[str, Packed]:
+    hessians: dict[str, Tensor] = {}
+
+    def observe(name: str, x: Tensor) -> None:
+        x = x.float()
+        hessians[name] = hessians[name].addmm_(x.T, x) if name in hessians else x.T @ x
+
+    for x in hidden:
+        block.run(x, observe)
+    packed: dict[str, Packed] = {}
+    for observed, matrices in block.matrices.items():
+        inverse = Inverse.of(hessians.pop(observed)) if observed in hessians else None
+        for name, matrix in matrices.items():
+            pieces = []
+            for rows in matrix.split(max(1, PIECE // matrix.shape[1] // fp8.BLOCK) * fp8.BLOCK):
+                pieces.append(round_columns(rows, inverse, form))
+                rows.copy_(pieces[-1].dequantize(rows.dtype))
+            packed[name] = type(pieces[0]).cat(pieces)
+    return packed
 
 
 @dataclass(frozen=True)
@@ -63,19 +74,23 @@ class Inverse:
     @classmethod
     def of(cls, hessian: Tensor) -> "Inverse":
         """Of X^T X, damped (the paper's step 3)."""
-        order = hessian.diagonal().argsort(descending=True, stable=True)
-        hessian = hessian.index_select(0, order).index_select(1, order)
-        diagonal = hessian.diagonal()
-        mean = diagonal.mean()
-        diagonal += torch.where(diagonal == 0, mean.clamp(min=1.0), DAMPING * mean)
+        diagonal = hessian.diagonal().clone()
+        mean, order = diagonal.mean(), diagonal.argsort(descending=True, stable=True)
+        hessian.diagonal().add_(torch.where(diagonal == 0, mean.clamp(min=1.0), DAMPING * mean))
+        # L L^T = H with its order reversed, so that L^-1, reversed again, is the upper factor of H^-1. Each line frees
+        # what the one before has made: of a wide layer such a matrix is nearly as large as all its weights.
+        hessian = hessian[order.flip(0)[:, None], order.flip(0)]
         try:
-            inverse = torch.cholesky_inverse(torch.linalg.cholesky(hessian))
-            return cls(order, torch.linalg.cholesky(inverse, upper=True))
+            hessian = torch.linalg.cholesky(hessian)
         except torch.linalg.LinAlgError as error:
             raise UserError(
                 "a layer's inputs on the calibration text are not numbers, or too alike for GPTQ; another text, or "
                 "--method rtn, may do."
             ) from error
+        inverse = torch.eye(len(hessian), device=hessian.device).T  # columns first, as LAPACK solves in place
+        torch.linalg.solve_triangular(hessian, inverse, upper=False, out=inverse)
+        del hessian
+        return cls(order, inverse.flip(0, 1))
 
 
 def round_columns(weight: Tensor, inverse: Inverse | None, form: Format) -> Packed:
@@ -87,35 +102,33 @@ def round_columns(weight: Tensor, inverse: Inverse | None, form: Format) -> Pack
     if inverse is None:
         return packed
     order, upper = inverse.order, inverse.upper
-    w = weight.float()[:, order]
-    step, low = (each[:, order] for each in _grid(packed))
-    q = torch.empty_like(w)
-    for first in range(0, w.shape[1], BLOCK):
-        last = min(first + BLOCK, w.shape[1])
-        lost = torch.empty_like(w[:, first:last])
+    step, low, width = _grid(packed)
+    groups = (order // width).tolist()
+    w = weight.float().T[order]  # [columns, rows], so that a column lies in one piece; codes take its place
+    for first in range(0, len(w), BLOCK):
+        last = min(first + BLOCK, len(w))
+        lost = torch.empty_like(w[first:last])
         for i in range(first, last):
-            at = slice(i, i + 1)
-            q[:, at] = _code(packed, w[:, at], step[:, at], low[:, at])
-            error = (w[:, at] - (q[:, at] * step[:, at] + low[:, at])) / upper[i, i]
-            w[:, i:last] -= error * upper[i, i:last]
-            lost[:, i - first] = error[:, 0]
-        w[:, last:] -= lost @ upper[first:last, last:]
-    return _with_codes(packed, q[:, order.argsort()])
+            column, at = w[i], groups[i]
+            q = _code(packed, column, step[at], low[at])
+            error = torch.sub(column, torch.addcmul(low[at], q, step[at]), out=lost[i - first]).div_(upper[i, i])
+            w[i + 1 : last].addr_(upper[i, i + 1 : last], error, alpha=-1)
+            column.copy_(q)
+        w[last:].addmm_(upper[first:last, last:].T, lost, alpha=-1)
+    return _with_codes(packed, w[order.argsort()].T)
 
 
-def _grid(packed: Packed) -> tuple[Tensor, Tensor]:
-    """A weight is its code times a step plus a low: both float32 [rows, columns]."""
-    rows, columns = packed.shape
+def _grid(packed: Packed) -> tuple[Tensor, Tensor, int]:
+    """A weight is its code times a step plus a low: both float32 [groups, rows], and how many columns share one."""
     if isinstance(packed, fp8.Fp8Blocks):
-        step = spread(packed.scales, packed.width, columns).repeat_interleave(packed.height, dim=0)[:rows]
-        return step.expand(rows, columns), torch.zeros(()).to(step).expand(rows, columns)
+        step = packed.scales.repeat_interleave(packed.height, dim=0)[: packed.shape[0]].T.contiguous()
+        return step, torch.zeros_like(step), packed.width
     assert isinstance(packed, Int4 | int8.Int8)
-    step = spread(packed.scales, packed.group, columns).expand(rows, columns)
+    step = packed.scales.float().T.contiguous()
     if isinstance(packed, int8.Int8):
-        return step, torch.zeros(()).to(step).expand(rows, columns)
-    if packed.minimums is None:
-        return step, step * -ZERO
-    return step, spread(packed.minimums, packed.group, columns).expand(rows, columns)
+        return step, torch.zeros_like(step), packed.group
+    low = step * -ZERO if packed.minimums is None else packed.minimums.float().T.contiguous()
+    return step, low, packed.group
 
 
 def _code(packed: Packed, w: Tensor, step: Tensor, low: Tensor) -> Tensor:

@@ -32,10 +32,6 @@ class Int4(Packed):
     def shape(self) -> tuple[int, ...]:
         return (*self.words.shape[:-1], self.inputs)
 
-    @property
-    def format(self) -> str:
-        return f"int4:g{self.group}" + ("" if self.minimums is None else ":asym")
-
     def dequantize(self, dtype: torch.dtype) -> Tensor:
         wide = unpack(self.words)[..., : self.inputs].float()
         scales = spread(self.scales, self.group, self.inputs)

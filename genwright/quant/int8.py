@@ -22,10 +22,6 @@ class Int8(Packed):
     def shape(self) -> tuple[int, ...]:
         return tuple(self.values.shape)
 
-    @property
-    def format(self) -> str:
-        return "int8" if self.group >= self.shape[-1] else f"int8:g{self.group}"
-
     def dequantize(self, dtype: torch.dtype) -> Tensor:
         return self.values.float().mul_(spread(self.scales, self.group, self.shape[-1])).to(dtype)
 

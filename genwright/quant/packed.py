@@ -18,11 +18,6 @@ class Packed(ABC):
     @abstractmethod
     def shape(self) -> tuple[int, ...]: ...
 
-    @property
-    @abstractmethod
-    def format(self) -> str:
-        """The name that `parse_format` reads."""
-
     @abstractmethod
     def dequantize(self, dtype: torch.dtype) -> Tensor: ...
 

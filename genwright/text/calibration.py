@@ -74,20 +74,17 @@ class _Layer:
     ):
         self.cfg, self.cache, self.step = cfg, cache, step
         self.weights = load.part(part)
-        self.part = {name: sources for name, sources in part.items() if plan.form(name, sources) is not None}
         self.matrices: dict[str, dict[str, torch.Tensor]] = {}
-        for name, sources in self.part.items():
+        for name, sources in part.items():
+            if plan.form(name, sources) is None:
+                continue
             rows = self.weights[name].split([shape[0] for _, shape in sources])
             for i, ((source, _), matrix) in enumerate(zip(sources, rows, strict=True)):
                 self.matrices.setdefault(_key(name, i), {})[source] = matrix
 
-    def run(self, x: torch.Tensor, packed: Mapping[str, Packed], observe: Observe | None = None) -> torch.Tensor:
-        weights = dict(self.weights)
-        for name, sources in self.part.items() if packed else ():
-            each = [packed[source] for source, _ in sources]
-            weights[name] = type(each[0]).cat(each)
+    def run(self, x: torch.Tensor, observe: Observe | None = None) -> torch.Tensor:
         ops = Reference() if observe is None else _Observing(observe)
-        y: torch.Tensor = architecture(self.cfg).block(ops, self.cfg, weights, self.cache, x, self.step)
+        y: torch.Tensor = architecture(self.cfg).block(ops, self.cfg, self.weights, self.cache, x, self.step)
         return y
 
 

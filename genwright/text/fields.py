@@ -1,4 +1,4 @@
-"""Fields of a configuration that anyone may have written, read with a sentence for each thing that can be wrong."""
+"""Files, and fields of a configuration, that anyone may have written: a sentence for each thing that can be wrong."""
 
 import json
 import reprlib
@@ -8,6 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from genwright.errors import UserError
+
+
+def read_text(path: Path) -> str:
+    """A text file's characters, or one sentence about why not."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}.") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not UTF-8 text: byte {error.start} is no part of a character.") from None
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import IO, Any
 from genwright.errors import UserError
 from genwright.text.engine.llm import LLM, gather
 from genwright.text.engine.request import Request, Result, SamplingParams
+from genwright.text.fields import read_text
 
 _PARAMETERS = {field.name for field in fields(SamplingParams)}
 _KEYS = _PARAMETERS | {"prompt", "messages"}
@@ -28,10 +29,7 @@ class Job:
 
 def read_jobs(path: Path, params: SamplingParams, llm: LLM, chat: bool) -> Iterator[Job | tuple[int, str]]:
     """The jobs of a file, a prompt or a JSON object per line; of a bad line its number and what is wrong."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} cannot be read as UTF-8 text: {error}.") from None
+    text = read_text(path)
     as_json = text.lstrip().startswith("{")
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():

@@ -11,8 +11,9 @@ from public_text import public_text
 from text.families import make
 
 from genwright import LLM
-from genwright.bench.evaluate import evaluate, logprobs, read_text, spans
+from genwright.bench.evaluate import evaluate, logprobs, spans
 from genwright.errors import UserError
+from genwright.text.fields import read_text
 
 
 @torch.no_grad()

@@ -39,6 +39,16 @@ def test_samples_vary(emoji):
     assert apart[~np.eye(4, dtype=bool)].min() > 10
 
 
+def test_smileys_are_yellow_and_flags_are_not(emoji):
+    def yellow(name):
+        label = emoji.description.label_names.index(name)
+        middle = emoji.sample(8, seed=2, classes=[label]).array[:, 4:28, 4:28].astype(int)
+        red, green, blue = middle.mean(axis=(1, 2)).T
+        return int(((red > 170) & (green > 130) & (blue < green - 40)).sum())
+
+    assert yellow("Smileys & Emotion") >= 4 and yellow("Flags") <= 2
+
+
 @pytest.mark.skipif(not FULL, reason="a timing, which other tests would disturb")
 def test_64_one_step_samples_take_seconds(emoji):
     torch.set_num_threads(2)

@@ -61,7 +61,7 @@ def weights(trained):
         TrainSettings(method="consistency", steps=12, schedule="adaptive", loss_norm="l1"),
         TrainSettings(method="distill", steps=12, start_scales=10),
         TrainSettings(method="progdist", steps=12, start_scales=4),
-        TrainSettings(method="dmd", steps=12),
+        TrainSettings(method="dmd", steps=12, pairs=6),
     ],
     ids=lambda settings: f"{settings.method}-{settings.schedule}",
 )

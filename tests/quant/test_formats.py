@@ -107,7 +107,7 @@ def test_round_trip(name: str, rows: int, columns: int, exponent: int, seed: int
     assert fmt.entries((rows, columns)) == stored
     assert fmt.bytes((rows, columns)) == sum(tensor.nbytes for tensor in packed.tensors().values())
     again = fmt.assemble((rows, columns), packed.tensors())
-    assert torch.equal(again.dequantize(torch.float32), wide) and again.format == packed.format
+    assert torch.equal(again.dequantize(torch.float32), wide)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -146,7 +146,6 @@ def test_fused_matrices_and_stacks_of_them(name: str, rows: int) -> None:
 def test_names_are_read_back(name: str) -> None:
     fmt = parse_format(name)
     assert parse_format(fmt.name) == fmt
-    assert fmt.quantize(matrix((256, 256))).format == fmt.name
     assert parse_format("int4").name == "int4:g32"
 
 

@@ -60,7 +60,7 @@ def convert(
             _write_shards(checkpoint, part, entries, ranks, progress)
             (part / f"config_mp{ranks}.json").write_text(json.dumps(model_args(config, packed), indent=2) + "\n")
         else:
-            tensors = (_read(checkpoint, name, kind) for name, (_, kind) in entries.items())
+            tensors = (read_as(checkpoint, name, kind) for name, (_, kind) in entries.items())
             write_safetensors(part, entries, tensors, progress)
         describe(checkpoint, part, config)
 
@@ -104,13 +104,18 @@ def _entries(checkpoint: Checkpoint, dtype: torch.dtype | None, widened: bool) -
     for name in names:
         stored = checkpoint.dtype(name)
         kind = torch.bfloat16 if widened and stored == VALUES else dtype or stored
-        if kind not in NAMES:
-            checkpoint.tensor(name)  # says what is wrong with it
-        entries[name] = (checkpoint.shape(name), kind)
+        entries[name] = plain_entry(checkpoint, name, kind)
         if kind == VALUES:
             scales = f"{name}_scale_inv"
             entries[scales] = (checkpoint.shape(scales), checkpoint.dtype(scales))
     return entries
+
+
+def plain_entry(checkpoint: Checkpoint, name: str, dtype: torch.dtype) -> Entry:
+    """Of a tensor that is to be written in `dtype`; one sentence if no file has such."""
+    if dtype not in NAMES:
+        checkpoint.tensor(name)  # says what is wrong with it
+    return checkpoint.shape(name), dtype
 
 
 def hugging_face_config(checkpoint: Checkpoint, dtype: torch.dtype | None) -> dict[str, Any]:
@@ -136,7 +141,7 @@ def _as_llama3(checkpoint: Checkpoint) -> dict[str, Any]:
     return {"rope_type": "llama3", **settings}
 
 
-def _read(checkpoint: Checkpoint, name: str, dtype: torch.dtype) -> torch.Tensor:
+def read_as(checkpoint: Checkpoint, name: str, dtype: torch.dtype) -> torch.Tensor:
     """A tensor in the type it is to be written in; one of 8 bits as it is stored."""
     return checkpoint.tensor(name, None if dtype.itemsize == 1 else dtype)
 
@@ -191,7 +196,7 @@ def _write_shards(
         for sink, part in zip(sinks, parts, strict=True):
             write_header(sink, part)
         for done, (name, (shape, dtype)) in enumerate(entries.items(), 1):
-            tensor = _read(checkpoint, name, dtype)
+            tensor = read_as(checkpoint, name, dtype)
             for rank, (cut, first, count) in slices(name, shape, dtype, moe.experts, ranks).items():
                 write_tensor(sinks[rank], tensor.narrow(cut, first, count))
             progress(done, len(entries))

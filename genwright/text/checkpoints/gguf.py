@@ -102,7 +102,7 @@ class GGUF(Checkpoint):
 
     def dtype(self, name: str) -> torch.dtype:
         dtype: torch.dtype = getattr(torch, self.config.dtype)
-        return dtype
+        return TYPES[self._tensors[name].kind].stored or dtype
 
     def where(self, name: str) -> str:
         return self.path

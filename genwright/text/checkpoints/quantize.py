@@ -14,6 +14,8 @@ from genwright.text.checkpoints.convert import (
     describe,
     hugging_face_config,
     new_folder,
+    plain_entry,
+    read_as,
     write_safetensors,
 )
 from genwright.text.checkpoints.quantized import METHOD
@@ -53,7 +55,7 @@ def quantize(
         entries: dict[str, Entry] = {}
         for item in (item for part in parts for item in part):
             if item.form is None:
-                entries[item.name] = (item.shape, checkpoint.tensor(item.source).dtype)
+                entries[item.name] = plain_entry(checkpoint, item.source, checkpoint.dtype(item.source))
             else:
                 entries |= {f"{item.name}.{key}": entry for key, entry in item.form.entries(item.shape).items()}
         write_safetensors(folder, entries, _tensors(checkpoint, parts, device, calibrated), progress)
@@ -90,12 +92,16 @@ def _tensors(
     for number, part in enumerate(parts):
         ready = next(calibrated, {}) if calibrated is not None and number else {}
         for item in part:
-            if item.form is None:
-                yield checkpoint.tensor(item.source)
-                continue
-            packed = ready.get(item.source)
-            if packed is None:
-                rows = list(quantized(checkpoint, item.source, item.form, device))
-                packed = type(rows[0]).cat(rows)
-            for tensor in packed.tensors().values():
-                yield tensor.cpu()
+            yield from _stored(checkpoint, item, ready.get(item.source), device)
+
+
+def _stored(checkpoint: Checkpoint, item: Item, packed: Packed | None, device: torch.device) -> Iterator[torch.Tensor]:
+    """What a file holds of an item, which is gone from memory after the last."""
+    if item.form is None:
+        yield read_as(checkpoint, item.source, checkpoint.dtype(item.source))
+        return
+    if packed is None:
+        rows = list(quantized(checkpoint, item.source, item.form, device))
+        packed = type(rows[0]).cat(rows)
+    for tensor in packed.tensors().values():
+        yield tensor.cpu()
