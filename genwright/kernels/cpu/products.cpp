@@ -21,7 +21,9 @@ constexpr int64_t COLUMNS = F::PARTS * LANES;                 // of a step
 constexpr int64_t WIDTH = COLUMNS + (S == MINIMUMS) * LANES;  // floats of x in a step; the last are the parts' sum
 constexpr int TOKENS = LANES == 16 ? 6 : 2;                   // of 32 registers, or of 16, most hold sums
 constexpr bool PLAIN = F::PARTS == 1;
-constexpr int OUTPUTS = PLAIN ? 4 : 16;  // rows of W at a time: these sums stay in registers, or in the cache
+constexpr int MOST_OUTPUTS = 16;
+// Rows of W at a time: four are read from memory faster than more; with many tokens more share what is read of x.
+constexpr int outputs_of(int tokens) { return PLAIN || tokens < 3 ? 4 : MOST_OUTPUTS; }
 constexpr int AHEAD = 9216;      // bytes between what is computed and what is fetched from memory
 constexpr int CHUNK = 256 << 10;  // bytes of W that a thread takes at a time; they stay in its cache for further tokens
 
@@ -86,9 +88,10 @@ void by_turns(int64_t tokens, Use use) {
   for (int64_t i = 0; i < turns; i++) use(tokens * i / turns, tokens * (i + 1) / turns - tokens * i / turns);
 }
 
-// OUTPUTS outputs of T tokens.
+// Some outputs of T tokens.
 template <int T>
 void tile(const Product& p, int64_t row, int64_t token, float* scratch) {
+  constexpr int OUTPUTS = outputs_of(T);
   const Groups groups = p.groups;
   const Matrix& w = groups.w;
   const int count = std::min<int64_t>(OUTPUTS, w.outputs - row);
@@ -137,13 +140,13 @@ template <int... I>
 void tiles(const Product& p, int64_t row, int64_t end, int64_t token, int tokens, float* scratch,
            std::integer_sequence<int, I...>) {
   static constexpr void (*by_tokens[])(const Product&, int64_t, int64_t, float*) = {tile<I + 1>...};
-  for (; row < end; row += OUTPUTS) by_tokens[tokens - 1](p, row, token, scratch);
+  for (; row < end; row += outputs_of(tokens)) by_tokens[tokens - 1](p, row, token, scratch);
 }
 
 void multiply(void* data) {
   Product& p = *(Product*)data;
   const int64_t outputs = p.groups.w.outputs;
-  std::vector<float> scratch(OUTPUTS * 2 * p.groups.floats);
+  std::vector<float> scratch(MOST_OUTPUTS * 2 * p.groups.floats);
   for (int64_t row; (row = p.next.fetch_add(p.chunk)) < outputs;)
     by_turns(p.tokens, [&](int64_t token, int64_t count) {
       tiles(p, row, std::min(row + p.chunk, outputs), token, count, scratch.data(),
@@ -209,7 +212,7 @@ extern "C" void reorder(const Matrix* w, const float* x, int64_t tokens, float* 
 // y = x W^T + bias
 extern "C" void product(const Matrix* w, const float* x, const float* bias, float* y, int64_t tokens, int threads) {
   const int64_t steps = steps_of(w);
-  const int64_t chunk = std::max<int64_t>(CHUNK / std::max<int64_t>(w->row_bytes, 1) / OUTPUTS, 1) * OUTPUTS;
+  const int64_t chunk = std::max<int64_t>(CHUNK / std::max<int64_t>(w->row_bytes, 1) / MOST_OUTPUTS, 1) * MOST_OUTPUTS;
   const bool in_place = PLAIN && w->inputs % COLUMNS == 0;
   std::vector<Vector> arranged(in_place ? 0 : tokens * steps * WIDTH / LANES);  // which are aligned
   float* ordered = (float*)arranged.data();
