@@ -60,6 +60,7 @@ class TrainRun:
         rank: int = 0,
         world: int = 1,
         compiled: bool = False,
+        tracing: Callable[[int, int], None] = lambda done, total: None,
     ):
         self.run, self.settings, self.device, self.rank = run, settings, device, rank
         data = read_data(run.data, run.image_size)
@@ -81,7 +82,15 @@ class TrainRun:
         batches = Batches(self.train, device, run.balance, run.mirror)
         lpips = None if run.lpips is None else Lpips.load(run.lpips, device)
         self.trainer = Trainer(
-            settings, unet, batches, teacher=teacher, lpips=lpips, rank=rank, world=world, compiled=compiled
+            settings,
+            unet,
+            batches,
+            teacher=teacher,
+            lpips=lpips,
+            rank=rank,
+            world=world,
+            compiled=compiled,
+            tracing=tracing,
         )
         try:
             run.out.mkdir(parents=True, exist_ok=True)

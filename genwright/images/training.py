@@ -41,6 +41,7 @@ class Trainer:
         rank: int = 0,
         world: int = 1,
         compiled: bool = False,
+        tracing: Callable[[int, int], None] = lambda done, total: None,
     ):
         if settings.taught and teacher is None:
             raise UserError(f"The method {settings.method} needs a teacher: --teacher FILE.")
@@ -62,7 +63,7 @@ class Trainer:
         self.trajectories: Trajectories | None = None
         if self.teacher is not None and settings.method == "dmd":
             self.critic = copy.deepcopy(self.teacher).requires_grad_(True)
-            self.trajectories = trace(copy.deepcopy(self.teacher), batches, settings.pairs, settings.seed)
+            self.trajectories = trace(copy.deepcopy(self.teacher), batches, settings.pairs, settings.seed, tracing)
         nets = [net for net in (self.unet, self.target, self.teacher, self.critic) if net is not None]
         self.networks = {id(net): torch.compile(net) if compiled else net for net in nets}
         self.parameters = list(self.unet.parameters())

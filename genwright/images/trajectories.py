@@ -1,5 +1,6 @@
 """Ways from noise to images, as a teacher's sampler takes them: the pairs that a student of few steps is held to."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,8 +38,14 @@ class Trajectories:
         return self.points[level, row].float(), self.sigmas[level], images, labels
 
 
-def trace(teacher: UNet, batches: Batches, count: int, seed: int) -> Trajectories:
-    """`count` images of the teacher's, with the labels that batches have."""
+def trace(
+    teacher: UNet,
+    batches: Batches,
+    count: int,
+    seed: int,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Trajectories:
+    """`count` images of the teacher's, with the labels that batches have; `progress` is told how many there are."""
     labels = None
     if batches.labels is not None:
         torch.manual_seed(seed)
@@ -50,6 +57,8 @@ def trace(teacher: UNet, batches: Batches, count: int, seed: int) -> Trajectorie
     def keep(step: Step) -> None:
         if step.sigma < LOWEST:
             return
+        if step.index == 0:
+            progress(sum(map(len, points[0])) if points else 0, count)
         if step.index == len(points):
             points.append([])
             sigmas.append(step.sigma)

@@ -1,13 +1,14 @@
 """`genwright images train`."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from genwright.cli import progress
 from genwright.cli.images.options import Device, Flag, ImageSize, Json, Switch, TextFlag, decimals, numbers, ranks, say
-from genwright.cli.progress import bar
 
 
 def train(
@@ -129,10 +130,18 @@ def train(
         save_dtype=DTYPES[save_dtype],
     )
     backend = "nccl" if pick_device(device).type == "cuda" else "gloo"
-    with ranks(device, backend) as (rank, world, device, _):
-        training = TrainRun(run, settings, shape, pick_device(device), rank=rank, world=world, compiled=compile_unet)
-        with bar("steps") as advance:
-            result = training(advance)
+    with ranks(device, backend) as (rank, world, device, _), progress.stages() as tell:
+        training = TrainRun(
+            run,
+            settings,
+            shape,
+            pick_device(device),
+            rank=rank,
+            world=world,
+            compiled=compile_unet,
+            tracing=partial(tell, "the teacher's images"),
+        )
+        result = training(partial(tell, "steps"))
     if rank == 0:
         said = ", ".join(f"{name} {value:.4g}" for name, value in result.items())
         say(f"{out / 'model'}: {said}", {"model": str(out / "model")} | result, json_output)
