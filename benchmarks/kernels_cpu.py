@@ -1,7 +1,7 @@
 """Time products with weights of every format on a CPU: `python -m benchmarks.kernels_cpu`, alone on the machine.
 
 Shapes are those of a Llama of 1.1 B parameters. A product goes through so many copies of a weight that no cache holds
-them. GB/s counts each weight once, packed as it is; the share is of the rate at which memory gives a float32 sum.
+them. GB/s counts each weight once, packed as it is; the share is of the memory's rate, measured first.
 """
 
 import argparse
@@ -13,6 +13,7 @@ from itertools import cycle
 
 import torch
 
+from genwright.bench.roofline import read_rate
 from genwright.kernels.cpu.products import few_tokens_linear
 from genwright.quant.formats import parse_format
 from genwright.quant.int8 import Int8
@@ -59,13 +60,12 @@ def main() -> None:
     parser.add_argument("--shapes", nargs="*", default=list(SHAPES))
     parser.add_argument("--tokens", nargs="*", type=int, default=[1, 2, 4, 6, 8, 16, 48, 256])
     options = parser.parse_args()
-    buffer = torch.ones(64 << 20)
-    print(f"{torch.get_num_threads()} threads; GB/s of weights, and share of the memory's; then milliseconds")
+    limit = read_rate(torch.device("cpu"))
+    print(f"{torch.get_num_threads()} threads; GB/s of weights, and share of {limit / 1e9:.1f}; then milliseconds")
     print(f"{'':24}" + "".join(f"{count:>14} tok" for count in options.tokens))
     for label in options.shapes:
         for name in options.formats:
             weights = copies(name, *SHAPES[label])
-            limit = buffer.nbytes / seconds([buffer.sum])
             ways = {name: few_tokens_linear} | ({"torch's int8": of_torch} if name == "int8" else {})
             for way, function in ways.items():
                 cells = []
