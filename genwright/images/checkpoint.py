@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from genwright.errors import UserError
+from genwright.images.looks import Looks
 from genwright.images.presets import PRESETS
 from genwright.images.unet import UNet, UNetConfig
 
@@ -25,11 +26,12 @@ SHARD = 15 * 2**20  # how many bytes of tensors a file of a written model holds 
 
 @dataclass(frozen=True)
 class Description:
-    """What a model's own files say of it: its shape, its classes' names, and how it is best sampled."""
+    """What a model's own files say of it: its shape, its classes' names, how it is best sampled, the classes' looks."""
 
     config: UNetConfig | None = None
     label_names: tuple[str, ...] = ()
     sampler: dict[str, Any] = field(default_factory=dict)
+    looks: Looks | None = None  # what the UNet's labels are, if they are not classes
 
 
 def load_unet(model: str, config: UNetConfig | None = None) -> UNet:
@@ -82,7 +84,10 @@ def describe(model: str) -> Description:
             key: tuple(value) if isinstance(value, list) else value for key, value in said["config"].items()
         }
         sampler = {key: tuple(value) if isinstance(value, list) else value for key, value in said["sampler"].items()}
-        return Description(UNetConfig(**shape), tuple(map(str, said["label_names"])), sampler)
+        looks = said.get("looks")
+        if looks is not None:
+            looks = Looks(*(tuple(map(int, looks[name])) for name in ("classes", "counts")))
+        return Description(UNetConfig(**shape), tuple(map(str, said["label_names"])), sampler, looks)
 
 
 @contextmanager

@@ -48,13 +48,22 @@ class TrainingImages:
 
 
 class Batches:
-    """Random batches on a device: classes drawn by count ** (1 - balance), some of them mirrored."""
+    """Random batches on a device: classes drawn by count ** (1 - balance), some of them mirrored.
+
+    Labels are the images' classes, or their `looks` [N].
+    """
 
     def __init__(
-        self, data: TrainingImages, device: torch.device, balance: float = 0.0, mirrored: tuple[str, ...] = ()
+        self,
+        data: TrainingImages,
+        device: torch.device,
+        balance: float = 0.0,
+        mirrored: tuple[str, ...] = (),
+        looks: np.ndarray | None = None,
     ):
         self.images = torch.from_numpy(data.images).permute(0, 3, 1, 2).contiguous().to(device)
-        self.labels = None if data.labels is None else torch.from_numpy(data.labels).to(device)
+        labels = data.labels if looks is None else looks
+        self.labels = None if labels is None else torch.from_numpy(labels).to(device)
         weights = np.ones(len(data))
         if data.labels is not None:
             weights = np.bincount(data.labels)[data.labels] ** -float(balance)

@@ -129,6 +129,8 @@ class ImageModel:
         else:
             unet, self.description = model
         self.config = unet.config
+        looks = self.description.looks
+        self.num_classes = self.config.num_classes if looks is None else looks.num_classes
         # As large as a GPU needs to be busy; a power of two, at most as many pixels as 256 images of 64 x 64 have.
         usual = max(1, min(64, 2**20 // self.config.image_size**2)) if on_gpu else 4
         self.runner = Runner(unet.use_dtype(DTYPES[dtype]).to(self.device), micro_batch or usual)
@@ -170,7 +172,7 @@ class ImageModel:
         return run.all(num_samples)
 
     def denoise(self, settings: SamplerSettings, labels: Tensor | None, first: int) -> Denoise:
-        """D(x, sigma) for images first, first + 1, ... with their labels [N]."""
+        """D(x, sigma) for images first, first + 1, ... with the UNet's labels [N] for them."""
         network = partial(self.runner, first=first)
         denoiser = Denoiser(network, sigma_min=settings.sigma_min, consistency=settings.boundary_condition)
 
@@ -200,7 +202,7 @@ class SampleRun:
         if seed is not None and not -(2**63) <= seed < 2**63:
             raise UserError(f"A seed is a number of 64 bits, which {seed} is not.")
         seeds.check_generator(generator)
-        self.model, self.settings, self.classes = model, settings, check_classes(classes, model.config.num_classes)
+        self.model, self.settings, self.classes = model, settings, check_classes(classes, model.num_classes)
         self.seed = secrets.randbits(32) if seed is None else seed
         self.shape = (3, model.config.image_size, model.config.image_size)
         self.wrap: Callable[[Denoise], Denoise] = lambda denoise: denoise
@@ -213,7 +215,7 @@ class SampleRun:
         indices = torch.arange(first, first + count, device=self.model.device)
         labels = self.labels(indices)
         noise = self.noise(indices)
-        denoise = self.wrap(self.model.denoise(self.settings, labels, first))
+        denoise = self.wrap(self.model.denoise(self.settings, self.looks(labels, indices), first))
         sampler = SAMPLERS[self.settings.sampler]
         x = noise() * self.settings.sigmas[0]
         x = sampler(denoise, x, self.settings.sigmas, noise, self.settings.churn, callback)
@@ -229,11 +231,18 @@ class SampleRun:
 
     def labels(self, indices: Tensor) -> Tensor | None:
         """Each image's class label: `classes` in turn, or drawn from hash(seed, i)."""
-        if self.model.config.num_classes is None:
+        if self.model.num_classes is None:
             return None
         if self.classes:
             return torch.tensor(self.classes, device=indices.device)[indices % len(self.classes)]
-        return seeds.hash_labels(self.seed, indices, self.model.config.num_classes)
+        return seeds.hash_labels(self.seed, indices, self.model.num_classes)
+
+    def looks(self, labels: Tensor | None, indices: Tensor) -> Tensor | None:
+        """What the UNet is told of each image: its label, or one of the class's looks, drawn from hash(seed, i)."""
+        looks = self.model.description.looks
+        if looks is None or labels is None:
+            return labels
+        return looks.draw(labels, seeds.hash_words(self.seed, indices, 0, seeds.LOOK, 1)[:, 0])
 
     def noise(self, indices: Tensor) -> Noise:
         stream = self.stream

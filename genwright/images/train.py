@@ -16,12 +16,13 @@ from genwright.errors import UserError
 from genwright.images.checkpoint import Description, describe, load_unet, save_unet
 from genwright.images.data import Batches, TrainingImages, read_data
 from genwright.images.judge import assess, train_judge
+from genwright.images.looks import Looks, find_looks, told_looks
 from genwright.images.lpips import Lpips
 from genwright.images.output import grid, write_whole
 from genwright.images.pipeline import ImageModel
 from genwright.images.train_settings import TrainSettings
 from genwright.images.training import Trainer, new_unet
-from genwright.images.unet import UNetConfig
+from genwright.images.unet import UNet, UNetConfig
 
 # Levels 0, 20 and 39 of 40 are sigma 80, 2.2 and 0.002: more is redrawn than from easy consistency tuning's 0.82.
 TWO_STEPS: dict[str, Any] = {"sampler": "multistep", "steps": 40, "ts": (0, 20, 39)}
@@ -39,6 +40,7 @@ class RunSettings:
     hold_out: float = 0.1
     balance: float = 0.5
     mirror: tuple[str, ...] = ()
+    look_size: int | None = None
     init: str | None = None
     teacher: str | None = None
     lpips: Path | None = None
@@ -68,18 +70,15 @@ class TrainRun:
         self.held: TrainingImages | None = None
         if run.hold_out and data.labels is not None:
             self.train, self.held = data.split(run.hold_out)
-        config = shape(data.images.shape[1], data.num_classes)
-        start, teacher = run.init or run.teacher, None
-        if run.teacher is not None:
-            teacher = load_unet(run.teacher, describe(run.teacher).config or config)
-        if start is None:
-            unet = new_unet(config, settings.seed)
-        else:
-            unet = load_unet(start, replace(describe(start).config or config, dropout=config.dropout))
-        if unet.config.num_classes != data.num_classes or unet.config.image_size != data.images.shape[1]:
-            raise UserError(f"{start} is a model of other classes or another image size than {run.data} has.")
-        self.description = Description(unet.config, data.label_names, default_sampler(settings))
-        batches = Batches(self.train, device, run.balance, run.mirror)
+        labels, looks = None, None
+        if run.look_size is not None:
+            labels, looks = find_looks(self.train, run.look_size)
+        config = shape(data.images.shape[1], data.num_classes if looks is None else len(looks))
+        start = run.init or run.teacher
+        teacher = None if run.teacher is None else _load(run.teacher, config, looks)
+        unet = new_unet(config, settings.seed) if start is None else _load(start, config, looks)
+        self.description = Description(unet.config, data.label_names, default_sampler(settings), looks)
+        batches = Batches(self.train, device, run.balance, run.mirror, labels)
         lpips = None if run.lpips is None else Lpips.load(run.lpips, device)
         self.trainer = Trainer(
             settings,
@@ -174,6 +173,21 @@ class TrainRun:
         )
         axes.plot(*zip(*self.trainer.history, strict=True))
         write_whole(self.run.out / "loss.png", lambda path: figure.savefig(path, format="png"))
+
+
+def _load(model: str, config: UNetConfig, looks: Looks | None) -> UNet:
+    """A UNet to go on from, with this run's dropout, labels and image size; a model of classes is told their looks."""
+    said = describe(model)
+    unet = load_unet(model, replace(said.config or config, dropout=config.dropout))
+    if looks is not None and said.looks is None and unet.config.num_classes == looks.num_classes:
+        unet = told_looks(unet, looks)
+    elif said.looks != looks:
+        raise UserError(
+            f"{model} is a model of other looks than this run's; --look-size and --hold-out decide on them."
+        )
+    if (unet.config.num_classes, unet.config.image_size) != (config.num_classes, config.image_size):
+        raise UserError(f"{model} is a model of other classes or another image size than the data have.")
+    return unet
 
 
 def default_sampler(settings: TrainSettings) -> dict[str, Any]:

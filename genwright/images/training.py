@@ -25,6 +25,7 @@ from genwright.images.unet import AttentionBlock, ResBlock, UNet, UNetConfig
 
 LOG_EVERY = 50
 CRITIC_STEPS = 2  # dmd: of which the last also trains the student
+SECOND_STEP = 2.2  # dmd: the sigma of the second of two steps
 
 
 class Trainer:
@@ -62,7 +63,7 @@ class Trainer:
         self.critic: UNet | None = None
         self.trajectories: Trajectories | None = None
         if self.teacher is not None and settings.method == "dmd":
-            self.critic = copy.deepcopy(self.teacher).requires_grad_(True)
+            self.critic = copy.deepcopy(self.teacher).train().requires_grad_(True)
             self.trajectories = trace(copy.deepcopy(self.teacher), batches, settings.pairs, settings.seed, tracing)
         nets = [net for net in (self.unet, self.target, self.teacher, self.critic) if net is not None]
         self.networks = {id(net): torch.compile(net) if compiled else net for net in nets}
@@ -145,15 +146,26 @@ class Trainer:
         assert self.critic is not None and self.teacher is not None and self.trajectories is not None
         x, t, image, labels = self.trajectories.draw(count)
         of_student = self.step % CRITIC_STEPS == CRITIC_STEPS - 1
+        sigma = curriculum.log_normal(count, *s.levels, self.device)
+        keep, noise, renoise = torch.full_like(t, s.keep), torch.randn_like(x), torch.randn_like(x)
+        if of_student:
+            # The last quarter are second steps, from what the first ones make of the first quarter's noise.
+            quarter = count // 4
+            last = slice(count - quarter, count)
+            with torch.no_grad():
+                first = self._denoiser(self.unet, labels, seed)(x, t)
+            x[last], t[last], keep[last] = (first + SECOND_STEP * renoise)[:quarter], SECOND_STEP, 0
+            if labels is not None:
+                labels[last] = labels[:quarter]
         with torch.set_grad_enabled(of_student):
             sample = self._denoiser(self.unet, labels, seed)(x, t)
-        critic, teacher = (self._denoiser(net, labels, seed, consistency=False) for net in (self.critic, self.teacher))
-        sigma = curriculum.log_normal(count, *s.levels, self.device)
-        noisy = sample.detach() + sigma.view(-1, 1, 1, 1) * torch.randn_like(sample)
-        guess = critic(noisy, sigma)
+        noisy = sample.detach() + sigma.view(-1, 1, 1, 1) * noise
+        guess = self._denoiser(self.critic, labels, seed, consistency=False)(noisy, sigma)
         loss = loss_weight(s.weight, sigma) * losses.l2(guess, sample.detach())
         if of_student:
-            loss = loss + losses.matching(sample, teacher(noisy, sigma), guess) + s.keep * losses.l2(sample, image)
+            with torch.no_grad():
+                real = self._denoiser(self.teacher, labels, seed, consistency=False)(noisy, sigma)
+            loss = loss + losses.matching(sample, real, guess) + keep * losses.l2(sample, image)
         return loss
 
     def _denoiser(self, net: UNet, labels: Tensor | None, seed: int, consistency: bool | None = None) -> losses.Denoise:

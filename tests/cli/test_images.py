@@ -73,9 +73,19 @@ def test_train_then_sample(images, tmp_path, monkeypatch):
     assert json.loads(images(*arguments, "--method", "edm", "--out", "edm")[1])["loss"] == json.loads(out)["loss"]
     code, _, error = images(*arguments, "--method", "edm", "--lr", 0.1, "--out", "edm")
     assert code == 1 and "holds another run, whose lr is 0.0001 and not 0.1" in error
-    for method in ("consistency", "distill", "progdist"):
-        start = ["--init", "edm/model"] if method == "consistency" else ["--teacher", "edm/model"]
-        code, out, error = images(*arguments, "--method", method, *start, "--start-scales", 2, "--out", method)
+    looks = ["--look-size", 4]
+    code, _, error = images(*arguments, "--method", "edm", "--init", "edm/model", *looks, "--out", "looks")
+    assert code == 0, error
+    code, _, error = images(*arguments, "--method", "dmd", "--teacher", "looks/model", "--look-size", 2, "--out", "no")
+    assert code == 1 and "looks/model is a model of other looks" in error
+    of_method = {
+        "consistency": ["--init", "edm/model"],
+        "distill": ["--teacher", "edm/model", "--start-scales", 2],
+        "progdist": ["--teacher", "edm/model", "--start-scales", 2],
+        "dmd": ["--teacher", "looks/model", *looks, "--pairs", 4],
+    }
+    for method, more in of_method.items():
+        code, out, error = images(*arguments, "--method", method, *more, "--out", method)
         assert code == 0, error
         code, out, error = images(
             f"{method}/model", "-n", 2, "--classes", "odd", "--out", f"{method}-samples", "--json"

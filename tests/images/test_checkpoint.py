@@ -7,6 +7,7 @@ from safetensors.torch import save_file
 from genwright.errors import UserError
 from genwright.images import checkpoint
 from genwright.images.checkpoint import draw_weights, load_unet, random_unet
+from genwright.images.looks import Looks
 
 from .conftest import TINY
 
@@ -78,7 +79,8 @@ def test_wrong_random_models_are_one_sentence(model, words):
 
 def test_written_models_say_what_they_are(tmp_path, monkeypatch):
     unet = checkpoint.draw_weights(TINY, seed=0)
-    said = checkpoint.Description(TINY, ("a", "b"), {"sampler": "multistep", "steps": 40, "ts": (0, 24, 39)})
+    sampler = {"sampler": "multistep", "steps": 40, "ts": (0, 24, 39)}
+    said = checkpoint.Description(TINY, ("a", "b"), sampler, Looks((0, 0, 1), (4, 5, 6)))
     monkeypatch.setattr(checkpoint, "SHARD", 2**18)
     checkpoint.save_unet(tmp_path, unet, said, torch.float32)
     files = sorted(tmp_path.glob("*.safetensors"))

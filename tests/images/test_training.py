@@ -11,8 +11,10 @@ from genwright.errors import UserError
 from genwright.images import curriculum
 from genwright.images.data import Batches, TrainingImages
 from genwright.images.denoiser import Denoiser
+from genwright.images.pipeline import SamplerSettings
+from genwright.images.train import TWO_STEPS
 from genwright.images.train_settings import TrainSettings
-from genwright.images.training import Trainer, new_unet
+from genwright.images.training import SECOND_STEP, Trainer, new_unet
 from genwright.images.unet import UNetConfig
 
 SMALL = UNetConfig(
@@ -79,6 +81,33 @@ def test_two_halves_are_the_whole_bit_for_bit(settings, batches, tmp_path):
     second.run(settings.steps)
     assert torch.equal(weights(second), weights(whole)) and second.step == whole.step
     assert not torch.equal(weights(whole), start)
+
+
+def test_a_quarter_of_dmd_are_second_steps(batches, monkeypatch):
+    calls = []
+
+    def denoiser(net, labels, seed, consistency=None):
+        def denoise(x, sigma):
+            calls.append((net, x.clone(), sigma.clone(), labels.clone()))
+            return x / 100 + labels.view(-1, 1, 1, 1)
+
+        return denoise
+
+    found = []
+    for keep in (0.0, 0.5):
+        trained = trainer(TrainSettings(method="dmd", steps=4, batch_size=8, pairs=6, keep=keep), batches)
+        monkeypatch.setattr(trained, "_denoiser", denoiser)
+        trained.step = 1
+        torch.manual_seed(0)
+        found.append(trained._matching(8, seed=0))
+    assert [net for net, *_ in calls[4:]] == [trained.unet, trained.unet, trained.critic, trained.teacher]
+    (_, noise, sigma, labels), (_, x, t, asked), *_ = calls
+    assert torch.equal(x[:6], noise[:6]) and torch.equal(t[:6], sigma[:6]) and (t[6:] == SECOND_STEP).all()
+    assert torch.equal(asked[:6], labels[:6]) and torch.equal(asked[6:], labels[:2])
+    added = x[6:] - (noise[:2] / 100 + labels[:2].view(-1, 1, 1, 1))
+    assert added.std().item() == pytest.approx(SamplerSettings(**TWO_STEPS).sigmas[1], rel=0.15)
+    # They are free of the teacher's images.
+    assert (found[1] > found[0]).tolist() == [True] * 6 + [False] * 2
 
 
 def test_accumulated_micro_batches_train_as_one_batch(batches):

@@ -54,6 +54,9 @@ def train(
     hold_out: Annotated[float, typer.Option(help="The share of names held out to judge by; 0: none.")] = 0.1,
     balance: Annotated[float, typer.Option(help="Images are drawn by 1 / their class's count to this power.")] = 0.5,
     mirror: Annotated[str | None, typer.Option(help="Class names, by commas, to mirror at random; or all.")] = None,
+    look_size: Annotated[
+        int | None, typer.Option(help="Split classes into looks of as many images, for sharper ones.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="All that is drawn comes from it.")] = 0,
     save_every: Annotated[int, typer.Option(help="Steps between checkpoints.")] = 1000,
     grid_every: Annotated[int, typer.Option(help="Steps between grids of samples.")] = 1000,
@@ -122,6 +125,7 @@ def train(
         hold_out=hold_out,
         balance=balance,
         mirror=tuple(mirror.split(",")) if mirror else (),
+        look_size=look_size,
         init=init,
         teacher=teacher,
         lpips=lpips,

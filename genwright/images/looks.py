@@ -1,0 +1,82 @@
+"""Looks: groups of images of one class that look alike.
+
+A model that is told the look has less left to decide, which counts where there are only one or two steps to decide in
+(compare the discrete latents of Xu et al. 2024, DisCo-Diff). Whoever asks for a class gets one of its looks at random.
+"""
+
+from dataclasses import dataclass, replace
+from itertools import accumulate
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from genwright.errors import UserError
+from genwright.images.data import TrainingImages
+from genwright.images.unet import UNet
+
+SIDE = 8  # images are compared at this size
+
+
+@dataclass(frozen=True)
+class Looks:
+    """Every look's class, in order, and how many training images have it."""
+
+    classes: tuple[int, ...]
+    counts: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return len(self.classes)
+
+    @property
+    def num_classes(self) -> int:
+        return self.classes[-1] + 1
+
+    def draw(self, labels: Tensor, words: Tensor) -> Tensor:
+        """A look of each class of `labels` [N], as often as it is seen, by random 32-bit words [N]: [N]."""
+        ends = torch.tensor(list(accumulate(self.counts)), device=labels.device)
+        sizes = torch.zeros(self.num_classes, dtype=torch.long, device=labels.device)
+        sizes.index_add_(0, torch.tensor(self.classes, device=labels.device), torch.tensor(self.counts).to(labels))
+        firsts = sizes.cumsum(0) - sizes
+        return torch.searchsorted(ends, firsts[labels] + (words * sizes[labels] >> 32), right=True)
+
+
+def find_looks(data: TrainingImages, size: int) -> tuple[np.ndarray, Looks]:
+    """Each image's look [N]: every class is halved where its images, made small, differ most, down to `size` images."""
+    if data.labels is None:
+        raise UserError("Images without classes have no looks.")
+    if size < 1 or data.images.shape[1] < SIDE:
+        raise UserError(f"A look has 1 image or more, of {SIDE} pixels or more.")
+    step = data.images.shape[1] // SIDE
+    blocks = data.images[:, : step * SIDE, : step * SIDE].reshape(len(data), SIDE, step, SIDE, step, 3)
+    small = blocks.mean(axis=(2, 4)).reshape(len(data), -1)
+    found = np.zeros(len(data), np.int64)
+    classes: list[int] = []
+    for label in range(len(data.label_names)):
+        rows = np.flatnonzero(data.labels == label)
+        if not len(rows):
+            raise UserError(f"The class {data.label_names[label]} has no training images to find looks in.")
+        for part in _halved(small, rows, size):
+            found[part] = len(classes)
+            classes.append(label)
+    return found, Looks(tuple(classes), tuple(np.bincount(found).tolist()))
+
+
+def _halved(points: np.ndarray, rows: np.ndarray, size: int) -> list[np.ndarray]:
+    # By the median of the first principal component, whose sign is made the same everywhere.
+    if len(rows) <= size:
+        return [rows]
+    centred = points[rows] - points[rows].mean(axis=0)
+    axis = np.linalg.svd(centred, full_matrices=False)[2][0]
+    order = np.argsort(centred @ axis * np.sign(axis[np.abs(axis).argmax()]), kind="stable")
+    middle = len(rows) // 2
+    return _halved(points, rows[order[:middle]], size) + _halved(points, rows[order[middle:]], size)
+
+
+def told_looks(unet: UNet, looks: Looks) -> UNet:
+    """A UNet of classes as one of their looks, each of which begins as its class."""
+    state = unet.state_dict()
+    state["label_emb.weight"] = state["label_emb.weight"][list(looks.classes)]
+    told = UNet(replace(unet.config, num_classes=len(looks)))
+    told.load_state_dict(state)
+    return told
