@@ -25,7 +25,7 @@ def test_files_are_small():
 
 
 def test_it_is_sampled_in_two_steps(emoji):
-    assert emoji.description.label_names[2] == "Flags" and emoji.config.num_classes == 9
+    assert emoji.description.label_names[2] == "Flags" and emoji.num_classes == 9
     own = emoji.sample(1, seed=3, classes=[2])
     assert np.array_equal(own.array, emoji.sample(1, seed=3, classes=[2], **TWO_STEPS).array)
     # A flag: white above and below, as every one of the data's, and colour between.
