@@ -9,7 +9,8 @@ import torch
 
 from genwright import ImageModel
 from genwright.images.data import read_data
-from genwright.images.train import ONE_STEP, TWO_STEPS, measure
+from genwright.images.train import measure
+from genwright.images.train_settings import ONE_STEP, TWO_STEPS
 
 HELD_OUT = 0.15  # as in training
 

@@ -1,6 +1,6 @@
 """Reading a UNet: the published .pt files by their own key names, safetensors, or random weights; and writing one.
 
-What `genwright images train` writes says its own shape, classes and sampler, in its safetensors header.
+What `genwright images train` writes says its own shape, classes, sampler and looks, in its safetensors header.
 """
 
 import hashlib
@@ -84,10 +84,13 @@ def describe(model: str) -> Description:
             key: tuple(value) if isinstance(value, list) else value for key, value in said["config"].items()
         }
         sampler = {key: tuple(value) if isinstance(value, list) else value for key, value in said["sampler"].items()}
-        looks = said.get("looks")
+        config, label_names, looks = UNetConfig(**shape), tuple(map(str, said["label_names"])), said.get("looks")
         if looks is not None:
-            looks = Looks(*(tuple(map(int, looks[name])) for name in ("classes", "counts")))
-        return Description(UNetConfig(**shape), tuple(map(str, said["label_names"])), sampler, looks)
+            classes, counts = (tuple(map(int, looks[name])) for name in ("classes", "counts"))
+            looks = Looks(classes, counts, str(looks["digest"]))
+            if (len(looks), looks.num_classes) != (config.num_classes, len(label_names)):
+                raise ValueError("looks of other labels")
+        return Description(config, label_names, sampler, looks)
 
 
 @contextmanager

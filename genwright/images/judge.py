@@ -78,6 +78,16 @@ def balanced_accuracy(predicted: np.ndarray, labels: np.ndarray) -> float:
     return float(np.mean([(predicted[labels == label] == label).mean() for label in np.unique(labels)]))
 
 
+def distinct(images: np.ndarray) -> float:
+    """The share of images that differ from all before them by more than NEAR."""
+    kept: list[Tensor] = []
+    rows = torch.from_numpy(images.astype(np.float32)).flatten(1)
+    for row in rows:
+        if not kept or (torch.stack(kept) - row).square().mean(dim=1).min() > NEAR**2:
+            kept.append(row)
+    return len(kept) / len(rows)
+
+
 def near_copies(images: np.ndarray, originals: np.ndarray) -> float:
     """The share of images whose nearest original, mirrored or not, differs by at most NEAR."""
     flat = torch.from_numpy(originals.astype(np.float32)).flatten(1)
@@ -93,10 +103,15 @@ def assess(
 ) -> dict[str, float]:
     """Every sampler's agreement, Frechet distances and near copies, beside those of held-out images.
 
+    How many of a class's samples are distinct is averaged over the classes, and compared with random training images.
+
     Frechet distances are to as many training images as there are held-out ones, and samples have the held-out labels;
     `reverse` ones are to the held-out images instead.
     """
     assert held.labels is not None and train.num_classes is not None
+    classes = range(train.num_classes)
+    rng = np.random.default_rng(1)
+    drawn = [rng.choice(np.flatnonzero(train.labels == label), per_class) for label in classes]
     some = np.random.default_rng(0).permutation(len(train))[: len(held)]
     train_features, _ = judge.look(train.images[some])
     held_features, predicted = judge.look(held.images)
@@ -105,12 +120,14 @@ def assess(
         "judge_accuracy": balanced_accuracy(predicted, held.labels),
         "frechet_held_out": frechet_distance(of_held, of_train),
         "near_copies_held_out": near_copies(held.images, train.images),
+        "distinct_training": float(np.mean([distinct(train.images[rows]) for rows in drawn])),
     }
     for name, sample in samplers.items():
         labels = np.arange(train.num_classes * per_class) % train.num_classes
         images = sample(labels, 1)
         result[f"agreement_{name}"] = balanced_accuracy(judge.look(images)[1], labels)
         result[f"near_copies_{name}"] = near_copies(images, train.images)
+        result[f"distinct_{name}"] = float(np.mean([distinct(images[labels == label]) for label in classes]))
         of_samples = fit(judge.look(sample(held.labels, 2))[0])
         result[f"frechet_{name}"] = frechet_distance(of_samples, of_train)
         result[f"frechet_reverse_{name}"] = frechet_distance(of_samples, of_held)

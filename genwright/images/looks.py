@@ -4,8 +4,9 @@ A model that is told the look has less left to decide, which counts where there 
 (compare the discrete latents of Xu et al. 2024, DisCo-Diff). Whoever asks for a class gets one of its looks at random.
 """
 
+import hashlib
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 import numpy as np
 import torch
@@ -20,10 +21,18 @@ SIDE = 8  # images are compared at this size
 
 @dataclass(frozen=True)
 class Looks:
-    """Every look's class, in order, and how many training images have it."""
+    """Every look's class, in order, how many training images have it, and a hash of which ones."""
 
     classes: tuple[int, ...]
     counts: tuple[int, ...]
+    digest: str
+
+    def __post_init__(self) -> None:
+        steps = {after - before for before, after in pairwise((0, *self.classes))}
+        if not self.classes or self.classes[0] or not steps <= {0, 1}:
+            raise ValueError("looks should be of classes 0, 1, ... in order")
+        if len(self.counts) != len(self.classes) or min(self.counts) < 1:
+            raise ValueError("every look should have one image or more")
 
     def __len__(self) -> int:
         return len(self.classes)
@@ -44,9 +53,11 @@ class Looks:
 def find_looks(data: TrainingImages, size: int) -> tuple[np.ndarray, Looks]:
     """Each image's look [N]: every class is halved where its images, made small, differ most, down to `size` images."""
     if data.labels is None:
-        raise UserError("Images without classes have no looks.")
-    if size < 1 or data.images.shape[1] < SIDE:
-        raise UserError(f"A look has 1 image or more, of {SIDE} pixels or more.")
+        raise UserError("Images without classes have no looks: --look-size is for those with.")
+    if size < 1:
+        raise UserError(f"--look-size must be 1 or more, not {size}.")
+    if data.images.shape[1] < SIDE:
+        raise UserError(f"Looks are found in images of {SIDE} pixels or more, not {data.images.shape[1]}.")
     step = data.images.shape[1] // SIDE
     blocks = data.images[:, : step * SIDE, : step * SIDE].reshape(len(data), SIDE, step, SIDE, step, 3)
     small = blocks.mean(axis=(2, 4)).reshape(len(data), -1)
@@ -59,11 +70,12 @@ def find_looks(data: TrainingImages, size: int) -> tuple[np.ndarray, Looks]:
         for part in _halved(small, rows, size):
             found[part] = len(classes)
             classes.append(label)
-    return found, Looks(tuple(classes), tuple(np.bincount(found).tolist()))
+    digest = hashlib.sha256(found.astype("<i8").tobytes()).hexdigest()[:16]
+    return found, Looks(tuple(classes), tuple(np.bincount(found).tolist()), digest)
 
 
 def _halved(points: np.ndarray, rows: np.ndarray, size: int) -> list[np.ndarray]:
-    # By the median of the first principal component, whose sign is made the same everywhere.
+    # By the median of the first principal component; its sign is free, so its largest entry is made positive.
     if len(rows) <= size:
         return [rows]
     centred = points[rows] - points[rows].mean(axis=0)

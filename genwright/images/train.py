@@ -20,13 +20,10 @@ from genwright.images.looks import Looks, find_looks, told_looks
 from genwright.images.lpips import Lpips
 from genwright.images.output import grid, write_whole
 from genwright.images.pipeline import ImageModel
-from genwright.images.train_settings import TrainSettings
+from genwright.images.train_settings import ONE_STEP, TWO_STEPS, TrainSettings
 from genwright.images.training import Trainer, new_unet
 from genwright.images.unet import UNet, UNetConfig
 
-# Levels 0, 20 and 39 of 40 are sigma 80, 2.2 and 0.002: more is redrawn than from easy consistency tuning's 0.82.
-TWO_STEPS: dict[str, Any] = {"sampler": "multistep", "steps": 40, "ts": (0, 20, 39)}
-ONE_STEP: dict[str, Any] = {"sampler": "onestep"}
 GRID = 90  # images
 
 
@@ -76,7 +73,7 @@ class TrainRun:
         config = shape(data.images.shape[1], data.num_classes if looks is None else len(looks))
         start = run.init or run.teacher
         teacher = None if run.teacher is None else _load(run.teacher, config, looks)
-        unet = new_unet(config, settings.seed) if start is None else _load(start, config, looks)
+        unet = new_unet(config, settings.seed) if start is None else _load(start, config, looks, start=True)
         self.description = Description(unet.config, data.label_names, default_sampler(settings), looks)
         batches = Batches(self.train, device, run.balance, run.mirror, labels)
         lpips = None if run.lpips is None else Lpips.load(run.lpips, device)
@@ -100,7 +97,9 @@ class TrainRun:
 
     def _resume(self) -> None:
         asked = json.loads(json.dumps(asdict(self.settings) | {"config": asdict(self.trainer.unet.config)}))
-        self.asked = asked | {"images": len(self.train)}
+        looks = self.description.looks
+        self.asked = {"look_size": self.run.look_size, "looks": looks and looks.digest} | asked
+        self.asked |= {"images": len(self.train)}
         if not self.checkpoint.is_file():
             return
         try:
@@ -175,19 +174,18 @@ class TrainRun:
         write_whole(self.run.out / "loss.png", lambda path: figure.savefig(path, format="png"))
 
 
-def _load(model: str, config: UNetConfig, looks: Looks | None) -> UNet:
-    """A UNet to go on from, with this run's dropout, labels and image size; a model of classes is told their looks."""
+def _load(model: str, config: UNetConfig, looks: Looks | None, start: bool = False) -> UNet:
+    """A UNet of this run's labels and image size, with its dropout; a start that knows classes is told their looks."""
     said = describe(model)
+    told = looks if start and said.looks is None else None
+    if told is None and said.looks != looks:
+        raise UserError(f"{model} is a model of other looks than this run's: it had other data or another --look-size.")
+    if told is not None:
+        config = replace(config, num_classes=told.num_classes)
     unet = load_unet(model, replace(said.config or config, dropout=config.dropout))
-    if looks is not None and said.looks is None and unet.config.num_classes == looks.num_classes:
-        unet = told_looks(unet, looks)
-    elif said.looks != looks:
-        raise UserError(
-            f"{model} is a model of other looks than this run's; --look-size and --hold-out decide on them."
-        )
     if (unet.config.num_classes, unet.config.image_size) != (config.num_classes, config.image_size):
         raise UserError(f"{model} is a model of other classes or another image size than the data have.")
-    return unet
+    return unet if told is None else told_looks(unet, told)
 
 
 def default_sampler(settings: TrainSettings) -> dict[str, Any]:

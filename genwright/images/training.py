@@ -18,14 +18,14 @@ from genwright.errors import UserError
 from genwright.images import curriculum, losses
 from genwright.images.data import Batches
 from genwright.images.denoiser import Denoiser, loss_weight
-from genwright.images.pipeline import DTYPES
-from genwright.images.train_settings import TrainSettings
+from genwright.images.pipeline import DTYPES, SamplerSettings
+from genwright.images.train_settings import TWO_STEPS, TrainSettings
 from genwright.images.trajectories import Trajectories, trace
 from genwright.images.unet import AttentionBlock, ResBlock, UNet, UNetConfig
 
 LOG_EVERY = 50
 CRITIC_STEPS = 2  # dmd: of which the last also trains the student
-SECOND_STEP = 2.2  # dmd: the sigma of the second of two steps
+SECOND_STEP = SamplerSettings(**TWO_STEPS).sigmas[1]
 
 
 class Trainer:
@@ -149,7 +149,8 @@ class Trainer:
         sigma = curriculum.log_normal(count, *s.levels, self.device)
         keep, noise, renoise = torch.full_like(t, s.keep), torch.randn_like(x), torch.randn_like(x)
         if of_student:
-            # The last quarter are second steps, from what the first ones make of the first quarter's noise.
+            # The last quarter are second steps, from what first ones make of the first quarter's noise (and, so that
+            # there is one size of batch to compile for, of all).
             quarter = count // 4
             last = slice(count - quarter, count)
             with torch.no_grad():

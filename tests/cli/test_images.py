@@ -76,8 +76,12 @@ def test_train_then_sample(images, tmp_path, monkeypatch):
     looks = ["--look-size", 4]
     code, _, error = images(*arguments, "--method", "edm", "--init", "edm/model", *looks, "--out", "looks")
     assert code == 0, error
-    code, _, error = images(*arguments, "--method", "dmd", "--teacher", "looks/model", "--look-size", 2, "--out", "no")
-    assert code == 1 and "looks/model is a model of other looks" in error
+    code, _, error = images(*arguments, "--method", "edm", "--init", "edm/model", "--look-size", 2, "--out", "looks")
+    assert code == 1 and "holds another run, whose look_size is 4 and not 2" in error
+    for teacher, size in (("looks", 2), ("edm", 4)):
+        wrong = ["--teacher", f"{teacher}/model", "--look-size", size]
+        code, _, error = images(*arguments, "--method", "dmd", *wrong, "--out", "no")
+        assert code == 1 and f"{teacher}/model is a model of other looks" in error
     of_method = {
         "consistency": ["--init", "edm/model"],
         "distill": ["--teacher", "edm/model", "--start-scales", 2],

@@ -1,4 +1,6 @@
-from dataclasses import replace
+import json
+from contextlib import nullcontext
+from dataclasses import asdict, replace
 
 import pytest
 import torch
@@ -80,7 +82,7 @@ def test_wrong_random_models_are_one_sentence(model, words):
 def test_written_models_say_what_they_are(tmp_path, monkeypatch):
     unet = checkpoint.draw_weights(TINY, seed=0)
     sampler = {"sampler": "multistep", "steps": 40, "ts": (0, 24, 39)}
-    said = checkpoint.Description(TINY, ("a", "b"), sampler, Looks((0, 0, 1), (4, 5, 6)))
+    said = checkpoint.Description(TINY, ("a", "b"), sampler, Looks((0,) * 4 + (1,) * 6, (4,) * 10, "aa"))
     monkeypatch.setattr(checkpoint, "SHARD", 2**18)
     checkpoint.save_unet(tmp_path, unet, said, torch.float32)
     files = sorted(tmp_path.glob("*.safetensors"))
@@ -91,6 +93,25 @@ def test_written_models_say_what_they_are(tmp_path, monkeypatch):
     files[1].unlink()
     with pytest.raises(UserError, match="lacks"):
         checkpoint.load_unet(str(tmp_path))
-    save_file({"x": torch.zeros(1)}, tmp_path / "odd.safetensors", {"genwright": '{"config": {"colour": 1}}'})
-    with pytest.raises(UserError, match="description that cannot be understood"):
-        checkpoint.describe(str(tmp_path / "odd.safetensors"))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"config": {"colour": 1}},
+        {"looks": {"classes": [0, 1], "counts": [3, 3]}},
+        {"looks": {"classes": [], "counts": [], "digest": ""}},
+        {"looks": {"classes": [0, 1], "counts": [3], "digest": ""}},
+        {"looks": {"classes": [0, 1], "counts": [3, 0], "digest": ""}},
+        {"looks": {"classes": [0, 2], "counts": [3, 3], "digest": ""}},
+        {"looks": {"classes": [1, 0], "counts": [3, 3], "digest": ""}},
+        {"looks": {"classes": [0, 1, 1], "counts": [3, 3, 3], "digest": ""}},  # three looks for a UNet of two labels
+        {"looks": {"classes": [0, 0], "counts": [3, 3], "digest": ""}},  # one class, of which two have names
+    ],
+)
+def test_damaged_descriptions_are_one_sentence(tmp_path, change):
+    said = asdict(checkpoint.Description(replace(TINY, num_classes=2), ("a", "b"), {}, Looks((0, 1), (3, 3), "")))
+    for name, words in ((json.dumps(said), ""), (json.dumps(said | change), "description that cannot be understood")):
+        save_file({"x": torch.zeros(1)}, tmp_path / "odd.safetensors", {"genwright": name})
+        with pytest.raises(UserError, match=words) if words else nullcontext():
+            assert checkpoint.describe(str(tmp_path / "odd.safetensors")).looks is not None

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from genwright.images.data import TrainingImages
-from genwright.images.judge import assess, balanced_accuracy, near_copies, train_judge
+from genwright.images.judge import assess, balanced_accuracy, distinct, near_copies, train_judge
 
 
 @pytest.fixture(scope="module")
@@ -31,12 +31,18 @@ def test_good_samples_are_told_from_bad_ones(colours):
     result = assess(judge, train, held, {"real": real, "noise": noise}, per_class=10)
     assert result["judge_accuracy"] > 0.9 and result["agreement_real"] > 0.9 > 0.6 > result["agreement_noise"]
     assert result["frechet_real"] < result["frechet_noise"] / 4
+    assert result["distinct_noise"] == 1 > result["distinct_training"] > 0.5
     assert result["near_copies_real"] == 1 and result["near_copies_noise"] == result["near_copies_held_out"] == 0
 
 
 def test_balanced_accuracy_counts_classes_equally():
     predicted, labels = np.array([0, 0, 0, 1]), np.array([0, 0, 0, 2])
     assert balanced_accuracy(predicted, labels) == 0.5
+
+
+def test_repeated_images_are_not_distinct():
+    a, b = np.random.default_rng(0).integers(20, 236, (2, 8, 8, 3), dtype=np.uint8)
+    assert distinct(np.stack([a, a + 15, b, a - 17, b])) == 3 / 5
 
 
 def test_near_copies_see_mirrored_ones():

@@ -12,7 +12,7 @@ from genwright.images.pipeline import ImageModel
 
 from .conftest import TINY
 
-LOOKS = Looks((0, 0, 1, 2, 2, 2), (3, 1, 5, 2, 2, 4))
+LOOKS = Looks((0, 0, 1, 2, 2, 2), (3, 1, 5, 2, 2, 4), "")
 
 
 def coloured(colours, labels):
@@ -26,7 +26,7 @@ def test_alike_images_of_a_class_share_a_look():
     red, blue, green = (200, 20, 20), (20, 20, 200), (20, 200, 20)
     data = coloured([red, blue, red, green, blue, red, blue, green, green], [0, 0, 0, 1, 0, 0, 0, 2, 2])
     found, looks = find_looks(data, 3)
-    assert looks == Looks((0, 0, 1, 2), (3, 3, 1, 2))
+    assert looks.classes == (0, 0, 1, 2) and looks.counts == (3, 3, 1, 2)
     for rows in ([0, 2, 5], [1, 4, 6], [3], [7, 8]):
         assert len(set(found[rows])) == 1
     assert len(set(found)) == 4
@@ -39,7 +39,9 @@ def test_looks_are_halves_of_halves():
     # 73 is halved three times, to 9 or 10, and 27 twice, to 6 or 7.
     assert sorted(looks.counts[:8]) == [9] * 7 + [10] and sorted(looks.counts[8:]) == [6, 7, 7, 7]
     assert np.array_equal(np.array(looks.classes)[found], data.labels)
-    assert np.array_equal(find_looks(data, 10)[0], found)
+    again, same = find_looks(data, 10)
+    assert np.array_equal(again, found) and same == looks
+    assert find_looks(data[np.arange(100)[::-1]], 10)[1] != looks  # as many of each, but others
 
 
 def test_a_class_gives_its_looks_as_often_as_they_are_seen():
@@ -87,7 +89,9 @@ def test_what_cannot_be_split_is_one_sentence():
     data = coloured([(1, 2, 3)] * 4, [0, 0, 2, 2])
     with pytest.raises(UserError, match="class b has no training images"):
         find_looks(data, 2)
-    with pytest.raises(UserError, match="1 image or more"):
+    with pytest.raises(UserError, match="--look-size must be 1 or more, not 0"):
         find_looks(data, 0)
+    with pytest.raises(UserError, match="8 pixels or more, not 4"):
+        find_looks(TrainingImages(data.images[:, :4, :4], data.labels, data.label_names, data.names), 2)
     with pytest.raises(UserError, match="without classes"):
         find_looks(TrainingImages(data.images, None, (), data.names), 2)

@@ -55,7 +55,8 @@ def train(
     balance: Annotated[float, typer.Option(help="Images are drawn by 1 / their class's count to this power.")] = 0.5,
     mirror: Annotated[str | None, typer.Option(help="Class names, by commas, to mirror at random; or all.")] = None,
     look_size: Annotated[
-        int | None, typer.Option(help="Split classes into looks of as many images, for sharper ones.")
+        int | None,
+        typer.Option(help="Split classes into groups of so many alike images at most, and tell the model those."),
     ] = None,
     seed: Annotated[int, typer.Option(help="All that is drawn comes from it.")] = 0,
     save_every: Annotated[int, typer.Option(help="Steps between checkpoints.")] = 1000,
