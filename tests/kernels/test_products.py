@@ -1,14 +1,11 @@
 """The kernel for few tokens gives the product, and each row the same bits; where it cannot be built torch steps in."""
 
-import subprocess
-import sys
-
 import pytest
 import torch
 from torch.nn.functional import linear
 
 from genwright.kernels.cpu import products
-from genwright.kernels.cpu.products import MOST_TOKENS, build, few_tokens_linear, kernel, operand
+from genwright.kernels.cpu.products import MOST_TOKENS, few_tokens_linear, kernel, operand
 from genwright.quant import fp8, int8
 from genwright.quant.formats import parse_format
 from genwright.quant.packed import Weight
@@ -173,27 +170,3 @@ def test_without_the_kernel_products_are_torchs(ops, monkeypatch):
     with_kernel = ops.product(x, weight, bias)
     monkeypatch.setattr(products, "kernel", lambda *kind: None)
     torch.testing.assert_close(ops.product(x, weight, bias), with_kernel)
-
-
-def test_no_compiler_a_broken_one_or_no_folder_mean_no_kernel(tmp_path, monkeypatch):
-    monkeypatch.setenv("CXX", "false")
-    monkeypatch.setattr(products.shutil, "which", lambda name: name if name == "false" else None)
-    assert build(tmp_path / "broken") is None
-    assert not [path for path in (tmp_path / "broken").iterdir() if path.name != "lock"], "nothing is left behind"
-    monkeypatch.setattr(products.shutil, "which", lambda name: None)
-    assert build(tmp_path / "none") is None
-    (tmp_path / "file").touch()
-    monkeypatch.undo()
-    assert build(tmp_path / "file") is None
-
-
-@needs_kernel
-def test_processes_build_it_once(tmp_path):
-    """Two at the same time, in an empty folder: both get the same file, and it works."""
-    imports = "import sys; from pathlib import Path; from genwright.kernels.cpu.products import build"
-    code = f"{imports}; print(build(Path(sys.argv[1])).name)"
-    command = [sys.executable, "-c", code, str(tmp_path)]
-    runs = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    paths = {run.communicate()[0].strip() for run in runs}
-    assert len(paths) == 1
-    assert {path.name for path in tmp_path.iterdir()} == {"lock", *paths}

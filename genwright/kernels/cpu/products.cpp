@@ -27,8 +27,6 @@ constexpr int outputs_of(int tokens) { return PLAIN || tokens < 3 ? 4 : MOST_OUT
 constexpr int AHEAD = 9216;      // bytes between what is computed and what is fetched from memory
 constexpr int CHUNK = 256 << 10;  // bytes of W that a thread takes at a time; they stay in its cache for further tokens
 
-using Lanes = std::make_integer_sequence<int, LANES>;
-
 struct Product {
   Groups groups;
   int64_t steps;      // of a row
@@ -39,38 +37,6 @@ struct Product {
   int64_t chunk;              // rows of W
   std::atomic<int64_t> next;  // the first row that no thread has taken
 };
-
-// Where lane i of the folded vectors a and b comes from: the first half of a group of SIZE lanes; a's groups, then b's.
-constexpr int source(int i, int size) {
-  int lane = i % (LANES / 2), half = size / 2;
-  return (i < LANES / 2 ? 0 : LANES) + lane / half * size + lane % half;
-}
-
-// Adds the second half of each group of SIZE lanes to the first.
-template <int SIZE, int... I>
-inline Vector fold(Vector a, Vector b, std::integer_sequence<int, I...>) {
-#ifdef __clang__
-  Vector first = __builtin_shufflevector(a, b, source(I, SIZE)...);
-  return first + __builtin_shufflevector(a, b, (source(I, SIZE) + SIZE / 2)...);
-#else
-  Vector first = __builtin_shuffle(a, b, Words{source(I, SIZE)...});
-  return first + __builtin_shuffle(a, b, Words{(source(I, SIZE) + SIZE / 2)...});
-#endif
-}
-
-template <int SIZE>
-inline Vector fold_all(Vector v) {
-  if constexpr (SIZE == 1)
-    return v;
-  else
-    return fold_all<SIZE / 2>(fold<SIZE>(v, v, Lanes()));
-}
-
-// The sums of four vectors' lanes, in the first four lanes.
-inline Vector sum4(const Vector* v) {
-  Vector ab = fold<LANES>(v[0], v[1], Lanes()), cd = fold<LANES>(v[2], v[3], Lanes());
-  return fold_all<LANES / 4>(fold<LANES / 2>(ab, cd, Lanes()));
-}
 
 void read_scales(const Groups& groups, int64_t row, float* scales) {
   float* minimums = scales + groups.floats;

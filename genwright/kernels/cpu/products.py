@@ -4,28 +4,19 @@ Where there is no compiler, or it fails, everything goes through torch as before
 """
 
 import ctypes
-import hashlib
-import os
-import platform
-import shutil
-import subprocess
-import tempfile
 from functools import cache
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from torch.nn.functional import linear
 
-from genwright.kernels.cache import cache_folder, lock
-from genwright.kernels.cpu.amx import cpu_flags, has_bf16
+from genwright.kernels.cpu.amx import has_bf16
+from genwright.kernels.cpu.compiled import library
 from genwright.quant.fp8 import VALUES, Fp8Blocks
 from genwright.quant.int4 import Int4
 from genwright.quant.int8 import Int8
 from genwright.quant.packed import Packed, Weight
 
-SOURCES = [Path(__file__).with_name(name) for name in ("products.cpp", "weights.h")]
-FLAGS = ("-O3", "-march=native", "-std=c++17", "-ffp-contract=fast", "-shared", "-fPIC")
 # By the type of what is stored; packed weights have one of their own each.
 FORMATS = {torch.float32: "Float32", torch.bfloat16: "Bf16", torch.int8: "Int8", torch.int32: "Int4", VALUES: "Fp8"}
 FP8_STEP = 64  # columns that the kernel reads at a time: they share a scale
@@ -134,42 +125,12 @@ def _plain(matrix: torch.Tensor) -> bool:
 
 @cache
 def kernel(form: str = "Float32", scales: str = "ROWS") -> ctypes.CDLL | None:
-    """products.cpp compiled for a format and a kind of scales, as weights.h names them, if it can be had."""
-    path = build(cache_folder() / "kernels", form, scales)
-    try:
-        # It leaves GOMP_parallel open, which torch's OpenMP runtime fills in.
-        library = ctypes.CDLL(str(path)) if path else None
-    except OSError:
-        return None
-    if library is not None:
+    """products.cpp for a format and a kind of scales, as weights.h names them, if it can be had."""
+    found = library("products", FORMAT=form, SCALES=scales)
+    if found is not None:
         pointer, integer, matrix = ctypes.c_void_p, ctypes.c_int64, ctypes.POINTER(Matrix)
-        library.product.argtypes = [matrix, pointer, pointer, pointer, integer, ctypes.c_int]
-        library.reorder.argtypes = [matrix, pointer, integer, pointer]
-        library.widen.argtypes = [matrix, integer, integer, pointer, ctypes.c_int]
-        library.row_floats.argtypes, library.row_floats.restype = [matrix], integer
-    return library
-
-
-def build(folder: Path, form: str = "Float32", scales: str = "ROWS") -> Path | None:
-    """The library in that folder, compiled now if it is not there; None where that does not work."""
-    flags = (*FLAGS, f"-DFORMAT={form}", f"-DSCALES={scales}")
-    processor = " ".join((platform.system(), platform.machine(), *sorted(cpu_flags())))
-    texts = [source.read_text(encoding="utf-8") for source in SOURCES]
-    key = hashlib.sha256("\0".join((*texts, *flags, processor)).encode()).hexdigest()
-    target = folder / f"products-{key[:16]}.so"
-    if target.exists():
-        return target
-    compiler = next(filter(None, map(shutil.which, (os.environ.get("CXX", "c++"), "g++", "clang++"))), None)
-    if compiler is None:
-        return None
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with lock(folder / "lock"), tempfile.TemporaryDirectory(dir=folder) as scratch:
-            if not target.exists():  # another process may have been faster
-                part = Path(scratch) / target.name
-                command = [compiler, *flags, "-o", str(part), str(SOURCES[0])]
-                subprocess.run(command, capture_output=True, check=True, timeout=60)
-                part.rename(target)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return target
+        found.product.argtypes = [matrix, pointer, pointer, pointer, integer, ctypes.c_int]
+        found.reorder.argtypes = [matrix, pointer, integer, pointer]
+        found.widen.argtypes = [matrix, integer, integer, pointer, ctypes.c_int]
+        found.row_floats.argtypes, found.row_floats.restype = [matrix], integer
+    return found

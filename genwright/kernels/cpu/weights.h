@@ -4,28 +4,9 @@
 // column `column(i, j)` of the step, and inputs are put in the same order once, so that no weight has to move sideways.
 // A lane of any part belongs to the same group of columns, so parts are added up before they meet the group's scale.
 
-#include <algorithm>
-#include <cstdint>
-#include <cstring>
-#if defined(__F16C__) || defined(__AVX512F__)
-#include <immintrin.h>
-#endif
+#include "vectors.h"
 
 namespace {
-
-#ifdef __AVX512F__
-constexpr int LANES = 16;
-#else
-constexpr int LANES = 8;
-#endif
-
-typedef float Vector __attribute__((vector_size(4 * LANES)));
-typedef float Four __attribute__((vector_size(16)));
-typedef uint32_t Words __attribute__((vector_size(4 * LANES)));
-typedef int32_t Ints __attribute__((vector_size(4 * LANES)));
-typedef uint16_t Halves __attribute__((vector_size(2 * LANES)));
-typedef int16_t Shorts __attribute__((vector_size(2 * LANES)));
-typedef int8_t Bytes __attribute__((vector_size(LANES)));
 
 enum Scales { ROWS, GROUPS, MINIMUMS };  // one per row or none at all; one per group; a minimum beside it
 
@@ -36,56 +17,6 @@ struct Matrix {          // `Matrix` of products.py
   int64_t outputs, inputs, row_bytes;
   int64_t group, height;  // columns and rows that share a scale
   int64_t half;           // whether scales are float16
-};
-
-template <class V>
-inline V load(const void* from) {
-  V v;
-  memcpy(&v, from, sizeof v);
-  return v;
-}
-
-inline Vector from_float16(Halves h) {
-#if defined(__AVX512F__)
-  return (Vector)_mm512_cvtph_ps((__m256i)h);
-#elif defined(__F16C__)
-  return (Vector)_mm256_cvtph_ps((__m128i)h);
-#else
-  Words w = __builtin_convertvector(h, Words);
-  return (Vector)((w & 0x8000) << 16 | (w & 0x7FFF) << 13) * 0x1p112f;
-#endif
-}
-
-inline Vector permute(Vector v, Words index) {  // looks at as many bits of the index as it needs
-#if defined(__AVX512F__)
-  return (Vector)_mm512_permutexvar_ps((__m512i)index, (__m512)v);
-#elif defined(__AVX2__)
-  return (Vector)_mm256_permutevar8x32_ps((__m256)v, (__m256i)index);
-#else
-  Vector result;
-  for (int i = 0; i < LANES; i++) result[i] = v[index[i] % LANES];
-  return result;
-#endif
-}
-
-struct Float32 {
-  static constexpr int BYTES = 4 * LANES, PARTS = 1;
-  static constexpr float UNIT = 1;  // of what `part` gives
-  static constexpr int column(int lane, int) { return lane; }
-  static inline Vector part(const char* from, int) { return load<Vector>(from); }
-};
-
-struct Bf16 {  // the upper half of a float32
-  static constexpr int BYTES = 2 * LANES, PARTS = 1;
-  static constexpr float UNIT = 1;
-  static constexpr int column(int lane, int) { return lane; }
-  static inline Vector part(const char* from, int) {
-#ifdef __AVX512F__  // where GCC makes two halves of it, and eight instructions
-    return (Vector)((Words)_mm512_cvtepu16_epi32((__m256i)load<Halves>(from)) << 16);
-#else
-    return (Vector)(__builtin_convertvector(load<Halves>(from), Words) << 16);
-#endif
-  }
 };
 
 struct Int8 {  // four in a lane

@@ -3,18 +3,26 @@
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
+from genwright.kernels.cpu.attend import few_queries
 from genwright.text.engine.kv import PAGE, LayerCache
 from genwright.text.engine.step import Group, Step
 
 
 def attend(q: torch.Tensor, cache: LayerCache, step: Step, scale: float, window: int | None) -> torch.Tensor:
     """softmax(q k^T * scale) v, causal, over each sequence's own pages: q [tokens, heads, head_dim]."""
-    out = torch.empty_like(q)
+    parts = []
     for group in step.groups:
-        k, v = (gather(cache, name, group, step, q.dtype) for name in ("k", "v"))
         rows = slice(group.first_row, group.first_row + group.count * group.queries)
-        out[rows] = attend_group(q[rows], k, v, group, step, scale, window)
-    return out
+        mixed = None
+        if cache.spec.bits is None:
+            sequences = slice(group.first, group.first + group.count)
+            where = step.page_table[sequences], step.lengths[sequences]
+            mixed = few_queries(q[rows], cache.rows["k"], cache.rows["v"], *where, scale, window)
+        if mixed is None:
+            k, v = (gather(cache, name, group, step, q.dtype) for name in ("k", "v"))
+            mixed = attend_group(q[rows], k, v, group, step, scale, window)
+        parts.append(mixed)
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def gather(cache: LayerCache, name: str, group: Group, step: Step, dtype: torch.dtype) -> torch.Tensor:

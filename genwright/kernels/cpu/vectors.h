@@ -1,0 +1,110 @@
+// Vectors of floats as wide as the processor's, sums across their lanes, and what is stored plainly in memory.
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#if defined(__F16C__) || defined(__AVX512F__)
+#include <immintrin.h>
+#endif
+
+namespace {
+
+#ifdef __AVX512F__
+constexpr int LANES = 16;
+#else
+constexpr int LANES = 8;
+#endif
+
+typedef float Vector __attribute__((vector_size(4 * LANES)));
+typedef float Four __attribute__((vector_size(16)));
+typedef uint32_t Words __attribute__((vector_size(4 * LANES)));
+typedef int32_t Ints __attribute__((vector_size(4 * LANES)));
+typedef uint16_t Halves __attribute__((vector_size(2 * LANES)));
+typedef int16_t Shorts __attribute__((vector_size(2 * LANES)));
+typedef int8_t Bytes __attribute__((vector_size(LANES)));
+
+template <class V>
+inline V load(const void* from) {
+  V v;
+  memcpy(&v, from, sizeof v);
+  return v;
+}
+
+inline Vector from_float16(Halves h) {
+#if defined(__AVX512F__)
+  return (Vector)_mm512_cvtph_ps((__m256i)h);
+#elif defined(__F16C__)
+  return (Vector)_mm256_cvtph_ps((__m128i)h);
+#else
+  Words w = __builtin_convertvector(h, Words);
+  return (Vector)((w & 0x8000) << 16 | (w & 0x7FFF) << 13) * 0x1p112f;
+#endif
+}
+
+inline Vector permute(Vector v, Words index) {  // looks at as many bits of the index as it needs
+#if defined(__AVX512F__)
+  return (Vector)_mm512_permutexvar_ps((__m512i)index, (__m512)v);
+#elif defined(__AVX2__)
+  return (Vector)_mm256_permutevar8x32_ps((__m256)v, (__m256i)index);
+#else
+  Vector result;
+  for (int i = 0; i < LANES; i++) result[i] = v[index[i] % LANES];
+  return result;
+#endif
+}
+
+using Lanes = std::make_integer_sequence<int, LANES>;
+
+// Where lane i of the folded vectors a and b comes from: the first half of a group of SIZE lanes; a's groups, then b's.
+constexpr int source(int i, int size) {
+  int lane = i % (LANES / 2), half = size / 2;
+  return (i < LANES / 2 ? 0 : LANES) + lane / half * size + lane % half;
+}
+
+// Adds the second half of each group of SIZE lanes to the first.
+template <int SIZE, int... I>
+inline Vector fold(Vector a, Vector b, std::integer_sequence<int, I...>) {
+#ifdef __clang__
+  Vector first = __builtin_shufflevector(a, b, source(I, SIZE)...);
+  return first + __builtin_shufflevector(a, b, (source(I, SIZE) + SIZE / 2)...);
+#else
+  Vector first = __builtin_shuffle(a, b, Words{source(I, SIZE)...});
+  return first + __builtin_shuffle(a, b, Words{(source(I, SIZE) + SIZE / 2)...});
+#endif
+}
+
+template <int SIZE>
+inline Vector fold_all(Vector v) {
+  if constexpr (SIZE == 1)
+    return v;
+  else
+    return fold_all<SIZE / 2>(fold<SIZE>(v, v, Lanes()));
+}
+
+// The sums of four vectors' lanes, in the first four lanes.
+inline Vector sum4(const Vector* v) {
+  Vector ab = fold<LANES>(v[0], v[1], Lanes()), cd = fold<LANES>(v[2], v[3], Lanes());
+  return fold_all<LANES / 4>(fold<LANES / 2>(ab, cd, Lanes()));
+}
+
+struct Float32 {
+  static constexpr int BYTES = 4 * LANES, PARTS = 1;
+  static constexpr float UNIT = 1;  // of what `part` gives
+  static constexpr int column(int lane, int) { return lane; }
+  static inline Vector part(const char* from, int) { return load<Vector>(from); }
+};
+
+struct Bf16 {  // the upper half of a float32
+  static constexpr int BYTES = 2 * LANES, PARTS = 1;
+  static constexpr float UNIT = 1;
+  static constexpr int column(int lane, int) { return lane; }
+  static inline Vector part(const char* from, int) {
+#ifdef __AVX512F__  // where GCC makes two halves of it, and eight instructions
+    return (Vector)((Words)_mm512_cvtepu16_epi32((__m256i)load<Halves>(from)) << 16);
+#else
+    return (Vector)(__builtin_convertvector(load<Halves>(from), Words) << 16);
+#endif
+  }
+};
+
+}  // namespace

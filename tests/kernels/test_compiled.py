@@ -1,0 +1,34 @@
+"""Where C++ cannot be compiled there is no kernel; where several processes need one, one of them compiles it."""
+
+import subprocess
+import sys
+
+import pytest
+
+from genwright.kernels.cpu import compiled
+from genwright.kernels.cpu.compiled import build
+from genwright.kernels.cpu.products import kernel
+
+
+def test_no_compiler_a_broken_one_or_no_folder_mean_no_kernel(tmp_path, monkeypatch):
+    monkeypatch.setenv("CXX", "false")
+    monkeypatch.setattr(compiled.shutil, "which", lambda name: name if name == "false" else None)
+    assert build(tmp_path / "broken", "products") is None
+    assert not [path for path in (tmp_path / "broken").iterdir() if path.name != "lock"], "nothing is left behind"
+    monkeypatch.setattr(compiled.shutil, "which", lambda name: None)
+    assert build(tmp_path / "none", "products") is None
+    (tmp_path / "file").touch()
+    monkeypatch.undo()
+    assert build(tmp_path / "file", "products") is None
+
+
+@pytest.mark.skipif(kernel() is None, reason="no C++ compiler")
+def test_processes_build_it_once(tmp_path):
+    """Two at the same time, in an empty folder: both get the same file, and it works."""
+    imports = "import sys; from pathlib import Path; from genwright.kernels.cpu.compiled import build"
+    code = f"{imports}; print(build(Path(sys.argv[1]), 'attend', FORMAT='Float32', DIM=64).name)"
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    runs = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    paths = {run.communicate()[0].strip() for run in runs}
+    assert len(paths) == 1
+    assert {path.name for path in tmp_path.iterdir()} == {"lock", *paths}
