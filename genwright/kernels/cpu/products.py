@@ -4,11 +4,13 @@ Where there is no compiler, or it fails, everything goes through torch as before
 """
 
 import ctypes
+from collections.abc import MutableMapping
 from functools import cache
 from typing import NamedTuple
 
 import torch
 from torch.nn.functional import linear
+from torch.utils.weak import WeakIdKeyDictionary
 
 from genwright.kernels.cpu.amx import has_bf16
 from genwright.kernels.cpu.compiled import library
@@ -35,9 +37,8 @@ class Matrix(ctypes.Structure):
 
 
 class Operand(NamedTuple):
-    """A weight that there is a kernel for, which reads it where it lies."""
+    """A weight that there is a kernel for, which reads it where it lies: it has to outlive this."""
 
-    weight: Weight
     matrix: Matrix
     library: ctypes.CDLL
 
@@ -67,7 +68,7 @@ class Operand(NamedTuple):
 
     def _check(self, x: torch.Tensor) -> torch.Tensor:
         if x.shape[1] != self.matrix.inputs:
-            raise ValueError(f"rows of {x.shape[1]} do not fit a weight of {tuple(self.weight.shape)}")
+            raise ValueError(f"rows of {x.shape[1]} do not fit a weight of {self.matrix.inputs} columns")
         return x.float().contiguous()
 
 
@@ -85,11 +86,25 @@ def few_tokens_linear(x: torch.Tensor, weight: Weight, bias: torch.Tensor | None
 
 def operand(x: torch.Tensor, weight: Weight, bias: torch.Tensor | None = None) -> Operand | None:
     """None where there is no kernel for this: it takes matrices on a CPU, packed or of x's type."""
+    if x.dtype not in (torch.float32, torch.bfloat16) or x.dim() != 2:
+        return None
+    if isinstance(weight, torch.Tensor) and not (weight.dtype == x.dtype and (bias is None or bias.dtype == x.dtype)):
+        return None
+    if weight not in _operands:
+        _operands[weight] = _operand(weight)
+    return _operands[weight]
+
+
+# Of every weight that there is; making one takes longer than a product of the smallest.
+_operands: MutableMapping[Weight, Operand | None] = WeakIdKeyDictionary()
+
+
+def _operand(weight: Weight) -> Operand | None:
     scales: torch.Tensor | None = None
     minimums: torch.Tensor | None = None
     height, least = 1, 8
     match weight:
-        case torch.Tensor() if weight.dtype == x.dtype and (bias is None or bias.dtype == x.dtype):
+        case torch.Tensor():
             values, inputs = weight, weight.shape[-1]
             group = inputs
         case Int4(values, scales, minimums, inputs, group):
@@ -100,7 +115,7 @@ def operand(x: torch.Tensor, weight: Weight, bias: torch.Tensor | None = None) -
             inputs, least = values.shape[-1], FP8_STEP
         case _:
             return None
-    if x.dtype not in (torch.float32, torch.bfloat16) or x.dim() != 2 or not _plain(values):
+    if not _plain(values):
         return None
     if scales is not None and not (_plain(scales) and scales.dtype in (torch.float32, torch.float16)):
         return None
@@ -116,7 +131,7 @@ def operand(x: torch.Tensor, weight: Weight, bias: torch.Tensor | None = None) -
     starts = (None if tensor is None else tensor.data_ptr() for tensor in (values, scales, minimums))
     half = scales is not None and scales.dtype == torch.float16
     sizes = len(values), inputs, values.shape[1] * values.itemsize, max(group, 1), height, half
-    return Operand(weight, Matrix(*starts, *sizes), library)
+    return Operand(Matrix(*starts, *sizes), library)
 
 
 def _plain(matrix: torch.Tensor) -> bool:
