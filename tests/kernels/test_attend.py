@@ -6,7 +6,7 @@ import torch
 from genwright.kernels.cpu.attend import MOST_QUERIES, few_queries, kernel
 
 PAGE = 16
-needs_kernel = pytest.mark.skipif(kernel("Float32", 64) is None, reason="no C++ compiler")
+needs_kernel = pytest.mark.skipif(kernel("Float32", 64, PAGE) is None, reason="no C++ compiler")
 
 
 def cache(lengths, kv_heads, dim, dtype):
@@ -82,4 +82,5 @@ def test_others_are_left_to_torch():
     assert few_queries(torch.randn(MOST_QUERIES + 1, 2, 16), k, v, *given) is None
     assert few_queries(torch.randn(1, 2, 16).bfloat16(), k, v, *given) is None
     assert few_queries(torch.randn(1, 2, 16).double(), k.double(), v.double(), *given) is None
+    assert few_queries(torch.randn(1, 2, 16), k, v, pages.int(), *given[1:]) is None
     assert few_queries(torch.randn(1, 2, 24), *(torch.randn(9, PAGE, 1, 24) for _ in "kv"), *given) is None

@@ -26,7 +26,7 @@ def test_no_compiler_a_broken_one_or_no_folder_mean_no_kernel(tmp_path, monkeypa
 def test_processes_build_it_once(tmp_path):
     """Two at the same time, in an empty folder: both get the same file, and it works."""
     imports = "import sys; from pathlib import Path; from genwright.kernels.cpu.compiled import build"
-    code = f"{imports}; print(build(Path(sys.argv[1]), 'attend', FORMAT='Float32', DIM=64).name)"
+    code = f"{imports}; print(build(Path(sys.argv[1]), 'attend', FORMAT='Float32', DIM=64, PAGE=16).name)"
     command = [sys.executable, "-c", code, str(tmp_path)]
     runs = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     paths = {run.communicate()[0].strip() for run in runs}

@@ -170,3 +170,15 @@ def test_without_the_kernel_products_are_torchs(ops, monkeypatch):
     with_kernel = ops.product(x, weight, bias)
     monkeypatch.setattr(products, "kernel", lambda *kind: None)
     torch.testing.assert_close(ops.product(x, weight.clone(), bias), with_kernel)
+
+
+@needs_kernel
+def test_a_weight_is_known_while_it_lives_and_where_it_lies():
+    x, weight, _ = operands(2, 8, 32, torch.float32)
+    before = len(products._operands)
+    product(x, weight)
+    assert len(products._operands) == before + 1
+    weight.data = torch.randn(4, 32)  # the kernel must not read where it was
+    torch.testing.assert_close(product(x, weight), linear(x, weight))
+    del weight
+    assert len(products._operands) == before

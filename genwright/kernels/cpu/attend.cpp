@@ -20,10 +20,10 @@ static_assert(DIM % LANES == 0);
 
 struct Attention {  // `Attention` of attend.py
   const float* q;                  // [sequences * queries, heads, DIM]
-  const char *k, *v;               // [pages, page, kv_heads, DIM]
+  const char *k, *v;               // [pages, PAGE, kv_heads, DIM]
   const int64_t *pages, *lengths;  // [sequences, width], and tokens of each sequence, its queries' own included
   float* out;                      // as q
-  int64_t sequences, queries, heads, kv_heads, width, page, window;  // window: 0 for none
+  int64_t sequences, queries, heads, kv_heads, width, window;  // window: 0 for none
   float scale;
 };
 
@@ -53,7 +53,7 @@ void one_head(const Attention& a, int64_t row, int64_t head, std::vector<float>&
   const int64_t first = a.window ? std::max<int64_t>(end - a.window, 0) : 0;
   const int64_t* pages = a.pages + sequence * a.width;
   const int64_t kv_head = head / (a.heads / a.kv_heads);
-  const auto offset = [&](int64_t i) { return ((pages[i / a.page] * a.page + i % a.page) * a.kv_heads + kv_head) * HEAD; };
+  const auto offset = [&](int64_t i) { return ((pages[i / PAGE] * PAGE + i % PAGE) * a.kv_heads + kv_head) * HEAD; };
   Vector q[VECTORS];
   memcpy(q, a.q + (row * a.heads + head) * DIM, sizeof q);
   for (Vector& v : q) v *= a.scale;
@@ -71,7 +71,7 @@ void one_head(const Attention& a, int64_t row, int64_t head, std::vector<float>&
 
   const int64_t padded = (end - first + LANES - 1) / LANES * LANES;
   float most = -INFINITY;
-  for (int64_t i = 0; i < end - first; i++) most = scores[i] <= most ? most : scores[i];  // a NaN, if there is one
+  for (int64_t i = 0; i < end - first; i++) most = std::max(most, scores[i]);  // a NaN reaches the sum by itself
   Vector total = {};
   for (int64_t i = 0; i < padded; i += LANES) {
     const Vector p = exponential(load<Vector>(&scores[i]) - most);

@@ -17,7 +17,7 @@ class Attention(ctypes.Structure):
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("q", "k", "v", "pages", "lengths", "out")),
-        *((name, ctypes.c_int64) for name in ("sequences", "queries", "heads", "kv_heads", "width", "page", "window")),
+        *((name, ctypes.c_int64) for name in ("sequences", "queries", "heads", "kv_heads", "width", "window")),
         ("scale", ctypes.c_float),
     )
 
@@ -31,7 +31,7 @@ def few_queries(
     scale: float,
     window: int | None,
 ) -> torch.Tensor | None:
-    """softmax(q k^T * scale) v, causal, of the last tokens of each sequence; None where there is no kernel for it.
+    """softmax(q k^T * scale) v, causal, of the last tokens of each sequence, for inference; None without a kernel.
 
     q [sequences * queries, heads, head_dim], k and v [pages, PAGE, kv_heads, head_dim], pages [sequences, width] and
     lengths [sequences], which count the queries themselves.
@@ -42,21 +42,23 @@ def few_queries(
         return None
     if not q.dtype == k.dtype == v.dtype or q.dtype not in FORMATS or not (k.is_contiguous() and v.is_contiguous()):
         return None
-    found = kernel(FORMATS[q.dtype], dim)
+    if not pages.dtype == lengths.dtype == torch.int64 or pages.stride(1) != 1 or not lengths.is_contiguous():
+        return None
+    found = kernel(FORMATS[q.dtype], dim, k.shape[1])
     if found is None:
         return None
     wide = q.float().contiguous()
     out = torch.empty_like(wide)
     pointers = (tensor.data_ptr() for tensor in (wide, k, v, pages, lengths, out))
-    sizes = (lengths.shape[0], queries, heads, k.shape[2], pages.stride(0), k.shape[1], window or 0)
+    sizes = (lengths.shape[0], queries, heads, k.shape[2], pages.stride(0), window or 0)
     found.attend(Attention(*pointers, *sizes, scale), torch.get_num_threads())
     return out.to(q.dtype)
 
 
 @cache
-def kernel(form: str, dim: int) -> ctypes.CDLL | None:
-    """attend.cpp for a type of cache and a size of heads, if it can be had."""
-    found = library("attend", FORMAT=form, DIM=dim)
+def kernel(form: str, dim: int, page: int) -> ctypes.CDLL | None:
+    """attend.cpp for a type of cache and the sizes of heads and pages, if it can be had."""
+    found = library("attend", FORMAT=form, DIM=dim, PAGE=page)
     if found is not None:
         found.attend.argtypes = [ctypes.POINTER(Attention), ctypes.c_int]
     return found

@@ -90,12 +90,13 @@ def operand(x: torch.Tensor, weight: Weight, bias: torch.Tensor | None = None) -
         return None
     if isinstance(weight, torch.Tensor) and not (weight.dtype == x.dtype and (bias is None or bias.dtype == x.dtype)):
         return None
-    if weight not in _operands:
-        _operands[weight] = _operand(weight)
-    return _operands[weight]
+    found = _operands.get(weight)
+    if found is None or (isinstance(weight, torch.Tensor) and found.matrix.values != weight.data_ptr()):
+        found = _operands[weight] = _operand(weight)
+    return found
 
 
-# Of every weight that there is; making one takes longer than a product of the smallest.
+# By weight, for as long as it lives: making one takes longer than some products.
 _operands: MutableMapping[Weight, Operand | None] = WeakIdKeyDictionary()
 
 

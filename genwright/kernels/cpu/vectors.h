@@ -1,9 +1,12 @@
 // Vectors of floats as wide as the processor's, sums across their lanes, and what is stored plainly in memory.
 
+#pragma once
+
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
-#if defined(__F16C__) || defined(__AVX512F__)
+#include <utility>
+#if defined(__F16C__) || defined(__AVX2__) || defined(__AVX512F__)
 #include <immintrin.h>
 #endif
 
