@@ -1,6 +1,6 @@
 """Reading a UNet: the published .pt files by their own key names, safetensors, or random weights; and writing one.
 
-What `genwright images train` writes says its own shape, classes, sampler and looks, in its safetensors header.
+What `genwright images train` writes says its own shape, classes, sampler and clusters, in its safetensors header.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from genwright.errors import UserError
-from genwright.images.looks import Looks
+from genwright.images.clusters import Clusters
 from genwright.images.presets import PRESETS
 from genwright.images.unet import UNet, UNetConfig
 
@@ -26,12 +26,12 @@ SHARD = 15 * 2**20  # how many bytes of tensors a file of a written model holds 
 
 @dataclass(frozen=True)
 class Description:
-    """What a model's own files say of it: its shape, its classes' names, how it is best sampled, the classes' looks."""
+    """What a model's own files say of it: its shape, its classes' names, how it is best sampled, its clusters."""
 
     config: UNetConfig | None = None
     label_names: tuple[str, ...] = ()
     sampler: dict[str, Any] = field(default_factory=dict)
-    looks: Looks | None = None  # what the UNet's labels are, if they are not classes
+    clusters: Clusters | None = None  # what the UNet's labels are, if they are not classes
 
 
 def load_unet(model: str, config: UNetConfig | None = None) -> UNet:
@@ -84,13 +84,13 @@ def describe(model: str) -> Description:
             key: tuple(value) if isinstance(value, list) else value for key, value in said["config"].items()
         }
         sampler = {key: tuple(value) if isinstance(value, list) else value for key, value in said["sampler"].items()}
-        config, label_names, looks = UNetConfig(**shape), tuple(map(str, said["label_names"])), said.get("looks")
-        if looks is not None:
-            classes, counts = (tuple(map(int, looks[name])) for name in ("classes", "counts"))
-            looks = Looks(classes, counts, str(looks["digest"]))
-            if (len(looks), looks.num_classes) != (config.num_classes, len(label_names)):
-                raise ValueError("looks of other labels")
-        return Description(config, label_names, sampler, looks)
+        config, label_names, clusters = UNetConfig(**shape), tuple(map(str, said["label_names"])), said.get("clusters")
+        if clusters is not None:
+            classes, counts = (tuple(map(int, clusters[name])) for name in ("classes", "counts"))
+            clusters = Clusters(classes, counts, str(clusters["digest"]))
+            if (len(clusters), clusters.num_classes) != (config.num_classes, len(label_names)):
+                raise ValueError("clusters of other labels")
+        return Description(config, label_names, sampler, clusters)
 
 
 @contextmanager

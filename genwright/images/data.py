@@ -50,7 +50,7 @@ class TrainingImages:
 class Batches:
     """Random batches on a device: classes drawn by count ** (1 - balance), some of them mirrored.
 
-    Labels are the images' classes, or their `looks` [N].
+    Labels are the images' classes, or their `clusters` [N].
     """
 
     def __init__(
@@ -59,10 +59,10 @@ class Batches:
         device: torch.device,
         balance: float = 0.0,
         mirrored: tuple[str, ...] = (),
-        looks: np.ndarray | None = None,
+        clusters: np.ndarray | None = None,
     ):
         self.images = torch.from_numpy(data.images).permute(0, 3, 1, 2).contiguous().to(device)
-        labels = data.labels if looks is None else looks
+        labels = data.labels if clusters is None else clusters
         self.labels = None if labels is None else torch.from_numpy(labels).to(device)
         weights = np.ones(len(data))
         if data.labels is not None:

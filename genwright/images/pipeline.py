@@ -129,8 +129,8 @@ class ImageModel:
         else:
             unet, self.description = model
         self.config = unet.config
-        looks = self.description.looks
-        self.num_classes = self.config.num_classes if looks is None else looks.num_classes
+        clusters = self.description.clusters
+        self.num_classes = self.config.num_classes if clusters is None else clusters.num_classes
         # As large as a GPU needs to be busy; a power of two, at most as many pixels as 256 images of 64 x 64 have.
         usual = max(1, min(64, 2**20 // self.config.image_size**2)) if on_gpu else 4
         self.runner = Runner(unet.use_dtype(DTYPES[dtype]).to(self.device), micro_batch or usual)
@@ -215,7 +215,7 @@ class SampleRun:
         indices = torch.arange(first, first + count, device=self.model.device)
         labels = self.labels(indices)
         noise = self.noise(indices)
-        denoise = self.wrap(self.model.denoise(self.settings, self.looks(labels, indices), first))
+        denoise = self.wrap(self.model.denoise(self.settings, self.clusters(labels, indices), first))
         sampler = SAMPLERS[self.settings.sampler]
         x = noise() * self.settings.sigmas[0]
         x = sampler(denoise, x, self.settings.sigmas, noise, self.settings.churn, callback)
@@ -237,12 +237,12 @@ class SampleRun:
             return torch.tensor(self.classes, device=indices.device)[indices % len(self.classes)]
         return seeds.hash_labels(self.seed, indices, self.model.num_classes)
 
-    def looks(self, labels: Tensor | None, indices: Tensor) -> Tensor | None:
-        """What the UNet is told of each image: its label, or one of the class's looks, drawn from hash(seed, i)."""
-        looks = self.model.description.looks
-        if looks is None or labels is None:
+    def clusters(self, labels: Tensor | None, indices: Tensor) -> Tensor | None:
+        """What the UNet is told of each image: its label, or one of the class's clusters, drawn from hash(seed, i)."""
+        clusters = self.model.description.clusters
+        if clusters is None or labels is None:
             return labels
-        return looks.draw(labels, seeds.hash_words(self.seed, indices, 0, seeds.LOOK, 1)[:, 0])
+        return clusters.draw(labels, seeds.hash_words(self.seed, indices, 0, seeds.CLUSTER, 1)[:, 0])
 
     def noise(self, indices: Tensor) -> Noise:
         stream = self.stream

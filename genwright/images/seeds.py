@@ -11,7 +11,7 @@ from torch import Tensor
 
 from genwright.errors import UserError
 
-NOISE, LABEL, LOOK = 0, 1, 2  # purposes
+NOISE, LABEL, CLUSTER = 0, 1, 2  # purposes
 _WORD = 0xFFFFFFFF
 
 

@@ -14,9 +14,9 @@ import torch
 
 from genwright.errors import UserError
 from genwright.images.checkpoint import Description, describe, load_unet, save_unet
+from genwright.images.clusters import Clusters, find_clusters, told_clusters
 from genwright.images.data import Batches, TrainingImages, read_data
 from genwright.images.judge import assess, train_judge
-from genwright.images.looks import Looks, find_looks, told_looks
 from genwright.images.lpips import Lpips
 from genwright.images.output import grid, write_whole
 from genwright.images.pipeline import ImageModel
@@ -37,7 +37,7 @@ class RunSettings:
     hold_out: float = 0.1
     balance: float = 0.5
     mirror: tuple[str, ...] = ()
-    look_size: int | None = None
+    cluster_size: int | None = None
     init: str | None = None
     teacher: str | None = None
     lpips: Path | None = None
@@ -67,14 +67,14 @@ class TrainRun:
         self.held: TrainingImages | None = None
         if run.hold_out and data.labels is not None:
             self.train, self.held = data.split(run.hold_out)
-        labels, looks = None, None
-        if run.look_size is not None:
-            labels, looks = find_looks(self.train, run.look_size)
-        config = shape(data.images.shape[1], data.num_classes if looks is None else len(looks))
+        labels, clusters = None, None
+        if run.cluster_size is not None:
+            labels, clusters = find_clusters(self.train, run.cluster_size)
+        config = shape(data.images.shape[1], data.num_classes if clusters is None else len(clusters))
         start = run.init or run.teacher
-        teacher = None if run.teacher is None else _load(run.teacher, config, looks)
-        unet = new_unet(config, settings.seed) if start is None else _load(start, config, looks, start=True)
-        self.description = Description(unet.config, data.label_names, default_sampler(settings), looks)
+        teacher = None if run.teacher is None else _load(run.teacher, config, clusters)
+        unet = new_unet(config, settings.seed) if start is None else _load(start, config, clusters, start=True)
+        self.description = Description(unet.config, data.label_names, default_sampler(settings), clusters)
         batches = Batches(self.train, device, run.balance, run.mirror, labels)
         lpips = None if run.lpips is None else Lpips.load(run.lpips, device)
         self.trainer = Trainer(
@@ -97,8 +97,11 @@ class TrainRun:
 
     def _resume(self) -> None:
         asked = json.loads(json.dumps(asdict(self.settings) | {"config": asdict(self.trainer.unet.config)}))
-        looks = self.description.looks
-        self.asked = {"look_size": self.run.look_size, "looks": looks and looks.digest} | asked
+        clusters = self.description.clusters
+        self.asked = {
+            "cluster_size": self.run.cluster_size,
+            "clusters": None if clusters is None else clusters.digest,
+        } | asked
         self.asked |= {"images": len(self.train)}
         if not self.checkpoint.is_file():
             return
@@ -174,18 +177,20 @@ class TrainRun:
         write_whole(self.run.out / "loss.png", lambda path: figure.savefig(path, format="png"))
 
 
-def _load(model: str, config: UNetConfig, looks: Looks | None, start: bool = False) -> UNet:
-    """A UNet of this run's labels and image size, with its dropout; a start that knows classes is told their looks."""
+def _load(model: str, config: UNetConfig, clusters: Clusters | None, start: bool = False) -> UNet:
+    """A UNet of this run's labels and image size, with its dropout; a start of classes is told their clusters."""
     said = describe(model)
-    told = looks if start and said.looks is None else None
-    if told is None and said.looks != looks:
-        raise UserError(f"{model} is a model of other looks than this run's: it had other data or another --look-size.")
+    told = clusters if start and said.clusters is None else None
+    if told is None and said.clusters != clusters:
+        raise UserError(
+            f"{model} is a model of other clusters than this run's: it had other data or another --cluster-size."
+        )
     if told is not None:
         config = replace(config, num_classes=told.num_classes)
     unet = load_unet(model, replace(said.config or config, dropout=config.dropout))
     if (unet.config.num_classes, unet.config.image_size) != (config.num_classes, config.image_size):
         raise UserError(f"{model} is a model of other classes or another image size than the data have.")
-    return unet if told is None else told_looks(unet, told)
+    return unet if told is None else told_clusters(unet, told)
 
 
 def default_sampler(settings: TrainSettings) -> dict[str, Any]:

@@ -73,20 +73,22 @@ def test_train_then_sample(images, tmp_path, monkeypatch):
     assert json.loads(images(*arguments, "--method", "edm", "--out", "edm")[1])["loss"] == json.loads(out)["loss"]
     code, _, error = images(*arguments, "--method", "edm", "--lr", 0.1, "--out", "edm")
     assert code == 1 and "holds another run, whose lr is 0.0001 and not 0.1" in error
-    looks = ["--look-size", 4]
-    code, _, error = images(*arguments, "--method", "edm", "--init", "edm/model", *looks, "--out", "looks")
+    clusters = ["--cluster-size", 4]
+    code, _, error = images(*arguments, "--method", "edm", "--init", "edm/model", *clusters, "--out", "clusters")
     assert code == 0, error
-    code, _, error = images(*arguments, "--method", "edm", "--init", "edm/model", "--look-size", 2, "--out", "looks")
-    assert code == 1 and "holds another run, whose look_size is 4 and not 2" in error
-    for teacher, size in (("looks", 2), ("edm", 4)):
-        wrong = ["--teacher", f"{teacher}/model", "--look-size", size]
+    code, _, error = images(
+        *arguments, "--method", "edm", "--init", "edm/model", "--cluster-size", 2, "--out", "clusters"
+    )
+    assert code == 1 and "holds another run, whose cluster_size is 4 and not 2" in error
+    for teacher, size in (("clusters", 2), ("edm", 4)):
+        wrong = ["--teacher", f"{teacher}/model", "--cluster-size", size]
         code, _, error = images(*arguments, "--method", "dmd", *wrong, "--out", "no")
-        assert code == 1 and f"{teacher}/model is a model of other looks" in error
+        assert code == 1 and f"{teacher}/model is a model of other clusters" in error
     of_method = {
         "consistency": ["--init", "edm/model"],
         "distill": ["--teacher", "edm/model", "--start-scales", 2],
         "progdist": ["--teacher", "edm/model", "--start-scales", 2],
-        "dmd": ["--teacher", "looks/model", *looks, "--pairs", 4],
+        "dmd": ["--teacher", "clusters/model", *clusters, "--pairs", 4],
     }
     for method, more in of_method.items():
         code, out, error = images(*arguments, "--method", method, *more, "--out", method)

@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 from genwright.errors import UserError
 from genwright.images import checkpoint
 from genwright.images.checkpoint import draw_weights, load_unet, random_unet
-from genwright.images.looks import Looks
+from genwright.images.clusters import Clusters
 
 from .conftest import TINY
 
@@ -82,7 +82,7 @@ def test_wrong_random_models_are_one_sentence(model, words):
 def test_written_models_say_what_they_are(tmp_path, monkeypatch):
     unet = checkpoint.draw_weights(TINY, seed=0)
     sampler = {"sampler": "multistep", "steps": 40, "ts": (0, 24, 39)}
-    said = checkpoint.Description(TINY, ("a", "b"), sampler, Looks((0,) * 4 + (1,) * 6, (4,) * 10, "aa"))
+    said = checkpoint.Description(TINY, ("a", "b"), sampler, Clusters((0,) * 4 + (1,) * 6, (4,) * 10, "aa"))
     monkeypatch.setattr(checkpoint, "SHARD", 2**18)
     checkpoint.save_unet(tmp_path, unet, said, torch.float32)
     files = sorted(tmp_path.glob("*.safetensors"))
@@ -99,19 +99,21 @@ def test_written_models_say_what_they_are(tmp_path, monkeypatch):
     "change",
     [
         {"config": {"colour": 1}},
-        {"looks": {"classes": [0, 1], "counts": [3, 3]}},
-        {"looks": {"classes": [], "counts": [], "digest": ""}},
-        {"looks": {"classes": [0, 1], "counts": [3], "digest": ""}},
-        {"looks": {"classes": [0, 1], "counts": [3, 0], "digest": ""}},
-        {"looks": {"classes": [0, 2], "counts": [3, 3], "digest": ""}},
-        {"looks": {"classes": [1, 0], "counts": [3, 3], "digest": ""}},
-        {"looks": {"classes": [0, 1, 1], "counts": [3, 3, 3], "digest": ""}},  # three looks for a UNet of two labels
-        {"looks": {"classes": [0, 0], "counts": [3, 3], "digest": ""}},  # one class, of which two have names
+        {"clusters": {"classes": [0, 1], "counts": [3, 3]}},
+        {"clusters": {"classes": [], "counts": [], "digest": ""}},
+        {"clusters": {"classes": [0, 1], "counts": [3], "digest": ""}},
+        {"clusters": {"classes": [0, 1], "counts": [3, 0], "digest": ""}},
+        {"clusters": {"classes": [0, 2], "counts": [3, 3], "digest": ""}},
+        {"clusters": {"classes": [1, 0], "counts": [3, 3], "digest": ""}},
+        {
+            "clusters": {"classes": [0, 1, 1], "counts": [3, 3, 3], "digest": ""}
+        },  # three clusters for a UNet of two labels
+        {"clusters": {"classes": [0, 0], "counts": [3, 3], "digest": ""}},  # one class, of which two have names
     ],
 )
 def test_damaged_descriptions_are_one_sentence(tmp_path, change):
-    said = asdict(checkpoint.Description(replace(TINY, num_classes=2), ("a", "b"), {}, Looks((0, 1), (3, 3), "")))
+    said = asdict(checkpoint.Description(replace(TINY, num_classes=2), ("a", "b"), {}, Clusters((0, 1), (3, 3), "")))
     for name, words in ((json.dumps(said), ""), (json.dumps(said | change), "description that cannot be understood")):
         save_file({"x": torch.zeros(1)}, tmp_path / "odd.safetensors", {"genwright": name})
         with pytest.raises(UserError, match=words) if words else nullcontext():
-            assert checkpoint.describe(str(tmp_path / "odd.safetensors")).looks is not None
+            assert checkpoint.describe(str(tmp_path / "odd.safetensors")).clusters is not None

@@ -54,7 +54,7 @@ def train(
     hold_out: Annotated[float, typer.Option(help="The share of names held out to judge by; 0: none.")] = 0.1,
     balance: Annotated[float, typer.Option(help="Images are drawn by 1 / their class's count to this power.")] = 0.5,
     mirror: Annotated[str | None, typer.Option(help="Class names, by commas, to mirror at random; or all.")] = None,
-    look_size: Annotated[
+    cluster_size: Annotated[
         int | None,
         typer.Option(help="Split classes into groups of so many alike images at most, and tell the model those."),
     ] = None,
@@ -126,7 +126,7 @@ def train(
         hold_out=hold_out,
         balance=balance,
         mirror=tuple(mirror.split(",")) if mirror else (),
-        look_size=look_size,
+        cluster_size=cluster_size,
         init=init,
         teacher=teacher,
         lpips=lpips,

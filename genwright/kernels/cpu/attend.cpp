@@ -58,7 +58,8 @@ void one_head(const Attention& a, int64_t row, int64_t head, std::vector<float>&
   memcpy(q, a.q + (row * a.heads + head) * DIM, sizeof q);
   for (Vector& v : q) v *= a.scale;
 
-  scores.assign((end - first + LANES - 1) / LANES * LANES + 4, -INFINITY);
+  const int64_t padded = (end - first + LANES - 1) / LANES * LANES;
+  scores.assign(padded, -INFINITY);
   for (int64_t i = first; i < end; i += 4) {
     Vector sums[4] = {};
     for (int n = 0; n < 4; n++) {
@@ -69,7 +70,6 @@ void one_head(const Attention& a, int64_t row, int64_t head, std::vector<float>&
     for (int n = 0; n < 4 && i + n < end; n++) scores[i + n - first] = four[n];
   }
 
-  const int64_t padded = (end - first + LANES - 1) / LANES * LANES;
   float most = -INFINITY;
   for (int64_t i = 0; i < end - first; i++) most = std::max(most, scores[i]);  // a NaN reaches the sum by itself
   Vector total = {};

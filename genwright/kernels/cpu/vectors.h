@@ -19,7 +19,6 @@ constexpr int LANES = 8;
 #endif
 
 typedef float Vector __attribute__((vector_size(4 * LANES)));
-typedef float Four __attribute__((vector_size(16)));
 typedef uint32_t Words __attribute__((vector_size(4 * LANES)));
 typedef int32_t Ints __attribute__((vector_size(4 * LANES)));
 typedef uint16_t Halves __attribute__((vector_size(2 * LANES)));

@@ -1,7 +1,7 @@
-"""Looks: groups of images of one class that look alike.
+"""Clusters: groups of images of one class that look alike.
 
-A model that is told the look has less left to decide, which counts where there are only one or two steps to decide in
-(compare the discrete latents of Xu et al. 2024, DisCo-Diff). Whoever asks for a class gets one of its looks at random.
+A model that is told the cluster has less left to decide, which counts where there are only one or two steps for it
+(compare the discrete latents of Xu et al. 2024, DisCo-Diff). Asking for a class gives one of its clusters at random.
 """
 
 import hashlib
@@ -20,8 +20,8 @@ SIDE = 8  # images are compared at this size
 
 
 @dataclass(frozen=True)
-class Looks:
-    """Every look's class, in order, how many training images have it, and a hash of which ones."""
+class Clusters:
+    """Every cluster's class, in order, how many training images have it, and a hash of which ones."""
 
     classes: tuple[int, ...]
     counts: tuple[int, ...]
@@ -30,9 +30,9 @@ class Looks:
     def __post_init__(self) -> None:
         steps = {after - before for before, after in pairwise((0, *self.classes))}
         if not self.classes or self.classes[0] or not steps <= {0, 1}:
-            raise ValueError("looks should be of classes 0, 1, ... in order")
+            raise ValueError("clusters should be of classes 0, 1, ... in order")
         if len(self.counts) != len(self.classes) or min(self.counts) < 1:
-            raise ValueError("every look should have one image or more")
+            raise ValueError("every cluster should have one image or more")
 
     def __len__(self) -> int:
         return len(self.classes)
@@ -42,7 +42,7 @@ class Looks:
         return self.classes[-1] + 1
 
     def draw(self, labels: Tensor, words: Tensor) -> Tensor:
-        """A look of each class of `labels` [N], as often as it is seen, by random 32-bit words [N]: [N]."""
+        """A cluster of each class of `labels` [N], as often as it is seen, by random 32-bit words [N]: [N]."""
         ends = torch.tensor(list(accumulate(self.counts)), device=labels.device)
         sizes = torch.zeros(self.num_classes, dtype=torch.long, device=labels.device)
         sizes.index_add_(0, torch.tensor(self.classes, device=labels.device), torch.tensor(self.counts).to(labels))
@@ -50,14 +50,17 @@ class Looks:
         return torch.searchsorted(ends, firsts[labels] + (words * sizes[labels] >> 32), right=True)
 
 
-def find_looks(data: TrainingImages, size: int) -> tuple[np.ndarray, Looks]:
-    """Each image's look [N]: every class is halved where its images, made small, differ most, down to `size` images."""
+def find_clusters(data: TrainingImages, size: int) -> tuple[np.ndarray, Clusters]:
+    """Each image's cluster [N], of at most `size` images: small copies, halved along their first principal component.
+
+    That is Boley's principal direction divisive partitioning (1998), class by class and at the median.
+    """
     if data.labels is None:
-        raise UserError("Images without classes have no looks: --look-size is for those with.")
+        raise UserError("Images without classes have no clusters: --cluster-size is for those with.")
     if size < 1:
-        raise UserError(f"--look-size must be 1 or more, not {size}.")
+        raise UserError(f"--cluster-size must be 1 or more, not {size}.")
     if data.images.shape[1] < SIDE:
-        raise UserError(f"Looks are found in images of {SIDE} pixels or more, not {data.images.shape[1]}.")
+        raise UserError(f"Clusters are found in images of {SIDE} pixels or more, not {data.images.shape[1]}.")
     step = data.images.shape[1] // SIDE
     blocks = data.images[:, : step * SIDE, : step * SIDE].reshape(len(data), SIDE, step, SIDE, step, 3)
     small = blocks.mean(axis=(2, 4)).reshape(len(data), -1)
@@ -66,16 +69,16 @@ def find_looks(data: TrainingImages, size: int) -> tuple[np.ndarray, Looks]:
     for label in range(len(data.label_names)):
         rows = np.flatnonzero(data.labels == label)
         if not len(rows):
-            raise UserError(f"The class {data.label_names[label]} has no training images to find looks in.")
+            raise UserError(f"The class {data.label_names[label]} has no training images to find clusters in.")
         for part in _halved(small, rows, size):
             found[part] = len(classes)
             classes.append(label)
     digest = hashlib.sha256(found.astype("<i8").tobytes()).hexdigest()[:16]
-    return found, Looks(tuple(classes), tuple(np.bincount(found).tolist()), digest)
+    return found, Clusters(tuple(classes), tuple(np.bincount(found).tolist()), digest)
 
 
 def _halved(points: np.ndarray, rows: np.ndarray, size: int) -> list[np.ndarray]:
-    # By the median of the first principal component; its sign is free, so its largest entry is made positive.
+    # The component's sign is free, so its largest entry is made positive.
     if len(rows) <= size:
         return [rows]
     centred = points[rows] - points[rows].mean(axis=0)
@@ -85,10 +88,10 @@ def _halved(points: np.ndarray, rows: np.ndarray, size: int) -> list[np.ndarray]
     return _halved(points, rows[order[:middle]], size) + _halved(points, rows[order[middle:]], size)
 
 
-def told_looks(unet: UNet, looks: Looks) -> UNet:
-    """A UNet of classes as one of their looks, each of which begins as its class."""
+def told_clusters(unet: UNet, clusters: Clusters) -> UNet:
+    """A UNet of classes as one of their clusters, each of which begins as its class."""
     state = unet.state_dict()
-    state["label_emb.weight"] = state["label_emb.weight"][list(looks.classes)]
-    told = UNet(replace(unet.config, num_classes=len(looks)))
+    state["label_emb.weight"] = state["label_emb.weight"][list(clusters.classes)]
+    told = UNet(replace(unet.config, num_classes=len(clusters)))
     told.load_state_dict(state)
     return told
