@@ -28,27 +28,8 @@ __device__ __forceinline__ void load_columns(const void* at, int chunk, float (&
 #endif
 }
 
-// The column within a chunk that the i-th factor of `dot` belongs to, and what x is multiplied by there.
-__device__ __forceinline__ int column(int i) {
-#if FORMAT == INT4
-    return (i & ~7) + ((i & 7) < 4 ? 2 * (i & 7) : 2 * (i & 7) - 7);
-#else
-    return i;
-#endif
-}
-
-__device__ __forceinline__ float prescale(int i) {
-#if FORMAT == INT4
-    return 1.0f / (1 << 4 * (i & 3));
-#else
-    return 1.0f;
-#endif
-}
-
-// The sum over one chunk of weight times x. Whole numbers become floats by way of the mantissa: the bits of 2^23 + q are
-// those of 2^23 with q in the lowest places, which takes one logical operation where a conversion has an eighth of the rate.
-// `magic` is 2^23's bits in a register: as a constant the compiler would load the masks anew for every nibble instead.
-__device__ __forceinline__ float dot(const Chunk& c, const float (&x)[WIDTH], float sum, u32 magic) {
+// The sum over one chunk of weight times x.
+__device__ __forceinline__ float dot(const Chunk& c, const float (&x)[WIDTH], float sum) {
 #pragma unroll
     for (int word = 0; word < 4; word++) {
         u32 w = c.w[word];
@@ -60,26 +41,13 @@ __device__ __forceinline__ float dot(const Chunk& c, const float (&x)[WIDTH], fl
 #elif FORMAT == F16
         sum = fmaf(half_to_float((u16)w), x[2 * word], sum);
         sum = fmaf(half_to_float((u16)(w >> 16)), x[2 * word + 1], sum);
-#elif FORMAT == INT8
-        w ^= 0x80808080u;  // two's complement to q + 128
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            sum = fmaf(from_bits(__byte_perm(w, magic, 0x7440 + i)) - 8388736.0f, x[4 * word + i], sum);
-#elif FORMAT == FP8
+#else
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             u32 pair;
             asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(pair) : "h"((u16)(w >> 16 * i)));
             sum = fmaf(half_to_float((u16)pair), x[4 * word + 2 * i], sum);
             sum = fmaf(half_to_float((u16)(pair >> 16)), x[4 * word + 2 * i + 1], sum);
-        }
-#else
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            u32 shifted = i < 4 ? w : w >> 16;
-            float wide = from_bits((shifted & (0xFu << 4 * (i & 3))) | magic);  // 2^23 + q 16^(i mod 4)
-            float zero = 8388608.0f + (MINIMUMS ? 0.0f : 8.0f * (1 << 4 * (i & 3)));
-            sum = fmaf(wide - zero, x[8 * word + i], sum);
         }
 #endif
     }
@@ -90,9 +58,6 @@ struct Group {
     Chunk chunk[ROWS][CHUNKS];
 #if GROUP
     float scale[ROWS][CHUNKS];
-#endif
-#if MINIMUMS
-    float minimum[ROWS][CHUNKS];
 #endif
     float bias, row_scale;  // of one row, in the lanes that finish this group
 };
@@ -123,9 +88,6 @@ gemv(const void* x, const void* norm, float eps, const Chunk* weight, const void
                 if (!has(i)) continue;
                 const int place = row / SCALE_ROWS * SCALES + (thread + i * THREADS) * WIDTH / GROUP;
                 g.scale[r][i] = load_as_float<SCALE_TYPE>(scales, place);
-#if MINIMUMS
-                g.minimum[r][i] = load_as_float<SCALE_TYPE>(minimums, place);
-#endif
 #endif
             }
         }
@@ -134,13 +96,12 @@ gemv(const void* x, const void* norm, float eps, const Chunk* weight, const void
         if (warp == turn % WARPS && lane < ROWS) {
             const int row = row_of(number, lane);
             if (bias) g.bias = load_as_float<X_TYPE>(bias, row);
-#if FORMAT == INT8 || FORMAT == INT4 || FORMAT == FP8
+#if FORMAT == FP8
             if (!GROUP) g.row_scale = load_as_float<SCALE_TYPE>(scales, row);
 #endif
         }
     };
 
-    const u32 magic = 0x4B000000u + (gridDim.z - 1);
     int number = blockIdx.x, turn = 0;
     Group even{}, odd{};  // zeros stay where a thread has no columns
     fetch(even, number, 0, true);  // there are no more blocks than groups
@@ -151,9 +112,6 @@ gemv(const void* x, const void* norm, float eps, const Chunk* weight, const void
 
     float mine[CHUNKS][WIDTH];
     float square = 0.0f;
-#if MINIMUMS
-    float total[CHUNKS];
-#endif
 #pragma unroll
     for (int i = 0; i < CHUNKS; i++) {
         const int at = thread + i * THREADS;
@@ -162,20 +120,10 @@ gemv(const void* x, const void* norm, float eps, const Chunk* weight, const void
             load_columns(x, at, value);
             if (NORM) load_columns(norm, at, gain);
         }
-#if MINIMUMS
-        total[i] = 0.0f;
-#endif
 #pragma unroll
         for (int j = 0; j < WIDTH; j++) {
-            float each = value[column(j)];
-            if (NORM) {
-                square = fmaf(each, each, square);
-                each *= gain[column(j)];
-            }
-#if MINIMUMS
-            total[i] += each;
-#endif
-            mine[i][j] = each * prescale(j);
+            if (NORM) square = fmaf(value[j], value[j], square);
+            mine[i][j] = NORM ? value[j] * gain[j] : value[j];
         }
     }
     float factor = 1.0f;
@@ -203,12 +151,9 @@ gemv(const void* x, const void* norm, float eps, const Chunk* weight, const void
 #pragma unroll
             for (int i = 0; i < CHUNKS; i++) {
 #if GROUP
-                sum[r] = fmaf(now.scale[r][i], dot(now.chunk[r][i], mine[i], 0.0f, magic), sum[r]);
-#if MINIMUMS
-                sum[r] = fmaf(now.minimum[r][i], total[i], sum[r]);
-#endif
+                sum[r] = fmaf(now.scale[r][i], dot(now.chunk[r][i], mine[i], 0.0f), sum[r]);
 #else
-                sum[r] = dot(now.chunk[r][i], mine[i], sum[r], magic);
+                sum[r] = dot(now.chunk[r][i], mine[i], sum[r]);
 #endif
             }
         }

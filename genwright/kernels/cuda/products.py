@@ -19,7 +19,7 @@ INT8, INT4, FP8 = 3, 4, 5
 
 @dataclass(frozen=True)
 class Tiling:
-    """How a product is cut: which kernel, threads of a block at most, rows (gemv) or chunks ahead (few), blocks."""
+    """How a product is cut: which kernel, threads of a block at most, rows (gemv) or chunks ahead (the others), blocks."""
 
     kernel: str
     threads: int
@@ -97,8 +97,12 @@ def product(
     else:
         threads, rows = tiling.threads, 16
         lanes = threads // 8 * tiling.depth  # chunks of x go round in so many
-        shared = tokens * (-(-chunks // lanes) * lanes * weight.width * 2 + 64) + 8 * weight.width
+        taken = -(-chunks // lanes) * lanes
         shape |= {"THREADS": threads, "DEPTH": tiling.depth, "TOKENS": tokens}
+        if tiling.kernel == "digits":
+            shared = taken * (2 * weight.width + 8) + CHUNK
+        else:
+            shared = tokens * (taken * weight.width * 2 + 64) + 8 * weight.width
     work = -(-outputs // (rows // 2 if gate else rows))
     grid = min(work, tiling.blocks * _multiprocessors(x.device.index))
     arguments = (x, norm, eps, weight.matrix, weight.scales, weight.minimums, bias, residual, y)

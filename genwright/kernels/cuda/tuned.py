@@ -15,14 +15,9 @@ SHARED = 200 << 10  # bytes of shared memory that a block may take
 # (Llama-2-7B's and Llama-3.1-8B's products, in a CUDA graph over more weights than the cache holds).
 HOPPER: dict[tuple[int, bool], dict[int, Tiling]] = {
     (BF16, False): {512: Tiling("gemv", 256, 4, 2), 1376: Tiling("gemv", 256, 2, 1)},
-    (INT8, False): {256: Tiling("gemv", 256, 4, 3), 688: Tiling("gemv", 256, 4, 1)},
-    (INT4, False): {
-        128: Tiling("few", 256, 4, 2),
-        256: Tiling("few", 256, 2, 3),
-        344: Tiling("few", 256, 2, 2),
-        896: Tiling("few", 512, 2, 1),
-    },
-    (FP8, False): {256: Tiling("gemv", 384, 4, 3)},
+    (INT8, False): {256: Tiling("digits", 512, 2, 1), 688: Tiling("digits", 512, 1, 2)},
+    (INT4, False): {128: Tiling("digits", 512, 2, 1)},
+    (FP8, False): {256: Tiling("gemv", 256, 8, 1), 688: Tiling("gemv", 512, 4, 1)},
     (INT8, True): {256: Tiling("few", 512, 4, 1), 688: Tiling("few", 512, 1, 1)},
     (INT4, True): {128: Tiling("few", 256, 4, 2), 344: Tiling("few", 512, 2, 1)},
     (FP8, True): {256: Tiling("few", 512, 2, 1)},
@@ -45,6 +40,12 @@ def tiling(weight: Operand, x: torch.Tensor, gate: bool) -> Tiling | None:
     return _remembered(weight, x, gate)
 
 
+def kernels_for(weight: Operand, tokens: int) -> set[str]:
+    """Those that can read the weight; its library product is left to plain ones of several tokens."""
+    alone = {"digits"} if weight.format in (INT8, INT4) else {"gemv"}
+    return (alone if tokens == 1 else set()) | ({"few"} if weight.scales is not None else set())
+
+
 def _remembered(weight: Operand, x: torch.Tensor, gate: bool) -> Tiling | None:
     name = torch.cuda.get_device_name(x.device)
     table = _table(name)
@@ -61,11 +62,8 @@ def _remembered(weight: Operand, x: torch.Tensor, gate: bool) -> Tiling | None:
 
 def _fastest(weight: Operand, x: torch.Tensor, gate: bool) -> Tiling | None:
     """By timing each tiling that any format takes on Hopper; those that this GPU cannot launch drop out."""
-    candidates = {each for table in HOPPER.values() for each in table.values()}
-    if len(x) > 1 or weight.format in (INT8, INT4, FP8):
-        candidates = {each for each in candidates if len(x) == 1 or each.kernel == "few"}
-    else:
-        candidates = {each for each in candidates if each.kernel == "gemv"}
+    kernels = kernels_for(weight, len(x))
+    candidates = {each for table in HOPPER.values() for each in table.values() if each.kernel in kernels}
     times = {}
     for each in sorted(candidates, key=str):
         try:

@@ -44,6 +44,15 @@ template <int TYPE> __device__ __forceinline__ float load_as_float(const void* a
     return TYPE == F16 ? half_to_float(bits) : from_bits((u32)bits << 16);
 }
 
+// A number's bits, and what they mean: a conversion at the load would wait for it.
+template <int TYPE> __device__ __forceinline__ u32 load_bits(const void* at, long index) {
+    return TYPE == F32 ? ((const u32*)at)[index] : ((const u16*)at)[index];
+}
+
+template <int TYPE> __device__ __forceinline__ float from_stored(u32 bits) {
+    return TYPE == F32 ? from_bits(bits) : TYPE == F16 ? half_to_float((u16)bits) : from_bits(bits << 16);
+}
+
 template <int TYPE> __device__ __forceinline__ void store_float(void* at, long index, float value) {
     if (TYPE == F32) {
         ((float*)at)[index] = value;

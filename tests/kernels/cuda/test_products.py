@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from genwright.kernels.cuda.products import Tiling, operand, product
-from genwright.kernels.cuda.tuned import HOPPER, tiling
+from genwright.kernels.cuda.tuned import HOPPER, kernels_for, tiling
 from genwright.quant.formats import parse_format
 
 FORMATS = [
@@ -87,22 +87,37 @@ def test_several_tokens(name, tokens):
 @pytest.mark.gpu
 @pytest.mark.parametrize("cut", TILINGS, ids=str)
 def test_every_tiling_of_the_table(cut):
-    for name in ("int8", "int4") if cut.kernel == "few" else ("bfloat16", "int8", "fp8"):
-        check(name, 130, 4096, 1, False, cut)
+    for name in ("bfloat16", "int8", "int4:asym", "fp8"):
+        if cut.kernel in kernels_for(operand(weight_of(name, 2, 4096, torch.bfloat16)), 1):
+            check(name, 130, 4096, 1, False, cut)
 
 
 @pytest.mark.gpu
-def test_large_values_and_zeros_survive_the_scaling():
-    weight = weight_of("int4", 64, 1024, torch.bfloat16)
+@pytest.mark.parametrize("kernel", ["few", "digits"])
+def test_large_values_and_zeros_survive_the_scaling(kernel):
+    weight, cut = weight_of("int4", 64, 1024, torch.bfloat16), Tiling(kernel, 256, 2, 2)
     x = torch.randn(3, 1024, device="cuda", dtype=torch.bfloat16)
     x[0] *= 1e30
     x[1] *= 1e-30
     x[2] = 0
-    got = product(x, operand(weight), Tiling("few", 256, 2, 2))
+    rows = x.split(3 if kernel == "few" else 1)
+    got = torch.cat([product(row, operand(weight), cut) for row in rows])
     want = x.double() @ weight.dequantize(torch.float32).double().T
     assert torch.equal(got[2], torch.zeros(64, device="cuda", dtype=torch.bfloat16))
     for row in range(2):
         assert (got[row].double() - want[row]).norm() < 4e-3 * want[row].norm()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["int8", "int4", "int4:g64:asym"])
+def test_one_token_in_float32_keeps_sixteen_bits(name):
+    """Of each chunk's columns, so a large one costs its neighbours bits and the others none."""
+    weight = weight_of(name, 300, 4096, torch.float32)
+    x = torch.randn(1, 4096, device="cuda")
+    x[0, 7] = 300.0
+    got = product(x, operand(weight), tiling(operand(weight), x, gate=False))
+    want = x.double() @ weight.dequantize(torch.float32).double().T
+    assert (got.double() - want).norm() < 1e-4 * want.norm()
 
 
 def test_weights_that_the_kernels_cannot_read_are_refused():
