@@ -71,10 +71,7 @@ attend(const void* qkv, const float* cos, const float* sin, const long* position
     __shared__ int last;
     const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
     const int head = blockIdx.x, split = blockIdx.y, b = blockIdx.z;
-#if PDL
-    asm volatile("griddepcontrol.launch_dependents;");
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
+    join_stream();
     const int length = (int)lengths[b];
     if (length == 0) {  // padding
         if (split == 0)

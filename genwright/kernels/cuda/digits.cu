@@ -8,7 +8,7 @@
 //
 // Compiled for one shape. The macros: FORMAT (INT8 or INT4), X_TYPE, SCALE_TYPE; OUTPUTS, COLUMNS; GROUP (columns per scale, 0
 // where a row has one); THREADS, DEPTH (chunks on their way), BLOCKS (per multiprocessor); the switches NORM, GATE,
-// MINIMUMS, PDL.
+// MINIMUMS, PDL; SHARE (tokens' matrices of a stack, 0 where there is only one).
 
 #include "types.cuh"
 
@@ -55,7 +55,7 @@ __device__ __forceinline__ void unpack(const Chunk& chunk, int j, u32& even, u32
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 digits(const void* x, const void* norm, float eps, const Chunk* weight, const void* scales, const void* minimums,
-       const void* bias, const void* residual, void* y) {
+       const void* bias, const void* residual, void* y, const long* experts) {
     // Of x [slice][vector][lane of the quad][digit] 16 columns, then zeros; and of each chunk its scale and its sum.
     extern __shared__ uint4 columns[];
     constexpr int ZEROS = X_SLICES * VECTORS * 8;
@@ -65,10 +65,17 @@ digits(const void* x, const void* norm, float eps, const Chunk* weight, const vo
     __shared__ float squares[WARPS];
     const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32, quad = lane / 4, member = lane % 4;
 
+    int base = 0;  // the first row of the matrix that this block multiplies by
+    if (SHARE) {   // which matrix that is, the kernel before may have written
+        join_stream();
+        base = experts[blockIdx.y] * OUTPUTS * (GATE ? 2 : 1);
+        x = (const char*)x + (long)(blockIdx.y / max(SHARE, 1)) * COLUMNS * X_BYTES;
+        y = (char*)y + (long)blockIdx.y * OUTPUTS * X_BYTES;
+    }
     auto row_of = [&](int tile, int r) {
         int row = tile * STEP + (GATE ? r % STEP : r);
         if (OUTPUTS % STEP) row = row < OUTPUTS ? row : OUTPUTS - 1;
-        return GATE && r >= STEP ? row + OUTPUTS : row;
+        return base + (GATE && r >= STEP ? row + OUTPUTS : row);
     };
     // Chunk `turn` of this lane in the two rows of a tile.
     auto fetch = [&](Part (&parts)[2], int tile, int turn, bool more) {
@@ -93,10 +100,7 @@ digits(const void* x, const void* norm, float eps, const Chunk* weight, const vo
     Part parts[DEPTH][2] = {};
 #pragma unroll
     for (int d = 0; d < DEPTH; d++) fetch(parts[d], blockIdx.x, d, true);
-#if PDL
-    asm volatile("griddepcontrol.launch_dependents;");
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
+    if (!SHARE) join_stream();
 
     float square = 0.0f;
     for (int piece = thread; piece - thread < X_SLICES * 4 * PIECES; piece += THREADS) {

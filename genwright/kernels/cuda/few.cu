@@ -126,10 +126,7 @@ few(const void* x, const void* norm, float eps, const Chunk* weight, const void*
     Part parts[DEPTH][2];
 #pragma unroll
     for (int d = 0; d < DEPTH; d++) fetch(parts[d], blockIdx.x, d, true);
-#if PDL
-    asm volatile("griddepcontrol.launch_dependents;");
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
+    join_stream();
 
     // x, times the norm's weight: first its largest value and the sum of its squares, then as fp16 into shared memory.
     auto load_x = [&](int token, int piece, float& square, float (&values)[8]) {

@@ -7,7 +7,7 @@
 // Compiled for one shape, so that addresses are constants: with a division or a 64-bit product per chunk, int4 took twice
 // as long. The macros: FORMAT, X_TYPE, SCALE_TYPE; OUTPUTS and COLUMNS of the result and of x; GROUP (columns per
 // scale, 0 where a row has one) and SCALE_ROWS; THREADS, ROWS, BLOCKS (per multiprocessor); the switches NORM, GATE,
-// MINIMUMS, PDL.
+// MINIMUMS, PDL; SHARE (tokens' matrices of a stack, 0 where there is only one).
 
 #include "types.cuh"
 
@@ -64,16 +64,23 @@ struct Group {
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 gemv(const void* x, const void* norm, float eps, const Chunk* weight, const void* scales, const void* minimums,
-     const void* bias, const void* residual, void* y) {
+     const void* bias, const void* residual, void* y, const long* experts) {
     __shared__ float partial[2][WARPS][ROWS];
     __shared__ float squares[WARPS];
     const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
 
+    int base = 0;  // the first row of the matrix that this block multiplies by
+    if (SHARE) {   // which matrix that is, the kernel before may have written
+        join_stream();
+        base = experts[blockIdx.y] * OUTPUTS * (GATE ? 2 : 1);
+        x = (const char*)x + (long)(blockIdx.y / max(SHARE, 1)) * COLUMNS * X_BYTES;
+        y = (char*)y + (long)blockIdx.y * OUTPUTS * X_BYTES;
+    }
     // A gated pair: the first half of a group are rows of the gate, the second the same rows of the up-projection.
     auto row_of = [&](int number, int r) {
         int row = number * STEP + r % STEP;
         if (OUTPUTS % STEP) row = row < OUTPUTS ? row : OUTPUTS - 1;
-        return GATE && r >= STEP ? row + OUTPUTS : row;
+        return base + (GATE && r >= STEP ? row + OUTPUTS : row);
     };
     auto has = [&](int i) { return (i + 1) * THREADS <= ROW_CHUNKS || thread + i * THREADS < ROW_CHUNKS; };
     auto fetch = [&](Group& g, int number, int turn, bool there) {
@@ -105,10 +112,7 @@ gemv(const void* x, const void* norm, float eps, const Chunk* weight, const void
     int number = blockIdx.x, turn = 0;
     Group even{}, odd{};  // zeros stay where a thread has no columns
     fetch(even, number, 0, true);  // there are no more blocks than groups
-#if PDL
-    asm volatile("griddepcontrol.launch_dependents;");
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
+    if (!SHARE) join_stream();
 
     float mine[CHUNKS][WIDTH];
     float square = 0.0f;

@@ -19,7 +19,7 @@ INT8, INT4, FP8 = 3, 4, 5
 
 @dataclass(frozen=True)
 class Tiling:
-    """How a product is cut: which kernel, threads of a block at most, rows (gemv) or chunks ahead (the others), blocks."""
+    """How a product is cut: which kernel, threads of a block at most, rows (gemv) or chunks ahead (others), blocks."""
 
     kernel: str
     threads: int
@@ -29,10 +29,10 @@ class Tiling:
 
 @dataclass(frozen=True)
 class Operand:
-    """A weight as the kernel reads it."""
+    """A weight, or a stack of equally large ones, as the kernel reads it."""
 
     format: int
-    matrix: torch.Tensor  # [rows, ...] of whole chunks
+    matrix: torch.Tensor  # [rows, ...] or [stack, rows, ...] of whole chunks
     columns: int
     width: int  # columns in a chunk
     scales: torch.Tensor | None = None
@@ -44,7 +44,7 @@ class Operand:
 def operand(weight: Weight) -> Operand | None:
     """None for a weight that the kernel cannot read: rows that are no whole chunks, or groups that cut one."""
     if isinstance(weight, torch.Tensor):
-        found = Operand(PLAIN.get(weight.dtype, -1), weight, weight.shape[1], CHUNK // weight.itemsize)
+        found = Operand(PLAIN.get(weight.dtype, -1), weight, weight.shape[-1], CHUNK // weight.itemsize)
     elif isinstance(weight, Int8):
         group = weight.group if weight.group < weight.shape[-1] else 0
         found = Operand(INT8, weight.values, weight.shape[-1], CHUNK, weight.scales, None, group)
@@ -55,7 +55,7 @@ def operand(weight: Weight) -> Operand | None:
         found = Operand(FP8, weight.values, weight.shape[-1], CHUNK, weight.scales, None, group, weight.height)
     else:
         return None
-    fits = found.format >= 0 and found.matrix.dim() == 2 and found.matrix.is_contiguous()
+    fits = found.format >= 0 and found.matrix.is_contiguous()
     return found if fits and found.columns % found.width == 0 and found.group % found.width == 0 else None
 
 
@@ -69,12 +69,18 @@ def product(
     bias: torch.Tensor | None = None,
     residual: torch.Tensor | None = None,
     gate: bool = False,
+    experts: torch.Tensor | None = None,
     dependent: bool = True,
 ) -> torch.Tensor:
-    """residual + W norm(x) + bias, or with `gate` silu(y1) * y2 of its halves: x [tokens, columns]."""
-    tokens, outputs = len(x), len(weight.matrix) // (2 if gate else 1)
+    """residual + W norm(x) + bias, or with `gate` silu(y1) * y2 of its halves: x [tokens, columns].
+
+    Of a stack, `experts` [tokens, share] (int64) are the matrices that each token is multiplied by, one token at a
+    time: [tokens * share, outputs]. No residual then.
+    """
+    tokens, outputs = len(x), weight.matrix.shape[-2] // (2 if gate else 1)
+    pairs = tokens if experts is None else experts.numel()
     chunks = weight.columns // weight.width
-    y = x.new_empty(tokens, outputs)
+    y = x.new_empty(pairs, outputs)
     shape = {
         "FORMAT": weight.format,
         "X_TYPE": PLAIN[x.dtype],
@@ -88,6 +94,7 @@ def product(
         "GATE": gate,
         "MINIMUMS": weight.minimums is not None,
         "PDL": dependent,
+        "SHARE": 0 if experts is None else experts.shape[1],
     }
     if tiling.kernel == "gemv":
         per_thread = -(-chunks // tiling.threads)
@@ -104,9 +111,10 @@ def product(
         else:
             shared = tokens * (taken * weight.width * 2 + 64) + 8 * weight.width
     work = -(-outputs // (rows // 2 if gate else rows))
-    grid = min(work, tiling.blocks * _multiprocessors(x.device.index))
-    arguments = (x, norm, eps, weight.matrix, weight.scales, weight.minimums, bias, residual, y)
-    _kernel(x.device.index, tiling.kernel, **shape)(grid, threads, arguments, shared, dependent)
+    side = 1 if experts is None else pairs
+    grid = min(work, -(-tiling.blocks * _multiprocessors(x.device.index) // side))
+    arguments = (x, norm, eps, weight.matrix, weight.scales, weight.minimums, bias, residual, y, experts)
+    _kernel(x.device.index, tiling.kernel, **shape)((grid, side, 1), threads, arguments, shared, dependent)
     return y
 
 

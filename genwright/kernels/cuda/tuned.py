@@ -16,7 +16,12 @@ SHARED = 200 << 10  # bytes of shared memory that a block may take
 HOPPER: dict[tuple[int, bool], dict[int, Tiling]] = {
     (BF16, False): {512: Tiling("gemv", 256, 4, 2), 1376: Tiling("gemv", 256, 2, 1)},
     (INT8, False): {256: Tiling("digits", 512, 2, 1), 688: Tiling("digits", 512, 1, 2)},
-    (INT4, False): {128: Tiling("digits", 512, 2, 1)},
+    (INT4, False): {
+        128: Tiling("digits", 512, 2, 1),
+        256: Tiling("digits", 512, 4, 1),
+        344: Tiling("digits", 512, 2, 1),
+        896: Tiling("digits", 512, 1, 2),
+    },
     (FP8, False): {256: Tiling("gemv", 256, 8, 1), 688: Tiling("gemv", 512, 4, 1)},
     (INT8, True): {256: Tiling("few", 512, 4, 1), 688: Tiling("few", 512, 1, 1)},
     (INT4, True): {128: Tiling("few", 256, 4, 2), 344: Tiling("few", 512, 2, 1)},
@@ -41,7 +46,7 @@ def tiling(weight: Operand, x: torch.Tensor, gate: bool) -> Tiling | None:
 
 
 def kernels_for(weight: Operand, tokens: int) -> set[str]:
-    """Those that can read the weight; its library product is left to plain ones of several tokens."""
+    """Which can read such a weight: none if it is plain and there are several tokens."""
     alone = {"digits"} if weight.format in (INT8, INT4) else {"gemv"}
     return (alone if tokens == 1 else set()) | ({"few"} if weight.scales is not None else set())
 
@@ -49,7 +54,7 @@ def kernels_for(weight: Operand, tokens: int) -> set[str]:
 def _remembered(weight: Operand, x: torch.Tensor, gate: bool) -> Tiling | None:
     name = torch.cuda.get_device_name(x.device)
     table = _table(name)
-    key = f"{x.dtype} {weight.format} {len(weight.matrix)} {weight.columns} {weight.group} {len(x)} {gate}"
+    key = f"{x.dtype} {weight.format} {weight.matrix.shape[-2]} {weight.columns} {weight.group} {len(x)} {gate}"
     if key not in table:
         fastest = _fastest(weight, x, gate)
         table[key] = [] if fastest is None else list(vars(fastest).values())

@@ -24,6 +24,7 @@ typedef unsigned char u8;
 #endif
 
 #define WARPS (THREADS / 32)
+#define X_BYTES (X_TYPE == F32 ? 4 : 2)
 #define SCALES ((COLUMNS + (GROUP ? GROUP : 1) - 1) / (GROUP ? GROUP : 1))  // per row
 
 struct alignas(16) Chunk {
@@ -99,6 +100,14 @@ template <int TYPE> __device__ __forceinline__ void load_eight(const void* at, l
                                                           : half_to_float((u16)(odd ? word >> 16 : word));
         }
     }
+}
+
+// Let the next kernel start, and wait for the one before.
+__device__ __forceinline__ void join_stream() {
+#if PDL
+    asm volatile("griddepcontrol.launch_dependents;");
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
 }
 
 // Each byte of the weights is read once, so it should not push x out of the first-level cache. A predicate, not a branch,

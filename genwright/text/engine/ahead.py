@@ -69,7 +69,7 @@ class DecodeLoop:
     def launch(self) -> None:
         """Start a step; the requests have pages for it."""
         self._follow_pages()
-        if not self.runner.graphs:
+        if self._bucket > self.runner.most_graphed:
             self._step()
         elif self._bucket in self._graphs:
             self._graphs[self._bucket].replay()

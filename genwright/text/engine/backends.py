@@ -43,9 +43,10 @@ def new_runner(model: Model, ops: Reference, graph: bool, *settings: Any) -> Res
     if not ops.fused:
         return ResidentRunner(model, ops, *settings)
     from genwright.text.engine.graphs import GraphRunner
+    from genwright.text.layers.fused import Fused
 
-    quiet = model.cfg.moe is None and model.cfg.mla is None
-    return GraphRunner(model, ops, *settings, graphs=graph and quiet)
+    assert isinstance(ops, Fused)
+    return GraphRunner(model, ops, *settings, most_graphed=ops.most_graphed(model.cfg) if graph else 0)
 
 
 def new_loop(runner: ResidentRunner) -> "DecodeLoop | None":

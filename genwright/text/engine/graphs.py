@@ -13,18 +13,18 @@ from genwright.text.layers.fused import MOST_QUERIES
 class GraphRunner(ResidentRunner):
     """A graph for each (batch bucket, tokens per sequence); other steps, such as prompts', run as they are."""
 
-    def __init__(self, *args: Any, graphs: bool = True, **settings: Any):
+    def __init__(self, *args: Any, most_graphed: int, **settings: Any):
         super().__init__(*args, **settings)
-        self.graphs = graphs
+        self.most_graphed = most_graphed  # tokens of a step
         self._logits: dict[tuple[int, int], tuple[torch.cuda.CUDAGraph, torch.Tensor]] = {}
         self._pool: Any = None
 
     def run(self, chunks: Sequence[Chunk]) -> torch.Tensor:
         queries = len(chunks[0].tokens)
         same = all(len(chunk.tokens) == queries and (queries == 1 or chunk.all_logits) for chunk in chunks)
-        if not self.graphs or not same or queries > MOST_QUERIES:
-            return super().run(chunks)
         bucket = self.bucket(len(chunks))
+        if not same or queries > MOST_QUERIES or bucket * queries > self.most_graphed:
+            return super().run(chunks)
         step = self.buffers.fill(chunks, padded=bucket)
         if (bucket, queries) not in self._logits:
             self._logits[bucket, queries] = self.capture(lambda: self.forward(step))

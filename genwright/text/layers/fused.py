@@ -1,5 +1,6 @@
 """The triton backend: the reference's ops as fused kernels on an NVIDIA GPU."""
 
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +13,7 @@ from genwright.kernels.cuda.tuned import tiling
 from genwright.kernels.triton.attention import prefill_attention
 from genwright.kernels.triton.decode import DecodeScratch, decode_attention
 from genwright.kernels.triton.elementwise import rms_norm, silu_mul
+from genwright.kernels.triton.experts import mix, route
 from genwright.kernels.triton.matmul import packed_matmul
 from genwright.kernels.triton.rope import rope_write
 from genwright.kernels.triton.unpack import unpack
@@ -20,6 +22,7 @@ from genwright.text.config import ModelConfig
 from genwright.text.engine.kv import LayerCache
 from genwright.text.engine.step import Step
 from genwright.text.layers.deterministic import Deterministic
+from genwright.text.layers.moe import FEW
 from genwright.text.layers.reference import Reference, Weights
 
 MOST_ROWS = 128  # of a product that unpacks weights as it goes; more are worth unpacking them first
@@ -151,6 +154,36 @@ class Fused(Reference):
     def silu_gate(self, gate_up: torch.Tensor) -> torch.Tensor:
         return silu_mul(gate_up, pdl=self._early)
 
+    def route(self, x: torch.Tensor, weights: Weights, cfg: ModelConfig) -> tuple[torch.Tensor, torch.Tensor]:
+        moe = cfg.moe
+        assert moe is not None
+        if moe.groups > 1:
+            return super().route(x, weights, cfg)
+        logits, bias = self.linear(x.float(), weights, "router"), weights.get("router.correction")
+        sigmoid = moe.scores == "sigmoid"
+        return route(
+            logits, bias, moe.top_k, sigmoid=sigmoid, normalise=moe.normalise, scale=moe.scale, pdl=self._early
+        )
+
+    def experts(self, x: torch.Tensor, ids: torch.Tensor, gate_up: Weight, down: Weight) -> torch.Tensor:
+        """Few tokens one by one, each expert read where it lies; of packed ones as many as keep the host out of it."""
+        first, second = operand(gate_up), operand(down)
+        if len(x) > (MOST_TOKENS if isinstance(gate_up, torch.Tensor) else FEW) or first is None or second is None:
+            return super().experts(x, ids, gate_up, down)
+        cuts = tiling(first, x[:1], gate=True), tiling(second, x[:1], gate=False)
+        if cuts[0] is None or cuts[1] is None:
+            return super().experts(x, ids, gate_up, down)
+        gated = product(x, first, cuts[0], gate=True, experts=ids, dependent=self._early)
+        y = product(gated, second, cuts[1], experts=ids.view(-1, 1), dependent=self._early)
+        return y.unflatten(0, ids.shape)
+
+    def mix(self, y: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
+        return mix(y, shares, pdl=self._early)
+
+    def most_graphed(self, cfg: ModelConfig) -> int:
+        """Tokens of a step that never asks the host, and so can be a CUDA graph."""
+        return 0 if cfg.mla is not None else sys.maxsize if cfg.moe is None else FEW
+
     def _few(
         self,
         x: torch.Tensor,
@@ -190,6 +223,13 @@ class FusedDeterministic(Fused, Deterministic):
 
     def attend(self, q: torch.Tensor, cache: LayerCache, step: Step, scale: float, window: int | None) -> torch.Tensor:
         return self._attend_chunks(q, cache, step, scale, window)
+
+    route = Deterministic.route
+    experts = Deterministic.experts
+    mix = Deterministic.mix
+
+    def most_graphed(self, cfg: ModelConfig) -> int:
+        return 0 if cfg.moe is not None else super().most_graphed(cfg)
 
     def _few(self, *args: Any, **around: Any) -> None:
         return None

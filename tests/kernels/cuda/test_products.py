@@ -85,6 +85,23 @@ def test_several_tokens(name, tokens):
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("tokens", [1, 7])
+@pytest.mark.parametrize("name", FORMATS)
+def test_each_token_by_its_own_matrices_of_a_stack(name, tokens):
+    dtype, rows, columns, experts = PLAIN.get(name, torch.bfloat16), 256, 1024, 6
+    stack = weight_of(name, experts * rows, columns, dtype).unflatten(0, (experts, -1))
+    x = torch.randn(tokens, columns, device="cuda", dtype=dtype)
+    ids = torch.rand(tokens, experts, device="cuda").topk(3).indices
+    known = operand(stack)
+    for gate in (False, True):
+        got = product(x, known, tiling(known, x[:1], gate), experts=ids, gate=gate).unflatten(0, ids.shape)
+        for token, chosen in enumerate(ids.tolist()):
+            for place, expert in enumerate(chosen):
+                want = exact(x[token : token + 1], stack[expert], None, 0.0, None, None, gate)
+                assert (got[token, place].double() - want[0]).norm() < 4e-3 * want.norm()
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize("cut", TILINGS, ids=str)
 def test_every_tiling_of_the_table(cut):
     for name in ("bfloat16", "int8", "int4:asym", "fp8"):

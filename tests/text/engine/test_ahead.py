@@ -42,7 +42,7 @@ def _quick(monkeypatch):
 
 
 def ahead_of(llm: LLM, pages: int, max_batch: int = 8) -> Engine:
-    runner = Unpadded(llm.model, Deterministic(), pages, max_batch, 128, graphs=False)
+    runner = Unpadded(llm.model, Deterministic(), pages, max_batch, 128, most_graphed=0)
     return Engine(runner, max_batch, 128, min(llm.max_context, pages * PAGE), None, DecodeLoop(runner))
 
 

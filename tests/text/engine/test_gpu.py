@@ -45,6 +45,33 @@ def test_float32_greedy_tokens_are_the_cpu_references(settings, cpu_tokens):
     assert [llm.generate([prompt], GREEDY)[0].ids for prompt in prompts(5)] == cpu_tokens, "one by one"
 
 
+MIXTURE = "random:qwen1.5-moe-a2.7b,layers=2"  # 60 experts, four of them a token's, and shared ones
+
+
+@pytest.fixture(scope="module")
+def mixture_tokens() -> list[list[int]]:
+    llm = LLM(MIXTURE, device="cpu", dtype="float32", max_context=1024)
+    return [result.ids for result in llm.generate(prompts(5), GREEDY)]
+
+
+@pytest.mark.parametrize("settings", [{}, {"graph": False}, {"deterministic": True}], ids=str)
+def test_a_mixtures_greedy_tokens_are_the_cpu_references(settings, mixture_tokens):
+    llm = LLM(MIXTURE, device="cuda", dtype="float32", max_context=1024, gpu_mem=16, **settings)
+    assert [result.ids for result in llm.generate(prompts(5), GREEDY)] == mixture_tokens, "together"
+    assert [llm.generate([prompt], GREEDY)[0].ids for prompt in prompts(5)] == mixture_tokens, "one by one"
+
+
+@pytest.mark.parametrize("quant", [None, "int8", "int4", "fp8"])
+def test_a_mixtures_formats_agree_with_the_reference_backend(quant):
+    ours, theirs = (
+        LLM(MIXTURE, device="cuda", dtype="bfloat16", quant=quant, max_context=512, gpu_mem=16, backend=backend)
+        for backend in ("triton", "reference")
+    )
+    for count in (1, 8, 40, 100):
+        logits = [llm.logits(list(range(100, 100 + count))) for llm in (ours, theirs)]
+        assert (logits[0] - logits[1]).norm() < 0.05 * logits[1].norm()
+
+
 @pytest.mark.parametrize("quant", [None, "int8", "int4", "int4:g64:asym", "fp8"])
 def test_formats_agree_with_the_reference_backend(quant):
     fused, plain = gpu("bfloat16", quant=quant), gpu("bfloat16", quant=quant, backend="reference")

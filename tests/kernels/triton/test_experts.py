@@ -1,0 +1,35 @@
+"""The choice of experts and their weighted sum against the reference's, which has its own test by definition."""
+
+import pytest
+import torch
+
+from genwright.kernels.triton.experts import mix, route
+from genwright.text.config import Moe
+from genwright.text.layers import moe
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+@pytest.mark.parametrize(("experts", "top_k"), [(8, 2), (60, 4), (128, 8), (7, 7), (3, 1)])
+@pytest.mark.parametrize("scores", ["softmax", "sigmoid"])
+@pytest.mark.parametrize("normalise", [False, True])
+def test_the_references_choice(experts, top_k, scores, normalise):
+    logits = torch.randn(5, experts, device=DEVICE) * 2
+    bias = torch.randn(experts, device=DEVICE) if scores == "sigmoid" else None
+    kind = Moe((True,), experts, top_k, 1, 0, False, scores, 1, 1, bias is not None, normalise, 2.5)
+    want_shares, want_ids = moe.route(logits, bias, kind)
+    shares, ids = route(logits, bias, top_k, sigmoid=scores == "sigmoid", normalise=normalise, scale=2.5)
+    assert torch.equal(ids, want_ids)
+    torch.testing.assert_close(shares, want_shares, rtol=1e-5, atol=1e-7)
+
+
+def test_of_equal_scores_the_first_are_chosen():
+    _, ids = route(torch.zeros(1, 6, device=DEVICE), None, 3, sigmoid=False, normalise=True, scale=1.0)
+    assert ids.tolist() == [[0, 1, 2]]
+
+
+@pytest.mark.parametrize(("tokens", "top_k", "dim"), [(1, 2, 4096), (3, 8, 577), (70, 1, 64)])
+def test_weighted_sum(tokens, top_k, dim):
+    y, shares = torch.randn(tokens, top_k, dim, device=DEVICE), torch.rand(tokens, top_k, device=DEVICE)
+    want = (y.double() * shares.double()[..., None]).sum(dim=1)
+    torch.testing.assert_close(mix(y, shares).double(), want, rtol=1e-5, atol=1e-5)
