@@ -134,7 +134,7 @@ def test_one_token_in_float32_keeps_sixteen_bits(name):
     x[0, 7] = 300.0
     got = product(x, operand(weight), tiling(operand(weight), x, gate=False))
     want = x.double() @ weight.dequantize(torch.float32).double().T
-    assert (got.double() - want).norm() < 1e-4 * want.norm()
+    assert (got.double() - want).norm() < 2e-4 * want.norm()
 
 
 def test_weights_that_the_kernels_cannot_read_are_refused():
