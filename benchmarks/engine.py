@@ -1,6 +1,6 @@
-"""The engine on the default model: start-up, decoding beside transformers on the same weights, and batching.
+"""The engine on the default model: start-up, and batching. Decoding beside peers is `genwright bench smollm2 --peers`.
 
-Run alone on the machine: `python benchmarks/engine.py`. Contenders take turns, and medians are reported.
+Run alone on the machine: `python benchmarks/engine.py`.
 """
 
 import platform
@@ -9,13 +9,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
-import transformers
 
 from genwright import LLM, SamplingParams
-from genwright.text.pull import pull
 
 ROUNDS = 3
 PROMPT = "Once upon a time, in a village by the sea, there lived an old fisherman who"
@@ -45,30 +42,6 @@ def start_up() -> tuple[float, float]:
     return statistics.median(helps), statistics.median(firsts)
 
 
-def decoding(llm: LLM, path: Path) -> dict[str, float]:
-    """Tokens per second at batch 1, float32."""
-    count = 96
-    theirs = transformers.AutoModelForCausalLM.from_pretrained(
-        path.parent, gguf_file=path.name, dtype=torch.float32
-    ).eval()
-    ids = torch.tensor([llm.tokenizer.encode(PROMPT)])
-    ours = SamplingParams(max_new_tokens=count, ignore_eos=True)
-    options = {"max_new_tokens": count, "min_new_tokens": count, "do_sample": False, "pad_token_id": 0}
-    contenders = {
-        "genwright": lambda: llm.generate(PROMPT, ours),
-        "transformers": lambda: theirs.generate(ids, **options),
-    }
-    times: dict[str, list[float]] = {name: [] for name in contenders}
-    with torch.inference_mode():
-        for round_ in range(ROUNDS + 1):
-            for name, run in contenders.items():
-                if round_:  # the first round warms up
-                    times[name].append(seconds(run))
-                else:
-                    run()
-    return {name: count / statistics.median(values) for name, values in times.items()}
-
-
 def batching(llm: LLM) -> tuple[float, float]:
     """Seconds for 32 requests, one by one and together."""
     params = SamplingParams(max_new_tokens=32, ignore_eos=True)
@@ -79,15 +52,10 @@ def batching(llm: LLM) -> tuple[float, float]:
 
 def main() -> None:
     print(f"{platform.processor() or platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}")
-    path = pull("smollm2")
     help_, first = start_up()
     print(f"genwright --help                {help_:6.2f} s")
     print(f"first character of an answer    {first:6.2f} s")
-    llm = LLM(path, device="cpu", dtype="float32")
-    rates = decoding(llm, path)
-    for name, rate in rates.items():
-        print(f"decode, batch 1, {name:<14} {rate:6.1f} tokens/s")
-    print(f"genwright / transformers        {rates['genwright'] / rates['transformers']:6.2f} x")
+    llm = LLM("smollm2", device="cpu", dtype="float32")
     alone, together = batching(llm)
     print(f"32 requests one by one          {alone:6.1f} s")
     print(f"32 requests together            {together:6.1f} s")

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -93,6 +94,9 @@ class _Observing(Reference):
 
     def __init__(self, observe: Observe):
         self.observe = observe
+
+    def few(self, *args: Any, **around: Any) -> None:
+        """None: inputs are to be seen."""
 
     def linear(self, x: torch.Tensor, weights: Weights, name: str) -> torch.Tensor:
         self.observe(name, x)

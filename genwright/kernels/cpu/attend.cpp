@@ -32,21 +32,6 @@ struct Work {
   std::atomic<int64_t> next;  // the first head that no thread has taken
 };
 
-inline Vector larger(Vector a, Vector b) { return a > b ? a : b; }
-
-// e^x for x <= 0, as in the Cephes library.
-inline Vector exponential(Vector x) {
-  x = larger(Vector{} - 87, x);  // a NaN stays one
-  const Vector n = (x * 1.44269504088896341f + 12582912.0f) - 12582912.0f;  // rounded
-  x = x - n * 0.693359375f + n * 2.12194440e-4f;
-  Vector p = x * 1.9875691500e-4f + 1.3981999507e-3f;
-  p = p * x + 8.3334519073e-3f;
-  p = p * x + 4.1665795894e-2f;
-  p = p * x + 1.6666665459e-1f;
-  p = p * x + 5.0000001201e-1f;
-  return (p * x * x + x + 1) * (Vector)((__builtin_convertvector(n, Ints) + 127) << 23);
-}
-
 void one_head(const Attention& a, int64_t row, int64_t head, std::vector<float>& scores) {
   const int64_t sequence = row / a.queries;
   const int64_t end = a.lengths[sequence] - a.queries + 1 + row % a.queries;

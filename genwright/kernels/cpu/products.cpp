@@ -1,4 +1,5 @@
-// y = x W^T + bias for few tokens, in one pass over W, whose rows stay where the checkpoint put them, packed or not.
+// y = x W^T for few tokens, in one pass over W, whose rows stay where the checkpoint put them, packed or not, and what stands
+// around it: before it a norm, after it a bias, the gate of an MLP, a residual; rounded where plain torch rounds.
 //
 // Where reading W is most of the work, up to TOKENS tokens cost about as much as one. Each y[t][n] is one vector of partial
 // sums, added up along the inputs in order and then across its lanes in a fixed tree: its bits depend on the two rows
@@ -7,6 +8,7 @@
 #include "weights.h"
 
 #include <atomic>
+#include <cmath>
 #include <utility>
 #include <vector>
 
@@ -24,19 +26,95 @@ constexpr bool PLAIN = F::PARTS == 1;
 constexpr int MOST_OUTPUTS = 16;
 // Rows of W at a time: four are read from memory faster than more; with many tokens more share what is read of x.
 constexpr int outputs_of(int tokens) { return PLAIN || tokens < 3 ? 4 : MOST_OUTPUTS; }
-constexpr int AHEAD = 9216;      // bytes between what is computed and what is fetched from memory
+// Of those, one after the other: memory is read in its order, which the processor foresees. Side by side they share x.
+constexpr bool one_by_one(int tokens) { return tokens == 1 || (PLAIN && tokens < 5); }
+constexpr int AHEAD = 9216;       // bytes between what is computed and what is fetched from memory, side by side
 constexpr int CHUNK = 256 << 10;  // bytes of W that a thread takes at a time; they stay in its cache for further tokens
+
+struct Around {                 // `Around` of products.py: in x's type, or null
+  const void *norm, *bias;      // [inputs], [outputs]
+  const void* residual;         // as y
+  float eps;                    // of the norm
+  int32_t gate;                 // y is silu(first half) * second half
+  int32_t narrow;               // whether x's type is bf16, else float32
+};
 
 struct Product {
   Groups groups;
-  int64_t steps;      // of a row
-  const float* x;     // plain weights: [tokens, steps, WIDTH]; others: [turns, steps, tokens of the turn, WIDTH]
-  const float* bias;  // [outputs], or null
-  float* y;           // [tokens, outputs]
+  Around around;
+  int64_t steps;   // of a row
+  const float* x;  // plain weights: [tokens, steps, WIDTH]; others: [turns, steps, tokens of the turn, WIDTH]
+  float* sums;     // [tokens, outputs]
+  void* y;         // [tokens, outputs or half of them]
   int64_t tokens;
-  int64_t chunk;              // rows of W
+  int64_t rows, chunk;        // of y, and of those that a thread takes at a time
   std::atomic<int64_t> next;  // the first row that no thread has taken
 };
+
+// Up to LANES numbers of a float32 or a bf16 array; zeros beyond.
+Vector read(const void* from, int64_t at, int64_t count, bool narrow) {
+  char bytes[Float32::BYTES] = {};
+  const int size = narrow ? 2 : 4;
+  memcpy(bytes, (const char*)from + at * size, std::min<int64_t>(count, LANES) * size);
+  return narrow ? Bf16::part(bytes, 0) : Float32::part(bytes, 0);
+}
+
+void write(Vector v, void* to, int64_t at, int64_t count, bool narrow) {
+  const Halves halves = __builtin_convertvector((Words)v >> 16, Halves);
+  const int size = narrow ? 2 : 4;
+  memcpy((char*)to + at * size, narrow ? (const void*)&halves : &v, std::min<int64_t>(count, LANES) * size);
+}
+
+// To the nearest bf16, ties to even.
+Vector rounded(Vector v, bool narrow) {
+  const Words bits = (Words)v, nearest = (bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000u;
+  return !narrow ? v : (Vector)(v == v ? nearest : Words{} + 0x7FC00000u);
+}
+
+Vector silu(Vector v) {
+  const Vector e = exponential(v > 0 ? -v : v);
+  return v * (v > 0 ? Vector{} + 1 : e) / (1 + e);
+}
+
+// x [tokens, inputs] in float32, normed if there is a norm, each row filled up with zeros to whole vectors.
+void widen_inputs(const void* x, int64_t tokens, int64_t inputs, const Around& around, float* to) {
+  for (int64_t t = 0; t < tokens; t++) {
+    float* row = to;
+    Vector squares = {};
+    for (int64_t i = 0; i < inputs; i += LANES, to += LANES) {
+      const Vector v = read(x, t * inputs + i, inputs - i, around.narrow);
+      squares += v * v;
+      memcpy(to, &v, sizeof v);
+    }
+    if (!around.norm) continue;
+    float sum = 0;
+    for (int i = 0; i < LANES; i++) sum += squares[i];
+    const float factor = 1 / std::sqrt(sum / inputs + around.eps);
+    for (int64_t i = 0; i < inputs; i += LANES, row += LANES) {
+      const Vector normed = rounded(load<Vector>(row) * factor, around.narrow);
+      const Vector v = rounded(normed * read(around.norm, i, inputs - i, around.narrow), around.narrow);
+      memcpy(row, &v, sizeof v);
+    }
+  }
+}
+
+// The sums of rows `first` to `end` become what they are to be in y.
+void finish(const Product& p, int64_t first, int64_t end) {
+  const Around& a = p.around;
+  const int64_t outputs = p.groups.w.outputs;
+  const auto value = [&](int64_t t, int64_t row, int64_t count) {
+    const Vector sum = read(p.sums, t * outputs + row, count, false);
+    return rounded(a.bias ? sum + read(a.bias, row, count, a.narrow) : sum, a.narrow);
+  };
+  for (int64_t t = 0; t < p.tokens; t++)
+    for (int64_t row = first; row < end; row += LANES) {
+      const int64_t count = end - row, at = t * p.rows + row;
+      Vector v = value(t, row, count);
+      if (a.gate) v = rounded(rounded(silu(v), a.narrow) * value(t, p.rows + row, count), a.narrow);
+      if (a.residual) v = rounded(read(a.residual, at, count, a.narrow) + v, a.narrow);
+      write(v, p.y, at, count, a.narrow);
+    }
+}
 
 void read_scales(const Groups& groups, int64_t row, float* scales) {
   float* minimums = scales + groups.floats;
@@ -54,13 +132,13 @@ void by_turns(int64_t tokens, Use use) {
   for (int64_t i = 0; i < turns; i++) use(tokens * i / turns, tokens * (i + 1) / turns - tokens * i / turns);
 }
 
-// Some outputs of T tokens.
+// Some outputs, before `end`, of T tokens.
 template <int T>
-void tile(const Product& p, int64_t row, int64_t token, float* scratch) {
+void tile(const Product& p, int64_t row, int64_t end, int64_t token, float* scratch) {
   constexpr int OUTPUTS = outputs_of(T);
   const Groups groups = p.groups;
   const Matrix& w = groups.w;
-  const int count = std::min<int64_t>(OUTPUTS, w.outputs - row);
+  const int count = std::min<int64_t>(OUTPUTS, end - row);
   const int64_t whole = w.row_bytes / F::BYTES;
   const float* x = p.x + token * p.steps * WIDTH;
   const int64_t to_token = PLAIN ? p.steps * WIDTH : WIDTH, to_step = PLAIN ? WIDTH : T * WIDTH;
@@ -73,31 +151,38 @@ void tile(const Product& p, int64_t row, int64_t token, float* scratch) {
     if constexpr (S != ROWS) read_scales(groups, here, scratch + n * 2 * groups.floats);
   }
   Vector sums[T][OUTPUTS] = {};
-  for (int64_t k = 0; k < p.steps; k++, x += to_step)
-    for (int n = 0; n < OUTPUTS; n++) {
-      const char* from = k < whole ? rows[n] + k * F::BYTES : padded[n];
-      __builtin_prefetch(from + AHEAD);
-      Vector parts[T] = {};
-      for (int j = 0; j < F::PARTS; j++) {
-        const Vector weights = F::part(from, j);
-        for (int t = 0; t < T; t++)
-          (PLAIN ? sums[t][n] : parts[t]) += weights * load<Vector>(x + t * to_token + j * LANES);
-      }
-      const float* scales = scratch + n * 2 * groups.floats;
-      const Vector scale = S == ROWS ? Vector{} + 1 : groups.of(scales, k);
-      for (int t = 0; t < T && !PLAIN; t++) sums[t][n] += parts[t] * scale;
-      if constexpr (S == MINIMUMS) {
-        const Vector minimum = groups.of(scales + groups.floats, k);
-        for (int t = 0; t < T; t++) sums[t][n] += minimum * load<Vector>(x + t * to_token + COLUMNS);
-      }
+  const auto add = [&](int n, int64_t k) {
+    const char* from = k < whole ? rows[n] + k * F::BYTES : padded[n];
+    const float* here = x + k * to_step;
+    if (!one_by_one(T)) __builtin_prefetch(from + AHEAD);
+    Vector parts[T] = {};
+    for (int j = 0; j < F::PARTS; j++) {
+      const Vector weights = F::part(from, j);
+      for (int t = 0; t < T; t++)
+        (PLAIN ? sums[t][n] : parts[t]) += weights * load<Vector>(here + t * to_token + j * LANES);
     }
+    const float* scales = scratch + n * 2 * groups.floats;
+    const Vector scale = S == ROWS ? Vector{} + 1 : groups.of(scales, k);
+    for (int t = 0; t < T && !PLAIN; t++) sums[t][n] += parts[t] * scale;
+    if constexpr (S == MINIMUMS) {
+      const Vector minimum = groups.of(scales + groups.floats, k);
+      for (int t = 0; t < T; t++) sums[t][n] += minimum * load<Vector>(here + t * to_token + COLUMNS);
+    }
+  };
+  if constexpr (one_by_one(T)) {
+    for (int n = 0; n < OUTPUTS; n++)
+      for (int64_t k = 0; k < p.steps; k++) add(n, k);
+  } else {
+    for (int64_t k = 0; k < p.steps; k++)
+      for (int n = 0; n < OUTPUTS; n++) add(n, k);
+  }
   for (int t = 0; t < T; t++)
     for (int n = 0; n < count; n += 4) {
       const Vector four = sum4(sums[t] + n);
       for (int i = 0; i < 4 && n + i < count; i++) {
         const int64_t here = row + n + i;
         const float scale = S == ROWS && w.scales ? groups.one(w.scales, here / w.height) * F::UNIT : 1;
-        p.y[(token + t) * w.outputs + here] = four[i] * scale + (p.bias ? p.bias[here] : 0);
+        p.sums[(token + t) * w.outputs + here] = four[i] * scale;
       }
     }
 }
@@ -105,19 +190,21 @@ void tile(const Product& p, int64_t row, int64_t token, float* scratch) {
 template <int... I>
 void tiles(const Product& p, int64_t row, int64_t end, int64_t token, int tokens, float* scratch,
            std::integer_sequence<int, I...>) {
-  static constexpr void (*by_tokens[])(const Product&, int64_t, int64_t, float*) = {tile<I + 1>...};
-  for (; row < end; row += outputs_of(tokens)) by_tokens[tokens - 1](p, row, token, scratch);
+  static constexpr void (*by_tokens[])(const Product&, int64_t, int64_t, int64_t, float*) = {tile<I + 1>...};
+  for (; row < end; row += outputs_of(tokens)) by_tokens[tokens - 1](p, row, end, token, scratch);
 }
 
 void multiply(void* data) {
   Product& p = *(Product*)data;
-  const int64_t outputs = p.groups.w.outputs;
   std::vector<float> scratch(MOST_OUTPUTS * 2 * p.groups.floats);
-  for (int64_t row; (row = p.next.fetch_add(p.chunk)) < outputs;)
-    by_turns(p.tokens, [&](int64_t token, int64_t count) {
-      tiles(p, row, std::min(row + p.chunk, outputs), token, count, scratch.data(),
-            std::make_integer_sequence<int, TOKENS>());
-    });
+  for (int64_t first; (first = p.next.fetch_add(p.chunk)) < p.rows;) {
+    const int64_t end = std::min(first + p.chunk, p.rows);
+    for (int64_t shift = 0; shift < p.groups.w.outputs; shift += p.rows)  // with a gate, both halves' rows
+      by_turns(p.tokens, [&](int64_t token, int64_t count) {
+        tiles(p, shift + first, shift + end, token, count, scratch.data(), std::make_integer_sequence<int, TOKENS>());
+      });
+    if (p.y != p.sums) finish(p, first, end);
+  }
 }
 
 struct Rows {
@@ -149,12 +236,13 @@ void dequantize(void* data) {
   }
 }
 
-// x [tokens, inputs] in the order of steps, 0 beyond the last column: [steps, tokens, COLUMNS and perhaps their sum].
-void arrange(const float* x, int64_t tokens, int64_t inputs, bool sums, float* to) {
+// x [tokens, inputs], rows `stride` apart, in the order of steps, 0 beyond the last column:
+// [steps, tokens, COLUMNS and perhaps their sum].
+void arrange(const float* x, int64_t stride, int64_t tokens, int64_t inputs, bool sums, float* to) {
   for (int64_t column = 0; column < inputs; column += COLUMNS)
     for (int64_t t = 0; t < tokens; t++) {
       float step[COLUMNS] = {};
-      memcpy(step, x + t * inputs + column, std::min(COLUMNS, inputs - column) * sizeof(float));
+      memcpy(step, x + t * stride + column, std::min(COLUMNS, inputs - column) * sizeof(float));
       Vector sum = {};
       for (int j = 0; j < F::PARTS; j++, to += LANES) {
         for (int i = 0; i < LANES; i++) to[i] = step[F::column(i, j)];
@@ -172,22 +260,29 @@ int64_t steps_of(const Matrix* w) { return (w->inputs + COLUMNS - 1) / COLUMNS; 
 extern "C" int64_t row_floats(const Matrix* w) { return steps_of(w) * COLUMNS; }
 
 extern "C" void reorder(const Matrix* w, const float* x, int64_t tokens, float* to) {
-  for (int64_t t = 0; t < tokens; t++) arrange(x + t * w->inputs, 1, w->inputs, false, to + t * row_floats(w));
+  for (int64_t t = 0; t < tokens; t++) arrange(x + t * w->inputs, 0, 1, w->inputs, false, to + t * row_floats(w));
 }
 
-// y = x W^T + bias
-extern "C" void product(const Matrix* w, const float* x, const float* bias, float* y, int64_t tokens, int threads) {
-  const int64_t steps = steps_of(w);
-  const int64_t chunk = std::max<int64_t>(CHUNK / std::max<int64_t>(w->row_bytes, 1) / MOST_OUTPUTS, 1) * MOST_OUTPUTS;
-  const bool in_place = PLAIN && w->inputs % COLUMNS == 0;
-  std::vector<Vector> arranged(in_place ? 0 : tokens * steps * WIDTH / LANES);  // which are aligned
-  float* ordered = (float*)arranged.data();
-  if (PLAIN && !in_place) reorder(w, x, tokens, ordered);
+// y = x W^T, and what stands around it: x [tokens, inputs]
+extern "C" void product(const Matrix* w, const Around* around, const void* x, void* y, int64_t tokens, int threads) {
+  const int64_t steps = steps_of(w), vectors = (w->inputs + LANES - 1) / LANES, rows = w->outputs / (around->gate ? 2 : 1);
+  const bool in_place = PLAIN && !around->narrow && !around->norm && w->inputs % LANES == 0;
+  const bool finished = !around->narrow && !around->bias && !around->gate && !around->residual;
+  std::vector<Vector> wide(in_place ? 0 : tokens * vectors);  // which are aligned
+  std::vector<Vector> arranged(PLAIN ? 0 : tokens * steps * WIDTH / LANES);
+  std::vector<float> sums(finished ? 0 : tokens * w->outputs);
+  const float* inputs = in_place ? (const float*)x : (const float*)wide.data();
+  if (!in_place) widen_inputs(x, tokens, w->inputs, *around, (float*)wide.data());
   if (!PLAIN)
     by_turns(tokens, [&](int64_t token, int64_t count) {
-      arrange(x + token * w->inputs, count, w->inputs, S == MINIMUMS, ordered + token * steps * WIDTH);
+      float* to = (float*)arranged.data() + token * steps * WIDTH;
+      arrange(inputs + token * vectors * LANES, vectors * LANES, count, w->inputs, S == MINIMUMS, to);
     });
-  Product p{Groups(*w, F::PARTS), steps, in_place ? x : ordered, bias, y, tokens, chunk, {0}};
+  // As many for each thread, of about CHUNK bytes.
+  const int64_t parts = threads * std::max<int64_t>(w->outputs * w->row_bytes / (CHUNK * threads), 1);
+  const int64_t chunk = ((rows + parts - 1) / parts + MOST_OUTPUTS - 1) / MOST_OUTPUTS * MOST_OUTPUTS;
+  Product p{Groups(*w, F::PARTS), *around, steps, PLAIN ? inputs : (const float*)arranged.data(),
+            finished ? (float*)y : sums.data(), y, tokens, rows, std::max<int64_t>(chunk, 1), {0}};
   GOMP_parallel(multiply, &p, threads, 0);
 }
 

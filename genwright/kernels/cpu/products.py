@@ -36,26 +36,48 @@ class Matrix(ctypes.Structure):
     )
 
 
+class Around(ctypes.Structure):
+    """`Around` of products.cpp."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("norm", "bias", "residual")),
+        ("eps", ctypes.c_float),
+        *((name, ctypes.c_int32) for name in ("gate", "narrow")),
+    )
+
+
 class Operand(NamedTuple):
     """A weight that there is a kernel for, which reads it where it lies: it has to outlive this."""
 
     matrix: Matrix
     library: ctypes.CDLL
 
-    def product(self, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-        """x weight^T + bias, summed in float32; a row's bits do not depend on the other rows.
+    def product(
+        self,
+        x: torch.Tensor,
+        bias: torch.Tensor | None = None,
+        *,
+        norm: torch.Tensor | None = None,
+        eps: float = 0.0,
+        residual: torch.Tensor | None = None,
+        gate: bool = False,
+    ) -> torch.Tensor:
+        """residual + W norm(x) + bias, or with `gate` silu(y1) * y2 of its halves, summed in float32.
 
-        x [tokens, inputs], weight [outputs, inputs], bias [outputs]
+        A row's bits do not depend on the other rows. x [tokens, inputs], norm [inputs], bias [outputs], residual as y
         """
-        wide, shift = self._check(x), None if bias is None else bias.float().contiguous()
-        y = wide.new_empty(len(x), self.matrix.outputs)
-        start = None if shift is None else shift.data_ptr()
-        self.library.product(self.matrix, wide.data_ptr(), start, y.data_ptr(), len(x), torch.get_num_threads())
-        return y.to(x.dtype)
+        x = self._check(x).contiguous()
+        y = x.new_empty(len(x), self.matrix.outputs // (2 if gate else 1))
+        others = [None if tensor is None else tensor.to(x.dtype).contiguous() for tensor in (norm, bias, residual)]
+        starts = (None if tensor is None else tensor.data_ptr() for tensor in others)
+        around = Around(*starts, eps, gate, x.dtype == torch.bfloat16)
+        self.library.product(self.matrix, around, x.data_ptr(), y.data_ptr(), len(x), torch.get_num_threads())
+        return y
 
     def by_pieces(self, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
         """The same for many tokens, by torch's products with some widened rows of the weight at a time."""
-        wide, outputs, columns = self._check(x), self.matrix.outputs, self.library.row_floats(self.matrix)
+        wide, outputs = self._check(x).float().contiguous(), self.matrix.outputs
+        columns = self.library.row_floats(self.matrix)
         piece, ordered = wide.new_empty(min(PIECE, outputs), columns), wide.new_empty(len(x), columns)
         self.library.reorder(self.matrix, wide.data_ptr(), len(x), ordered.data_ptr())
         ordered = ordered.to(x.dtype if has_bf16() else torch.float32)
@@ -69,19 +91,26 @@ class Operand(NamedTuple):
     def _check(self, x: torch.Tensor) -> torch.Tensor:
         if x.shape[1] != self.matrix.inputs:
             raise ValueError(f"rows of {x.shape[1]} do not fit a weight of {self.matrix.inputs} columns")
-        return x.float().contiguous()
+        return x
 
 
 def few_tokens_linear(x: torch.Tensor, weight: Weight, bias: torch.Tensor | None = None) -> torch.Tensor:
     """x weight^T + bias on any device, for inference: by the kernel where that is faster, else by torch."""
-    slow_bf16 = x.dtype == torch.bfloat16 and not has_bf16()
-    many = len(x) > (MOST_TOKENS if x.dtype != torch.bfloat16 or slow_bf16 else MOST_TOKENS_BF16)
-    if many and isinstance(weight, torch.Tensor) and not slow_bf16:
+    few = few_tokens_operand(x, weight, bias)
+    if few is not None:
+        return few.product(x, bias)
+    if isinstance(weight, torch.Tensor) and (x.dtype != torch.bfloat16 or has_bf16()):
         return linear(x, weight, bias)
     found = operand(x, weight, bias)
     if found is None:
         return weight.linear(x, bias) if isinstance(weight, Packed) else linear(x, weight, bias)
-    return found.by_pieces(x, bias) if many else found.product(x, bias)
+    return found.by_pieces(x, bias)
+
+
+def few_tokens_operand(x: torch.Tensor, weight: Weight, bias: torch.Tensor | None = None) -> Operand | None:
+    """None where there is no kernel, or so many tokens that torch is faster."""
+    most = MOST_TOKENS_BF16 if x.dtype == torch.bfloat16 and has_bf16() else MOST_TOKENS
+    return operand(x, weight, bias) if len(x) <= most else None
 
 
 def operand(x: torch.Tensor, weight: Weight, bias: torch.Tensor | None = None) -> Operand | None:
@@ -145,7 +174,7 @@ def kernel(form: str = "Float32", scales: str = "ROWS") -> ctypes.CDLL | None:
     found = library("products", FORMAT=form, SCALES=scales)
     if found is not None:
         pointer, integer, matrix = ctypes.c_void_p, ctypes.c_int64, ctypes.POINTER(Matrix)
-        found.product.argtypes = [matrix, pointer, pointer, pointer, integer, ctypes.c_int]
+        found.product.argtypes = [matrix, ctypes.POINTER(Around), pointer, pointer, integer, ctypes.c_int]
         found.reorder.argtypes = [matrix, pointer, integer, pointer]
         found.widen.argtypes = [matrix, integer, integer, pointer, ctypes.c_int]
         found.row_floats.argtypes, found.row_floats.restype = [matrix], integer

@@ -89,6 +89,21 @@ inline Vector sum4(const Vector* v) {
   return fold_all<LANES / 4>(fold<LANES / 2>(ab, cd, Lanes()));
 }
 
+inline Vector larger(Vector a, Vector b) { return a > b ? a : b; }
+
+// e^x for x <= 0, as in the Cephes library.
+inline Vector exponential(Vector x) {
+  x = larger(Vector{} - 87, x);  // a NaN stays one
+  const Vector n = (x * 1.44269504088896341f + 12582912.0f) - 12582912.0f;  // rounded
+  x = x - n * 0.693359375f + n * 2.12194440e-4f;
+  Vector p = x * 1.9875691500e-4f + 1.3981999507e-3f;
+  p = p * x + 8.3334519073e-3f;
+  p = p * x + 4.1665795894e-2f;
+  p = p * x + 1.6666665459e-1f;
+  p = p * x + 5.0000001201e-1f;
+  return (p * x * x + x + 1) * (Vector)((__builtin_convertvector(n, Ints) + 127) << 23);
+}
+
 struct Float32 {
   static constexpr int BYTES = 4 * LANES, PARTS = 1;
   static constexpr float UNIT = 1;  // of what `part` gives

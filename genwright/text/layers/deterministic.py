@@ -6,6 +6,7 @@ ones those are, so functions of elements run here on pieces too small to split a
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch.nn.functional import gelu, linear, pad, silu
@@ -34,6 +35,9 @@ class Deterministic(Reference):
             return found.product(x, bias)
         matrix = weight.dequantize(x.dtype) if isinstance(weight, Packed) else weight
         return _by_tiles(lambda tile: linear(tile, matrix, bias), x)
+
+    def few(self, *args: Any, **around: Any) -> None:
+        """None: a row's bits would depend on whether there are few."""
 
     def silu(self, x: torch.Tensor) -> torch.Tensor:
         return _by_rows(silu, x)

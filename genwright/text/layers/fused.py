@@ -43,7 +43,7 @@ class Fused(Reference):
         self._shared: dict[tuple[int, int], Scratch] = {}
 
     def product(self, x: torch.Tensor, weight: Weight, bias: torch.Tensor | None = None) -> torch.Tensor:
-        y = self._few(x, weight, bias=bias)
+        y = self.few(x, weight, bias=bias)
         if y is not None:
             return y
         if not isinstance(weight, Packed):
@@ -55,13 +55,9 @@ class Fused(Reference):
     def norm(self, x: torch.Tensor, weights: Weights, name: str, eps: float) -> torch.Tensor:
         return rms_norm(x, weights[name], eps, pdl=self._early)
 
-    def norm_linear(self, x: torch.Tensor, weights: Weights, norm: str, name: str, eps: float) -> torch.Tensor:
-        y = self._few(x, weights[name], bias=weights.get(f"{name}.bias"), norm=weights[norm], eps=eps)
-        return super().norm_linear(x, weights, norm, name, eps) if y is None else y
-
     def add_linear(self, residual: torch.Tensor, x: torch.Tensor, weights: Weights, name: str) -> torch.Tensor:
         weight, bias = weights[name], weights.get(f"{name}.bias")
-        y = self._few(x, weight, bias=bias, residual=residual)
+        y = self.few(x, weight, bias=bias, residual=residual)
         if y is None and isinstance(weight, torch.Tensor) and bias is None:
             return torch.addmm(residual, x, weight.t())
         return super().add_linear(residual, x, weights, name) if y is None else y
@@ -145,12 +141,6 @@ class Fused(Reference):
             q, k, v, table, lengths, offsets, step.most_queries, scale, window, _scales(cache), pdl=self._early
         )
 
-    def add_gated_mlp(self, x: torch.Tensor, weights: Weights, norm: str, eps: float) -> torch.Tensor:
-        y = self._few(x, weights["gate_up"], bias=weights.get("gate_up.bias"), norm=weights[norm], eps=eps, gate=True)
-        if y is None:
-            return super().add_gated_mlp(x, weights, norm, eps)
-        return self.add_linear(x, y, weights, "down")
-
     def silu_gate(self, gate_up: torch.Tensor) -> torch.Tensor:
         return silu_mul(gate_up, pdl=self._early)
 
@@ -184,7 +174,7 @@ class Fused(Reference):
         """Tokens of a step that never asks the host, and so can be a CUDA graph."""
         return 0 if cfg.mla is not None else sys.maxsize if cfg.moe is None else FEW
 
-    def _few(
+    def few(
         self,
         x: torch.Tensor,
         weight: Weight,
@@ -195,7 +185,6 @@ class Fused(Reference):
         residual: torch.Tensor | None = None,
         gate: bool = False,
     ) -> torch.Tensor | None:
-        """The product and what is around it in one kernel; None where there is no kernel for it."""
         if len(x) > MOST_TOKENS:
             return None
         known = operand(weight)
@@ -215,8 +204,7 @@ class FusedDeterministic(Fused, Deterministic):
     def product(self, x: torch.Tensor, weight: Weight, bias: torch.Tensor | None = None) -> torch.Tensor:
         return packed_matmul(x, weight, bias, deterministic=True)
 
-    def add_linear(self, *args: Any) -> torch.Tensor:
-        return Reference.add_linear(self, *args)
+    add_linear = Reference.add_linear
 
     def rope_attend(self, *args: Any) -> torch.Tensor:
         return Reference.rope_attend(self, *args)
@@ -231,8 +219,7 @@ class FusedDeterministic(Fused, Deterministic):
     def most_graphed(self, cfg: ModelConfig) -> int:
         return 0 if cfg.moe is not None else super().most_graphed(cfg)
 
-    def _few(self, *args: Any, **around: Any) -> None:
-        return None
+    few = Deterministic.few
 
 
 def _scales(cache: LayerCache) -> Mapping[str, torch.Tensor] | None:

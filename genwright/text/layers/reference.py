@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch.nn.functional import gelu, layer_norm, relu, silu
 
-from genwright.kernels.cpu.products import few_tokens_linear
+from genwright.kernels.cpu.products import few_tokens_linear, few_tokens_operand
 from genwright.quant.packed import Weight
 from genwright.text.config import ModelConfig
 from genwright.text.engine.kv import LayerCache
@@ -41,10 +41,29 @@ class Reference:
 
     def add_linear(self, residual: torch.Tensor, x: torch.Tensor, weights: Weights, name: str) -> torch.Tensor:
         """residual + the sum over ranks of a product whose inputs they share."""
-        return residual + self.all_reduce(self.linear(x, weights, name))
+        y = self.few(x, weights[name], bias=weights.get(f"{name}.bias"), residual=residual)
+        return residual + self.all_reduce(self.linear(x, weights, name)) if y is None else y
 
     def norm_linear(self, x: torch.Tensor, weights: Weights, norm: str, name: str, eps: float) -> torch.Tensor:
-        return self.linear(self.norm(x, weights, norm, eps), weights, name)
+        y = self.few(x, weights[name], bias=weights.get(f"{name}.bias"), norm=weights[norm], eps=eps)
+        return self.linear(self.norm(x, weights, norm, eps), weights, name) if y is None else y
+
+    def few(
+        self,
+        x: torch.Tensor,
+        weight: Weight,
+        *,
+        bias: torch.Tensor | None = None,
+        norm: torch.Tensor | None = None,
+        eps: float = 0.0,
+        residual: torch.Tensor | None = None,
+        gate: bool = False,
+    ) -> torch.Tensor | None:
+        """A product of few tokens and what is around it in one kernel; None where there is none for it."""
+        found = few_tokens_operand(x, weight, bias)
+        if found is None:
+            return None
+        return found.product(x, bias, norm=norm, eps=eps, residual=residual, gate=gate)
 
     def qkv_rope_write(
         self, qkv: torch.Tensor, weights: Weights, cfg: ModelConfig, cache: LayerCache, step: Step
@@ -103,7 +122,11 @@ class Reference:
 
     def add_gated_mlp(self, x: torch.Tensor, weights: Weights, norm: str, eps: float) -> torch.Tensor:
         """x + down(silu(gate(norm(x))) * up(norm(x))), gate and up fused in one weight."""
-        gated = self.silu_gate(self.norm_linear(x, weights, norm, "gate_up", eps))
+        gated = self.few(
+            x, weights["gate_up"], bias=weights.get("gate_up.bias"), norm=weights[norm], eps=eps, gate=True
+        )
+        if gated is None:
+            gated = self.silu_gate(self.norm_linear(x, weights, norm, "gate_up", eps))
         return self.add_linear(x, gated, weights, "down")
 
     def moe(self, x: torch.Tensor, weights: Weights, norm: str, cfg: ModelConfig) -> torch.Tensor:
