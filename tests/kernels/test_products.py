@@ -63,6 +63,38 @@ def test_a_row_has_the_same_bits_among_others_and_with_any_threads(dtype):
 
 
 @needs_kernel
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", ["plain", "int8", "int4:g40:asym"])
+def test_what_stands_around_a_product(name, dtype):
+    """Norm, bias, gate and residual against float64, and rounded where plain torch rounds."""
+    ops = Reference()
+    for (outputs, inputs), tokens in [((70, 16), 1), ((70, 333), 1), ((962, 576), 1), ((962, 576), 7)]:
+        torch.manual_seed(outputs)
+        x, weight, bias = operands(tokens, outputs, inputs, dtype)
+        weight = weight if name == "plain" else parse_format(name).quantize(weight)
+        wide = (weight if name == "plain" else weight.dequantize(torch.float32)).double()
+        norm, residual = torch.rand(inputs).to(dtype), torch.randn(tokens, outputs).to(dtype)
+        normed = x.double() * torch.rsqrt(x.double().square().mean(dim=1, keepdim=True) + 1e-5) * norm.double()
+        y = linear(normed, wide, bias.double())
+        gated = torch.nn.functional.silu(y[:, : outputs // 2]) * y[:, outputs // 2 :]
+        cases = [
+            ({"norm": norm, "eps": 1e-5}, y),
+            ({"norm": norm, "eps": 1e-5, "gate": True}, gated),
+            ({"residual": residual}, linear(x.double(), wide, bias.double()) + residual.double()),
+        ]
+        for around, exact in cases:
+            got = ops.few(x, weight, bias=bias, **around)
+            assert got.dtype == dtype
+            assert (got.double() - exact).norm() < (2e-6 if dtype == torch.float32 else 1e-2) * exact.norm()
+        weights = {"w": weight, "w.bias": bias, "norm": norm}
+        if name == "plain":  # as the ops one after the other have it, but for sums in another order
+            apart = ops.silu_gate(ops.linear(ops.norm(x, weights, "norm", 1e-5), weights, "w"))
+            together = ops.few(x, weight, bias=bias, norm=norm, eps=1e-5, gate=True)
+            assert (together != apart).float().mean() < 0.2 if dtype == torch.bfloat16 else True
+            torch.testing.assert_close(together, apart, rtol=2e-2 if dtype == torch.bfloat16 else 1e-4, atol=1e-3)
+
+
+@needs_kernel
 @pytest.mark.parametrize("name", PACKED)
 def test_packed_products_are_the_float64_ones(name):
     """By the kernel, and for many tokens by torch with the kernel's widened rows."""

@@ -9,6 +9,7 @@
 
 #include <atomic>
 #include <cmath>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -19,16 +20,17 @@ namespace {
 
 using F = FORMAT;  // which the compiler is told
 constexpr Scales S = SCALES;
-constexpr int64_t COLUMNS = F::PARTS * LANES;                 // of a step
-constexpr int64_t WIDTH = COLUMNS + (S == MINIMUMS) * LANES;  // floats of x in a step; the last are the parts' sum
-constexpr int TOKENS = LANES == 16 ? 6 : 2;                   // of 32 registers, or of 16, most hold sums
-constexpr bool PLAIN = F::PARTS == 1;
+constexpr bool PAIRS = std::is_same_v<F, Bf16Pairs>;
+constexpr bool PLAIN = F::PARTS == 1 || PAIRS;  // x stays in its order
+constexpr int64_t COLUMNS = F::PARTS * LANES;   // of a step
+// Floats of x in a step, or pairs of bf16; of MINIMUMS the last are the parts' sum.
+constexpr int64_t WIDTH = PAIRS ? LANES : COLUMNS + (S == MINIMUMS) * LANES;
+constexpr int TOKENS = LANES == 16 ? 6 : 2;  // of 32 registers, or of 16, most hold sums
 constexpr int MOST_OUTPUTS = 16;
 // Rows of W at a time: four are read from memory faster than more; with many tokens more share what is read of x.
 constexpr int outputs_of(int tokens) { return PLAIN || tokens < 3 ? 4 : MOST_OUTPUTS; }
 // Of those, one after the other: memory is read in its order, which the processor foresees. Side by side they share x.
-constexpr bool one_by_one(int tokens) { return tokens == 1 || (PLAIN && tokens < 5); }
-constexpr int AHEAD = 9216;       // bytes between what is computed and what is fetched from memory, side by side
+constexpr bool one_by_one(int tokens) { return tokens == 1 || (PLAIN && tokens < (PAIRS ? 6 : 5)); }
 constexpr int CHUNK = 256 << 10;  // bytes of W that a thread takes at a time; they stay in its cache for further tokens
 
 struct Around {                 // `Around` of products.py: in x's type, or null
@@ -43,7 +45,7 @@ struct Product {
   Groups groups;
   Around around;
   int64_t steps;   // of a row
-  const float* x;  // plain weights: [tokens, steps, WIDTH]; others: [turns, steps, tokens of the turn, WIDTH]
+  const float* x;  // PLAIN: [tokens, steps, WIDTH]; others: [turns, steps, tokens of the turn, WIDTH]
   float* sums;     // [tokens, outputs]
   void* y;         // [tokens, outputs or half of them]
   int64_t tokens;
@@ -76,24 +78,24 @@ Vector silu(Vector v) {
   return v * (v > 0 ? Vector{} + 1 : e) / (1 + e);
 }
 
-// x [tokens, inputs] in float32, normed if there is a norm, each row filled up with zeros to whole vectors.
-void widen_inputs(const void* x, int64_t tokens, int64_t inputs, const Around& around, float* to) {
+// x [tokens, inputs], normed if there is a norm, in rows of `stride` numbers: float32, or bf16 for PAIRS.
+void prepare(const void* x, int64_t tokens, int64_t inputs, const Around& around, int64_t stride, void* to) {
   for (int64_t t = 0; t < tokens; t++) {
-    float* row = to;
     Vector squares = {};
-    for (int64_t i = 0; i < inputs; i += LANES, to += LANES) {
+    for (int64_t i = 0; around.norm && i < inputs; i += LANES) {
       const Vector v = read(x, t * inputs + i, inputs - i, around.narrow);
       squares += v * v;
-      memcpy(to, &v, sizeof v);
     }
-    if (!around.norm) continue;
     float sum = 0;
     for (int i = 0; i < LANES; i++) sum += squares[i];
     const float factor = 1 / std::sqrt(sum / inputs + around.eps);
-    for (int64_t i = 0; i < inputs; i += LANES, row += LANES) {
-      const Vector normed = rounded(load<Vector>(row) * factor, around.narrow);
-      const Vector v = rounded(normed * read(around.norm, i, inputs - i, around.narrow), around.narrow);
-      memcpy(row, &v, sizeof v);
+    for (int64_t i = 0; i < inputs; i += LANES) {
+      Vector v = read(x, t * inputs + i, inputs - i, around.narrow);
+      if (around.norm) {
+        const Vector weight = read(around.norm, i, inputs - i, around.narrow);
+        v = rounded(rounded(v * factor, around.narrow) * weight, around.narrow);
+      }
+      write(v, to, t * stride + i, inputs - i, PAIRS);
     }
   }
 }
@@ -154,9 +156,16 @@ void tile(const Product& p, int64_t row, int64_t end, int64_t token, float* scra
   const auto add = [&](int n, int64_t k) {
     const char* from = k < whole ? rows[n] + k * F::BYTES : padded[n];
     const float* here = x + k * to_step;
-    if (!one_by_one(T)) __builtin_prefetch(from + AHEAD);
+    if (!one_by_one(T))  // the next rows, in memory's order
+      __builtin_prefetch(rows[0] + OUTPUTS * w.row_bytes + (k * OUTPUTS + n) * F::BYTES);
     Vector parts[T] = {};
-    for (int j = 0; j < F::PARTS; j++) {
+#ifdef __AVX512BF16__
+    for (int t = 0; t < T && PAIRS; t++) {
+      const __m512bh pairs = (__m512bh)load<__m512i>(here + t * to_token);
+      sums[t][n] = (Vector)_mm512_dpbf16_ps((__m512)sums[t][n], (__m512bh)load<__m512i>(from), pairs);
+    }
+#endif
+    for (int j = 0; j < F::PARTS && !PAIRS; j++) {
       const Vector weights = F::part(from, j);
       for (int t = 0; t < T; t++)
         (PLAIN ? sums[t][n] : parts[t]) += weights * load<Vector>(here + t * to_token + j * LANES);
@@ -265,18 +274,18 @@ extern "C" void reorder(const Matrix* w, const float* x, int64_t tokens, float* 
 
 // y = x W^T, and what stands around it: x [tokens, inputs]
 extern "C" void product(const Matrix* w, const Around* around, const void* x, void* y, int64_t tokens, int threads) {
-  const int64_t steps = steps_of(w), vectors = (w->inputs + LANES - 1) / LANES, rows = w->outputs / (around->gate ? 2 : 1);
-  const bool in_place = PLAIN && !around->narrow && !around->norm && w->inputs % LANES == 0;
+  const int64_t steps = steps_of(w), stride = steps * COLUMNS, rows = w->outputs / (around->gate ? 2 : 1);
+  const bool in_place = PLAIN && PAIRS == bool(around->narrow) && !around->norm && w->inputs == stride;
   const bool finished = !around->narrow && !around->bias && !around->gate && !around->residual;
-  std::vector<Vector> wide(in_place ? 0 : tokens * vectors);  // which are aligned
+  std::vector<Vector> prepared(in_place ? 0 : tokens * stride / LANES);  // which are aligned, and zeros
   std::vector<Vector> arranged(PLAIN ? 0 : tokens * steps * WIDTH / LANES);
   std::vector<float> sums(finished ? 0 : tokens * w->outputs);
-  const float* inputs = in_place ? (const float*)x : (const float*)wide.data();
-  if (!in_place) widen_inputs(x, tokens, w->inputs, *around, (float*)wide.data());
+  const float* inputs = (const float*)(in_place ? x : prepared.data());
+  if (!in_place) prepare(x, tokens, w->inputs, *around, stride, prepared.data());
   if (!PLAIN)
     by_turns(tokens, [&](int64_t token, int64_t count) {
       float* to = (float*)arranged.data() + token * steps * WIDTH;
-      arrange(inputs + token * vectors * LANES, vectors * LANES, count, w->inputs, S == MINIMUMS, to);
+      arrange(inputs + token * stride, stride, count, w->inputs, S == MINIMUMS, to);
     });
   // As many for each thread, of about CHUNK bytes.
   const int64_t parts = threads * std::max<int64_t>(w->outputs * w->row_bytes / (CHUNK * threads), 1);

@@ -12,7 +12,7 @@ import torch
 from torch.nn.functional import linear
 from torch.utils.weak import WeakIdKeyDictionary
 
-from genwright.kernels.cpu.amx import has_bf16
+from genwright.kernels.cpu.amx import cpu_flags, has_bf16
 from genwright.kernels.cpu.compiled import library
 from genwright.quant.fp8 import VALUES, Fp8Blocks
 from genwright.quant.int4 import Int4
@@ -153,7 +153,7 @@ def _operand(weight: Weight) -> Operand | None:
         return None
     if group < inputs and group % least:
         return None
-    form = FORMATS[values.dtype]
+    form = "Bf16Pairs" if values.dtype == torch.bfloat16 and "avx512_bf16" in cpu_flags() else FORMATS[values.dtype]
     kind = "MINIMUMS" if minimums is not None else "GROUPS" if group < inputs or form == "Int4" else "ROWS"
     library = kernel(form, kind)
     if library is None:

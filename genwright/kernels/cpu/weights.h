@@ -19,6 +19,16 @@ struct Matrix {          // `Matrix` of products.py
   int64_t half;           // whether scales are float16
 };
 
+struct Bf16Pairs {  // two in a lane; where the processor multiplies pairs of bf16, x too is kept as bf16, in its own order
+  static constexpr int BYTES = 4 * LANES, PARTS = 2;
+  static constexpr float UNIT = 1;
+  static constexpr int column(int lane, int part) { return 2 * lane + part; }
+  static inline Vector part(const char* from, int j) {
+    const Words pairs = load<Words>(from);
+    return (Vector)(j ? pairs & 0xFFFF0000u : pairs << 16);
+  }
+};
+
 struct Int8 {  // four in a lane
   static constexpr int BYTES = 4 * LANES, PARTS = 4;
   static constexpr float UNIT = 1;
