@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from genwright.quant.fp8 import BLOCK, LARGEST, VALUES, Fp8Blocks, quantize, scales_shape
+from genwright.quant.fp8 import BLOCK, LARGEST, VALUES, Fp8Blocks, quantize, quantize_rows, scales_shape
 
 SHAPES = ((128, 128), (384, 256), (576, 7168), (200, 300), (1, 1))
 
@@ -42,6 +42,22 @@ def test_each_blocks_scale_is_its_own(shape, scale_fmt) -> None:
             assert fraction == 0.5 if scale_fmt else scale == pytest.approx(max(largest, 1e-4) / LARGEST)
             error = (wide[i : i + BLOCK, j : j + BLOCK] - block).abs()
             assert (error <= block.abs() / 16 + scale * 2**-10).all(), "half of the last of four binary places"
+
+
+def test_each_rows_scale_loses_least_of_eight() -> None:
+    weight = matrix((40, 300))
+    weight[3] = 0
+    packed = quantize_rows(weight)
+    error = (packed.dequantize(torch.float64) - weight.double()).square().sum(dim=1)
+    for row, scale, lost in zip(weight, packed.scales[:, 0], error, strict=True):
+        least = max(row.abs().max().item(), 1e-10) / LARGEST
+        scales = [least * 2 ** (i / 8) for i in range(8)]
+        others = [((row / one).to(VALUES).double() * one - row.double()).square().sum() for one in scales]
+        assert min(abs(scale.item() / one - 1) for one in scales) < 1e-6
+        assert lost <= min(others) * (1 + 1e-5)
+    largest = weight.abs().amax(dim=1, keepdim=True).clamp(min=1e-10) / LARGEST
+    plain = (weight / largest).to(VALUES).double() * largest
+    assert error.sum() < 0.97 * (plain - weight.double()).square().sum()
 
 
 @pytest.mark.parametrize("scale_fmt", [None, "ue8m0"])

@@ -1,7 +1,7 @@
 // y = x W^T for few tokens, in one pass over W, whose rows stay where the checkpoint put them, packed or not, and what stands
 // around it: before it a norm, after it a bias, the gate of an MLP, a residual; rounded where plain torch rounds.
 //
-// Where reading W is most of the work, up to TOKENS tokens cost about as much as one. Each y[t][n] is one vector of partial
+// Where reading W is most of the work, further tokens cost little. Each sum of a token and a row is one vector of partial
 // sums, added up along the inputs in order and then across its lanes in a fixed tree: its bits depend on the two rows
 // that it is the product of, and not on how many tokens or threads there are.
 
@@ -33,12 +33,12 @@ constexpr int outputs_of(int tokens) { return PLAIN || tokens < 3 ? 4 : MOST_OUT
 constexpr bool one_by_one(int tokens) { return tokens == 1 || (PLAIN && tokens < (PAIRS ? 6 : 5)); }
 constexpr int CHUNK = 256 << 10;  // bytes of W that a thread takes at a time; they stay in its cache for further tokens
 
-struct Around {                 // `Around` of products.py: in x's type, or null
-  const void *norm, *bias;      // [inputs], [outputs]
-  const void* residual;         // as y
-  float eps;                    // of the norm
-  int32_t gate;                 // y is silu(first half) * second half
-  int32_t narrow;               // whether x's type is bf16, else float32
+struct Around {             // `Around` of products.py: in x's type, or null
+  const void *norm, *bias;  // [inputs], [outputs]
+  const void* residual;     // as y
+  float eps;                // of the norm
+  int32_t gate;             // y is silu(first half) * second half
+  int32_t narrow;           // whether x's type is bf16, else float32
 };
 
 struct Product {
@@ -164,6 +164,8 @@ void tile(const Product& p, int64_t row, int64_t end, int64_t token, float* scra
       const __m512bh pairs = (__m512bh)load<__m512i>(here + t * to_token);
       sums[t][n] = (Vector)_mm512_dpbf16_ps((__m512)sums[t][n], (__m512bh)load<__m512i>(from), pairs);
     }
+#else
+    static_assert(!PAIRS);
 #endif
     for (int j = 0; j < F::PARTS && !PAIRS; j++) {
       const Vector weights = F::part(from, j);
