@@ -46,7 +46,7 @@ def new_runner(model: Model, ops: Reference, graph: bool, *settings: Any) -> Res
     from genwright.text.layers.fused import Fused
 
     assert isinstance(ops, Fused)
-    return GraphRunner(model, ops, *settings, most_graphed=ops.most_graphed(model.cfg) if graph else 0)
+    return GraphRunner(model, ops, *settings, most_graphed=ops.most_graphed(model.cfg, model.blocks) if graph else 0)
 
 
 def new_loop(runner: ResidentRunner) -> "DecodeLoop | None":

@@ -1,7 +1,7 @@
 """The triton backend: the reference's ops as fused kernels on an NVIDIA GPU."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -158,7 +158,7 @@ class Fused(Reference):
     def experts(self, x: torch.Tensor, ids: torch.Tensor, gate_up: Weight, down: Weight) -> torch.Tensor:
         """Few tokens one by one, each expert read where it lies; of packed ones as many as keep the host out of it."""
         first, second = operand(gate_up), operand(down)
-        if len(x) > (MOST_TOKENS if isinstance(gate_up, torch.Tensor) else FEW) or first is None or second is None:
+        if len(x) > _most_alone(gate_up) or first is None or second is None:
             return super().experts(x, ids, gate_up, down)
         cuts = tiling(first, x[:1], gate=True), tiling(second, x[:1], gate=False)
         if cuts[0] is None or cuts[1] is None:
@@ -170,9 +170,10 @@ class Fused(Reference):
     def mix(self, y: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
         return mix(y, shares, pdl=self._early)
 
-    def most_graphed(self, cfg: ModelConfig) -> int:
+    def most_graphed(self, cfg: ModelConfig, blocks: Sequence[Weights]) -> int:
         """Tokens of a step that never asks the host, and so can be a CUDA graph."""
-        return 0 if cfg.mla is not None else sys.maxsize if cfg.moe is None else FEW
+        stacks = [weights["experts.gate_up"] for weights in blocks if "experts.gate_up" in weights]
+        return 0 if cfg.mla is not None else min(map(_most_alone, stacks), default=sys.maxsize)
 
     def few(
         self,
@@ -216,10 +217,15 @@ class FusedDeterministic(Fused, Deterministic):
     experts = Deterministic.experts
     mix = Deterministic.mix
 
-    def most_graphed(self, cfg: ModelConfig) -> int:
-        return 0 if cfg.moe is not None else super().most_graphed(cfg)
+    def most_graphed(self, cfg: ModelConfig, blocks: Sequence[Weights]) -> int:
+        return 0 if cfg.moe is not None else super().most_graphed(cfg, blocks)
 
     few = Deterministic.few
+
+
+def _most_alone(experts: Weight) -> int:
+    """Tokens whose experts are multiplied one token at a time: plain ones have a grouped product for more."""
+    return MOST_TOKENS if isinstance(experts, torch.Tensor) else FEW
 
 
 def _scales(cache: LayerCache) -> Mapping[str, torch.Tensor] | None:

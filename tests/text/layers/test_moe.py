@@ -1,13 +1,16 @@
 """Routing and experts against loops over tokens, and what decoding must not do."""
 
+import sys
+
 import pytest
 import torch
 from torch.nn.functional import silu
 
 from genwright.quant.fp8 import quantize
-from genwright.text.config import Moe
+from genwright.text.config import ModelConfig, Moe
 from genwright.text.layers import moe as layer
 from genwright.text.layers.moe import route, run_experts
+from genwright.text.shapes import named_shape
 
 EXPERTS, DIM, FFN = 12, 32, 48
 
@@ -87,3 +90,19 @@ def test_decoding_reads_no_value_back_and_loops_over_no_experts(packed, monkeypa
         x = torch.empty(64, 128, dtype=torch.bfloat16)
         assert run_experts(x, ids, gate_up, down).shape == (64, 8, 128)
     assert not calls
+
+
+def test_only_steps_that_ask_the_host_for_nothing_become_graphs():
+    """As many tokens as the GPU's kernels take one by one: more are grouped (plain experts) or counted (packed)."""
+    from genwright.text.layers.fused import Fused, FusedDeterministic
+
+    fused, deterministic = object.__new__(Fused), object.__new__(FusedDeterministic)
+    plain = torch.zeros(4, 128, 128)
+    packed = quantize(plain.flatten(0, 1)).unflatten(0, (4, -1))
+    dense = ModelConfig.from_hf(named_shape("llama-3.2-1b"), "dense")
+    sparse, latent = (ModelConfig.from_hf(named_shape(name), name) for name in ("mixtral-8x7b", "deepseek-v3"))
+    assert fused.most_graphed(dense, [{"qkv": plain}]) == deterministic.most_graphed(dense, [{}]) == sys.maxsize
+    assert fused.most_graphed(sparse, [{"qkv": plain}, {"experts.gate_up": plain}]) == 8
+    assert fused.most_graphed(sparse, [{"experts.gate_up": packed}]) == layer.FEW
+    assert fused.most_graphed(latent, [{"experts.gate_up": packed}]) == 0
+    assert deterministic.most_graphed(sparse, [{"experts.gate_up": packed}]) == 0
