@@ -64,10 +64,11 @@ def quantize_rows(weight: Tensor) -> Fp8Blocks:
     """
     wide = weight.float()
     smallest = wide.abs().amax(dim=-1, keepdim=True).clamp(min=1e-10) / LARGEST
-    scales, least = smallest, torch.full_like(smallest, torch.inf)
+    scales, least = smallest, torch.full_like(smallest, torch.inf, dtype=torch.float64)
     for i in range(TRIED):
         tried = smallest * 2 ** (i / TRIED)
-        lost = (wide / tried).to(VALUES).float().mul_(tried).sub_(wide).square_().sum(dim=-1, keepdim=True)
+        errors = (wide / tried).to(VALUES).float().mul_(tried).sub_(wide).square_()
+        lost = errors.sum(dim=-1, keepdim=True, dtype=torch.float64)  # so exact that every device chooses alike
         scales, least = torch.where(lost < least, tried, scales), torch.minimum(lost, least)
     return Fp8Blocks((wide / scales).to(VALUES), scales, 1, weight.shape[-1])
 

@@ -174,6 +174,17 @@ def test_packed_weights_that_the_kernel_does_not_take_are_widened(monkeypatch):
 
 
 @needs_kernel
+def test_a_compiler_that_knows_no_pairs_leaves_the_kernel_of_single_numbers(monkeypatch):
+    asked: list[str] = []
+    monkeypatch.setattr(products, "cpu_flags", lambda: {"avx512_bf16"})
+    monkeypatch.setattr(
+        products, "kernel", lambda *kind: asked.append(kind[0]) or (kernel() if len(asked) > 1 else None)
+    )
+    assert operand(torch.zeros(1, 32).bfloat16(), torch.zeros(4, 32).bfloat16()) is not None
+    assert asked == ["Bf16Pairs", "Bf16"]
+
+
+@needs_kernel
 def test_strides_do_not_matter():
     x, weight, bias = operands(4, 50, 2 * 33, torch.float32)
     narrow = x[:, ::2]

@@ -115,7 +115,7 @@ def few_tokens_operand(x: torch.Tensor, weight: Weight, bias: torch.Tensor | Non
 
 def operand(x: torch.Tensor, weight: Weight, bias: torch.Tensor | None = None) -> Operand | None:
     """None where there is no kernel for this: it takes matrices on a CPU, packed or of x's type."""
-    if x.dtype not in (torch.float32, torch.bfloat16) or x.dim() != 2:
+    if not x.is_cpu or x.dtype not in (torch.float32, torch.bfloat16) or x.dim() != 2:
         return None
     if isinstance(weight, torch.Tensor) and not (weight.dtype == x.dtype and (bias is None or bias.dtype == x.dtype)):
         return None
@@ -153,9 +153,10 @@ def _operand(weight: Weight) -> Operand | None:
         return None
     if group < inputs and group % least:
         return None
-    form = "Bf16Pairs" if values.dtype == torch.bfloat16 and "avx512_bf16" in cpu_flags() else FORMATS[values.dtype]
+    form = FORMATS[values.dtype]
     kind = "MINIMUMS" if minimums is not None else "GROUPS" if group < inputs or form == "Int4" else "ROWS"
-    library = kernel(form, kind)
+    pairs = form == "Bf16" and "avx512_bf16" in cpu_flags()
+    library = (kernel("Bf16Pairs") if pairs else None) or kernel(form, kind)  # a compiler may not know of pairs
     if library is None:
         return None
     starts = (None if tensor is None else tensor.data_ptr() for tensor in (values, scales, minimums))

@@ -33,6 +33,12 @@ __device__ __forceinline__ void multiply(int (&c)[4], u32 a0, u32 a1, u32 a2, u3
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
+__device__ __forceinline__ float larger(float a, float b) {  // NaN, if one of them is
+    float c;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b));
+    return c;
+}
+
 struct Part {  // 16 bytes of one row, with their scale and minimum as they are stored
     Chunk chunk;
     u32 scale, minimum;
@@ -113,15 +119,15 @@ digits(const void* x, const void* norm, float eps, const Chunk* weight, const vo
         for (int i = 0; i < 8; i++) {
             square = fmaf(values[i], values[i], square);
             if (NORM) values[i] *= gain[i];
-            largest = fmaxf(largest, fabsf(values[i]));
+            largest = larger(largest, fabsf(values[i]));
             sum += values[i];
         }
 #pragma unroll
         for (int offset = 1; offset < PIECES; offset *= 2) {
-            largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, offset));
+            largest = larger(largest, __shfl_xor_sync(~0u, largest, offset));
             if (MINIMUMS) sum += __shfl_xor_sync(~0u, sum, offset);
         }
-        const float stretch = largest > 1e-33f ? LARGEST / largest : 0.0f;
+        const float stretch = largest > 1e-33f ? LARGEST / largest : 0.0f;  // a NaN stays in the scale
         u32 number[8];  // its two digits in the lowest bytes, the lower one with 128 added
 #pragma unroll
         for (int i = 0; i < 8; i++) number[i] = __float2int_rn(values[i] * stretch) + 128;

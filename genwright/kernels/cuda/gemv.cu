@@ -4,10 +4,10 @@
 // registers. A block walks over groups of ROWS rows; the next group's chunks are on their way while this one is summed.
 // Weights wait for nobody: the first group is asked for before the kernel waits for the one that writes x.
 //
-// Compiled for one shape, so that addresses are constants: with a division or a 64-bit product per chunk, int4 took twice
-// as long. The macros: FORMAT, X_TYPE, SCALE_TYPE; OUTPUTS and COLUMNS of the result and of x; GROUP (columns per
+// Compiled for one shape, so that addresses are constants: a division or a 64-bit product per chunk costs much. The macros:
+// FORMAT (a plain one or FP8), X_TYPE, SCALE_TYPE; OUTPUTS and COLUMNS of the result and of x; GROUP (columns per
 // scale, 0 where a row has one) and SCALE_ROWS; THREADS, ROWS, BLOCKS (per multiprocessor); the switches NORM, GATE,
-// MINIMUMS, PDL; SHARE (tokens' matrices of a stack, 0 where there is only one).
+// PDL; SHARE (tokens' matrices of a stack, 0 where there is only one).
 
 #include "types.cuh"
 
@@ -41,7 +41,7 @@ __device__ __forceinline__ float dot(const Chunk& c, const float (&x)[WIDTH], fl
 #elif FORMAT == F16
         sum = fmaf(half_to_float((u16)w), x[2 * word], sum);
         sum = fmaf(half_to_float((u16)(w >> 16)), x[2 * word + 1], sum);
-#else
+#elif FORMAT == FP8
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             u32 pair;
@@ -49,6 +49,8 @@ __device__ __forceinline__ float dot(const Chunk& c, const float (&x)[WIDTH], fl
             sum = fmaf(half_to_float((u16)pair), x[4 * word + 2 * i], sum);
             sum = fmaf(half_to_float((u16)(pair >> 16)), x[4 * word + 2 * i + 1], sum);
         }
+#else
+#error "digits.cu reads whole numbers"
 #endif
     }
     return sum;

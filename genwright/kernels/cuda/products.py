@@ -77,6 +77,7 @@ def product(
     Of a stack, `experts` [tokens, share] (int64) are the matrices that each token is multiplied by, one token at a
     time: [tokens * share, outputs]. No residual then.
     """
+    assert x.shape[1] == weight.columns
     tokens, outputs = len(x), weight.matrix.shape[-2] // (2 if gate else 1)
     pairs = tokens if experts is None else experts.numel()
     chunks = weight.columns // weight.width
@@ -105,11 +106,13 @@ def product(
         threads, rows = tiling.threads, 16
         lanes = threads // 8 * tiling.depth  # chunks of x go round in so many
         taken = -(-chunks // lanes) * lanes
-        shape |= {"THREADS": threads, "DEPTH": tiling.depth, "TOKENS": tokens}
+        shape |= {"THREADS": threads, "DEPTH": tiling.depth}
         if tiling.kernel == "digits":
             shared = taken * (2 * weight.width + 8) + CHUNK
         else:
+            assert experts is None
             shared = tokens * (taken * weight.width * 2 + 64) + 8 * weight.width
+            shape["TOKENS"] = tokens
     work = -(-outputs // (rows // 2 if gate else rows))
     side = 1 if experts is None else pairs
     grid = min(work, -(-tiling.blocks * _multiprocessors(x.device.index) // side))

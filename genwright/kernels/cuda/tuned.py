@@ -31,18 +31,18 @@ HOPPER[F16, False] = HOPPER[BF16, False]
 HOPPER[F32, False] = {1024: Tiling("gemv", 512, 2, 1)}
 
 
-def tiling(weight: Operand, x: torch.Tensor, gate: bool) -> Tiling | None:
-    """None where no kernel fits: several tokens of a plain weight, more of x than shared memory holds, an older GPU."""
-    several = len(x) > 1
-    if several and weight.scales is None:
+def tiling(weight: Operand, x: torch.Tensor, gate: bool, stack: bool = False) -> Tiling | None:
+    """None where no kernel fits: several tokens of a plain weight, more of them than shared memory holds, an older GPU.
+
+    Of a `stack`, x is one token.
+    """
+    kernels = kernels_for(weight, len(x)) - ({"few"} if stack else set())
+    if not kernels or (kernels == {"few"} and 2 * len(x) * (weight.columns + 4096) > SHARED):
         return None
-    if several and 2 * len(x) * (weight.columns + 4096) > SHARED:
-        return None
-    chunks = weight.columns // weight.width
     if torch.cuda.get_device_capability(x.device)[0] == 9:
-        known = HOPPER[weight.format, several]
+        known, chunks = HOPPER[weight.format, len(x) > 1], weight.columns // weight.width
         return known[min(known, key=lambda count: abs(count - chunks))]
-    return _remembered(weight, x, gate)
+    return _remembered(weight, x, gate, kernels)
 
 
 def kernels_for(weight: Operand, tokens: int) -> set[str]:
@@ -51,12 +51,13 @@ def kernels_for(weight: Operand, tokens: int) -> set[str]:
     return (alone if tokens == 1 else set()) | ({"few"} if weight.scales is not None else set())
 
 
-def _remembered(weight: Operand, x: torch.Tensor, gate: bool) -> Tiling | None:
+def _remembered(weight: Operand, x: torch.Tensor, gate: bool, kernels: set[str]) -> Tiling | None:
     name = torch.cuda.get_device_name(x.device)
     table = _table(name)
     key = f"{x.dtype} {weight.format} {weight.matrix.shape[-2]} {weight.columns} {weight.group} {len(x)} {gate}"
+    key += "".join(f" {kernel}" for kernel in sorted(kernels))
     if key not in table:
-        fastest = _fastest(weight, x, gate)
+        fastest = _fastest(weight, x, gate, kernels)
         table[key] = [] if fastest is None else list(vars(fastest).values())
         keep(_path(name), json.dumps(table).encode())
     if not table[key]:
@@ -65,9 +66,8 @@ def _remembered(weight: Operand, x: torch.Tensor, gate: bool) -> Tiling | None:
     return Tiling(str(kernel), int(threads), int(depth), int(blocks))
 
 
-def _fastest(weight: Operand, x: torch.Tensor, gate: bool) -> Tiling | None:
+def _fastest(weight: Operand, x: torch.Tensor, gate: bool, kernels: set[str]) -> Tiling | None:
     """By timing each tiling that any format takes on Hopper; those that this GPU cannot launch drop out."""
-    kernels = kernels_for(weight, len(x))
     candidates = {each for table in HOPPER.values() for each in table.values() if each.kernel in kernels}
     times = {}
     for each in sorted(candidates, key=str):

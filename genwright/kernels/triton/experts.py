@@ -40,7 +40,8 @@ def _route(
     choice = tl.where(e < experts, choice, float("-inf"))
     chosen, share = tl.zeros([PLACES], tl.int64), tl.zeros([PLACES], tl.float32)
     for place in tl.static_range(TOP_K):
-        best = tl.min(tl.where(choice == tl.max(choice, 0), e, BLOCK - 1), 0)  # the first, of equal ones
+        best = tl.min(tl.where(choice == tl.max(choice, 0), e, experts), 0)  # the first, of equal ones
+        best = tl.minimum(best, experts - 1)  # of scores that are not numbers some expert all the same
         chosen = tl.where(places == place, best, chosen)
         share = tl.where(places == place, tl.sum(tl.where(e == best, scores, 0.0), 0), share)
         choice = tl.where(e == best, float("-inf"), choice)

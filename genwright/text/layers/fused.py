@@ -60,7 +60,7 @@ class Fused(Reference):
         y = self.few(x, weight, bias=bias, residual=residual)
         if y is None and isinstance(weight, torch.Tensor) and bias is None:
             return torch.addmm(residual, x, weight.t())
-        return super().add_linear(residual, x, weights, name) if y is None else y
+        return residual + self.all_reduce(self.linear(x, weights, name)) if y is None else y
 
     def rope_attend(
         self,
@@ -160,11 +160,14 @@ class Fused(Reference):
         first, second = operand(gate_up), operand(down)
         if len(x) > _most_alone(gate_up) or first is None or second is None:
             return super().experts(x, ids, gate_up, down)
-        cuts = tiling(first, x[:1], gate=True), tiling(second, x[:1], gate=False)
-        if cuts[0] is None or cuts[1] is None:
+        cut = tiling(first, x[:1], gate=True, stack=True)
+        if cut is None:
             return super().experts(x, ids, gate_up, down)
-        gated = product(x, first, cuts[0], gate=True, experts=ids, dependent=self._early)
-        y = product(gated, second, cuts[1], experts=ids.view(-1, 1), dependent=self._early)
+        gated = product(x, first, cut, gate=True, experts=ids, dependent=self._early)
+        cut = tiling(second, gated[:1], gate=False, stack=True)
+        if cut is None:
+            return super().experts(x, ids, gate_up, down)
+        y = product(gated, second, cut, experts=ids.view(-1, 1), dependent=self._early)
         return y.unflatten(0, ids.shape)
 
     def mix(self, y: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
@@ -172,7 +175,7 @@ class Fused(Reference):
 
     def most_graphed(self, cfg: ModelConfig, blocks: Sequence[Weights]) -> int:
         """Tokens of a step that never asks the host, and so can be a CUDA graph."""
-        stacks = [weights["experts.gate_up"] for weights in blocks if "experts.gate_up" in weights]
+        stacks = [weight for weights in blocks for name, weight in weights.items() if name.startswith("experts.")]
         return 0 if cfg.mla is not None else min(map(_most_alone, stacks), default=sys.maxsize)
 
     def few(
@@ -225,6 +228,8 @@ class FusedDeterministic(Fused, Deterministic):
 
 def _most_alone(experts: Weight) -> int:
     """Tokens whose experts are multiplied one token at a time: plain ones have a grouped product for more."""
+    if operand(experts) is None:
+        return 0
     return MOST_TOKENS if isinstance(experts, torch.Tensor) else FEW
 
 

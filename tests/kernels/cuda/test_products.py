@@ -123,6 +123,8 @@ def test_large_values_and_zeros_survive_the_scaling(kernel):
     assert torch.equal(got[2], torch.zeros(64, device="cuda", dtype=torch.bfloat16))
     for row in range(2):
         assert (got[row].double() - want[row]).norm() < 4e-3 * want[row].norm()
+    x[0, 5] = torch.nan
+    assert product(x[:1], operand(weight), cut).isnan().all()
 
 
 @pytest.mark.gpu

@@ -28,6 +28,15 @@ def test_of_equal_scores_the_first_are_chosen():
     assert ids.tolist() == [[0, 1, 2]]
 
 
+@pytest.mark.parametrize("scores", ["softmax", "sigmoid"])
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_what_is_no_number_still_names_experts_that_there_are(value, scores):
+    logits = torch.randn(2, 60, device=DEVICE)
+    logits[1, 7] = value
+    shares, ids = route(logits, None, 4, sigmoid=scores == "sigmoid", normalise=True, scale=1.0)
+    assert ids.min() >= 0 and ids.max() < 60 and shares[0].isfinite().all()
+
+
 @pytest.mark.parametrize(("tokens", "top_k", "dim"), [(1, 2, 4096), (3, 8, 577), (70, 1, 64)])
 def test_weighted_sum(tokens, top_k, dim):
     y, shares = torch.randn(tokens, top_k, dim, device=DEVICE), torch.rand(tokens, top_k, device=DEVICE)
