@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from genwright.kernels.cpu.attend import MOST_QUERIES, few_queries, kernel
+from genwright.kernels.cpu.attend import MOST_QUERIES, MOST_TURNED, few_queries, kernel, rope_write
+from genwright.text.layers.rope import cos_sin, rotate
 
 PAGE = 16
 needs_kernel = pytest.mark.skipif(kernel("Float32", 64, PAGE) is None, reason="no C++ compiler")
@@ -84,3 +85,26 @@ def test_others_are_left_to_torch():
     assert few_queries(torch.randn(1, 2, 16).double(), k.double(), v.double(), *given) is None
     assert few_queries(torch.randn(1, 2, 16), k, v, pages.int(), *given[1:]) is None
     assert few_queries(torch.randn(1, 2, 24), *(torch.randn(9, PAGE, 1, 24) for _ in "kv"), *given) is None
+
+
+@needs_kernel
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("heads", "kv_heads", "dim"), [(9, 3, 64), (4, 4, 16), (3, 1, 240)])
+def test_queries_and_keys_are_turned_as_torch_does_it_and_written(heads, kv_heads, dim, dtype):
+    """To the last bit: a prompt's other tokens go through torch."""
+    torch.manual_seed(dim)
+    k, v, _ = cache([64, 64], kv_heads, dim, dtype)
+    tables = cos_sin(0.5 ** torch.arange(dim // 2), 1.1, torch.arange(100))
+    for tokens in (1, 5):
+        qkv = torch.randn(tokens, (heads + 2 * kv_heads) * dim).to(dtype)
+        positions, slots = torch.randint(100, (tokens,)), torch.randperm(k.shape[0] * PAGE)[:tokens]
+        want_k, want_v = k.clone(), v.clone()
+        parts = qkv.view(tokens, -1, dim)
+        turned = rotate(parts[:, :-kv_heads], tables[0][positions], tables[1][positions])
+        want_k.flatten(0, 1)[slots] = turned[:, heads:]
+        want_v.flatten(0, 1)[slots] = parts[:, -kv_heads:]
+        assert torch.equal(rope_write(qkv, tables, positions, slots, k, v, heads), turned[:, :heads])
+        assert torch.equal(k, want_k) and torch.equal(v, want_v)
+    many = torch.zeros(MOST_TURNED + 1, (heads + 2 * kv_heads) * dim, dtype=dtype)
+    assert rope_write(many, tables, torch.zeros(len(many), dtype=torch.int64), slots, k, v, heads) is None
+    assert rope_write(qkv.double(), tables, positions, slots, k, v, heads) is None

@@ -13,16 +13,17 @@ extern "C" void GOMP_parallel(void (*function)(void*), void* data, unsigned thre
 
 namespace {
 
-using F = FORMAT;                        // Float32 or Bf16
-constexpr int VECTORS = DIM / LANES;     // of a head
+using F = FORMAT;                     // Float32 or Bf16: of everything that is read and written
+constexpr bool NARROW = F::BYTES < Float32::BYTES;
+constexpr int VECTORS = DIM / LANES;  // of a head
 constexpr int HEAD = VECTORS * F::BYTES;
 static_assert(DIM % LANES == 0);
 
 struct Attention {  // `Attention` of attend.py
-  const float* q;                  // [sequences * queries, heads, DIM]
+  const char* q;                   // [sequences * queries, heads, DIM]
   const char *k, *v;               // [pages, PAGE, kv_heads, DIM]
   const int64_t *pages, *lengths;  // [sequences, width], and tokens of each sequence, its queries' own included
-  float* out;                      // as q
+  char* out;                       // as q
   int64_t sequences, queries, heads, kv_heads, width, window;  // window: 0 for none
   float scale;
 };
@@ -39,9 +40,9 @@ void one_head(const Attention& a, int64_t row, int64_t head, std::vector<float>&
   const int64_t* pages = a.pages + sequence * a.width;
   const int64_t kv_head = head / (a.heads / a.kv_heads);
   const auto offset = [&](int64_t i) { return ((pages[i / PAGE] * PAGE + i % PAGE) * a.kv_heads + kv_head) * HEAD; };
+  const int64_t here = (row * a.heads + head) * HEAD;
   Vector q[VECTORS];
-  memcpy(q, a.q + (row * a.heads + head) * DIM, sizeof q);
-  for (Vector& v : q) v *= a.scale;
+  for (int c = 0; c < VECTORS; c++) q[c] = F::part(a.q + here + c * F::BYTES, 0) * a.scale;
 
   const int64_t padded = (end - first + LANES - 1) / LANES * LANES;
   scores.assign(padded, -INFINITY);
@@ -71,8 +72,7 @@ void one_head(const Attention& a, int64_t row, int64_t head, std::vector<float>&
     const char* value = a.v + offset(i);
     for (int c = 0; c < VECTORS; c++) mixed[c] += F::part(value + c * F::BYTES, 0) * scores[i - first];
   }
-  for (Vector& v : mixed) v /= sum;
-  memcpy(a.out + (row * a.heads + head) * DIM, mixed, sizeof mixed);
+  for (int c = 0; c < VECTORS; c++) write(rounded(mixed[c] / sum, NARROW), a.out + here, c * LANES, LANES, NARROW);
 }
 
 void attend_some(void* data) {
@@ -83,7 +83,43 @@ void attend_some(void* data) {
     one_head(a, i / a.heads, i % a.heads, scores);
 }
 
+struct Turn {  // `Turn` of attend.py
+  const char* qkv;                   // [tokens, heads + 2 kv_heads, DIM]
+  const float *cos, *sin;            // [context, DIM / 2]
+  const int64_t *positions, *slots;  // [tokens]
+  char *q, *k, *v;                   // [tokens, heads, DIM], and [slots, kv_heads, DIM]
+  int64_t tokens, heads, kv_heads;
+};
+
+// Products are rounded before they are added, as torch does it.
+#ifdef __clang__
+#pragma clang fp contract(off)
+#else
+__attribute__((optimize("fp-contract=off")))
+#endif
+void turn_head(const char* from, const float* cos, const float* sin, char* to) {
+  constexpr int HALF = DIM / 2;
+  for (int c = 0; c < HALF; c += LANES) {
+    const Vector x1 = read(from, c, HALF - c, NARROW), x2 = read(from, HALF + c, HALF - c, NARROW);
+    const Vector cosine = read(cos, c, HALF - c, false), sine = read(sin, c, HALF - c, false);
+    write(rounded(x1 * cosine - x2 * sine, NARROW), to, c, HALF - c, NARROW);
+    write(rounded(x2 * cosine + x1 * sine, NARROW), to, HALF + c, HALF - c, NARROW);
+  }
+}
+
 }  // namespace
+
+// Rotates q and k, and writes k and v to their slots.
+extern "C" void turn(const Turn* t) {
+  for (int64_t token = 0; token < t->tokens; token++) {
+    const char* from = t->qkv + token * (t->heads + 2 * t->kv_heads) * HEAD;
+    const float *cos = t->cos + t->positions[token] * (DIM / 2), *sin = t->sin + t->positions[token] * (DIM / 2);
+    const int64_t slot = t->slots[token] * t->kv_heads * HEAD;
+    for (int64_t h = 0; h < t->heads; h++, from += HEAD) turn_head(from, cos, sin, t->q + (token * t->heads + h) * HEAD);
+    for (int64_t h = 0; h < t->kv_heads; h++, from += HEAD) turn_head(from, cos, sin, t->k + slot + h * HEAD);
+    memcpy(t->v + slot, from, t->kv_heads * HEAD);
+  }
+}
 
 extern "C" void attend(const Attention* a, int threads) {
   Work work{*a, {0}};

@@ -1,4 +1,7 @@
-"""Attention of a few queries per sequence over a paged cache: a small C++ kernel, compiled when it is first needed."""
+"""Attention of a few queries per sequence over a paged cache, and the write to it before: small C++ kernels.
+
+They are compiled when they are first needed, for a type of cache and the sizes of heads and pages.
+"""
 
 import ctypes
 from functools import cache
@@ -9,6 +12,7 @@ from genwright.kernels.cpu.compiled import library
 
 FORMATS = {torch.float32: "Float32", torch.bfloat16: "Bf16"}
 MOST_QUERIES = 8  # with more, torch's attention reads keys less often
+MOST_TURNED = 48  # tokens: more are worth torch's threads
 MOST_DIM = 256  # of a head: it is held in registers
 
 
@@ -20,6 +24,44 @@ class Attention(ctypes.Structure):
         *((name, ctypes.c_int64) for name in ("sequences", "queries", "heads", "kv_heads", "width", "window")),
         ("scale", ctypes.c_float),
     )
+
+
+class Turn(ctypes.Structure):
+    """`Turn` of attend.cpp."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("qkv", "cos", "sin", "positions", "slots", "q", "k", "v")),
+        *((name, ctypes.c_int64) for name in ("tokens", "heads", "kv_heads")),
+    )
+
+
+def rope_write(
+    qkv: torch.Tensor,
+    tables: tuple[torch.Tensor, torch.Tensor],
+    positions: torch.Tensor,
+    slots: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    heads: int,
+) -> torch.Tensor | None:
+    """q, rotated, of few tokens, whose k, rotated too, and v go to their slots; None without a kernel for it.
+
+    qkv [tokens, (heads + 2 kv_heads) * head_dim], tables cos and sin [context, 1, head_dim / 2] in float32, positions
+    and slots [tokens], k and v [pages, PAGE, kv_heads, head_dim]. Returns [tokens, heads, head_dim].
+    """
+    tokens, kv_heads, dim = len(qkv), *k.shape[2:]
+    given = (qkv, *tables, positions, slots, k, v)
+    if tokens > MOST_TURNED or not qkv.is_cpu or not all(tensor.is_contiguous() for tensor in given):
+        return None
+    if not qkv.dtype == k.dtype == v.dtype or v.shape != k.shape or 2 * tables[0].shape[-1] != dim:
+        return None
+    found = _kernel_for(k)
+    if found is None:
+        return None
+    q = qkv.new_empty(tokens, heads, dim)
+    pointers = (tensor.data_ptr() for tensor in (qkv, *tables, positions, slots, q, k, v))
+    found.turn(Turn(*pointers, tokens, heads, kv_heads))
+    return q
 
 
 def few_queries(
@@ -38,21 +80,29 @@ def few_queries(
     """
     rows, heads, dim = q.shape
     queries = rows // lengths.shape[0]
-    if not q.is_cpu or queries > MOST_QUERIES or dim > MOST_DIM or dim % 16 or v.shape[-1] != dim:
+    if not q.is_cpu or queries > MOST_QUERIES or v.shape[-1] != dim:
         return None
-    if not q.dtype == k.dtype == v.dtype or q.dtype not in FORMATS or not (k.is_contiguous() and v.is_contiguous()):
+    if not q.dtype == k.dtype == v.dtype or not (k.is_contiguous() and v.is_contiguous()):
         return None
     if not pages.dtype == lengths.dtype == torch.int64 or pages.stride(1) != 1 or not lengths.is_contiguous():
         return None
-    found = kernel(FORMATS[q.dtype], dim, k.shape[1])
+    found = _kernel_for(k)
     if found is None:
         return None
-    wide = q.float().contiguous()
-    out = torch.empty_like(wide)
-    pointers = (tensor.data_ptr() for tensor in (wide, k, v, pages, lengths, out))
+    q = q.contiguous()
+    out = torch.empty_like(q)
+    pointers = (tensor.data_ptr() for tensor in (q, k, v, pages, lengths, out))
     sizes = (lengths.shape[0], queries, heads, k.shape[2], pages.stride(0), window or 0)
     found.attend(Attention(*pointers, *sizes, scale), torch.get_num_threads())
-    return out.to(q.dtype)
+    return out
+
+
+def _kernel_for(cache: torch.Tensor) -> ctypes.CDLL | None:
+    """Of pages [pages, PAGE, kv_heads, head_dim]."""
+    page, _, dim = cache.shape[1:]
+    if cache.dtype not in FORMATS or dim > MOST_DIM or dim % 16:
+        return None
+    return kernel(FORMATS[cache.dtype], dim, page)
 
 
 @cache
@@ -61,4 +111,5 @@ def kernel(form: str, dim: int, page: int) -> ctypes.CDLL | None:
     found = library("attend", FORMAT=form, DIM=dim, PAGE=page)
     if found is not None:
         found.attend.argtypes = [ctypes.POINTER(Attention), ctypes.c_int]
+        found.turn.argtypes = [ctypes.POINTER(Turn)]
     return found

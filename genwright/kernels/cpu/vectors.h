@@ -124,4 +124,24 @@ struct Bf16 {  // the upper half of a float32
   }
 };
 
+// Up to LANES numbers of a float32 or a bf16 array; zeros beyond.
+inline Vector read(const void* from, int64_t at, int64_t count, bool narrow) {
+  char bytes[Float32::BYTES] = {};
+  const int size = narrow ? 2 : 4;
+  memcpy(bytes, (const char*)from + at * size, std::min<int64_t>(count, LANES) * size);
+  return narrow ? Bf16::part(bytes, 0) : Float32::part(bytes, 0);
+}
+
+inline void write(Vector v, void* to, int64_t at, int64_t count, bool narrow) {
+  const Halves halves = __builtin_convertvector((Words)v >> 16, Halves);
+  const int size = narrow ? 2 : 4;
+  memcpy((char*)to + at * size, narrow ? (const void*)&halves : &v, std::min<int64_t>(count, LANES) * size);
+}
+
+// To the nearest bf16, ties to even.
+inline Vector rounded(Vector v, bool narrow) {
+  const Words bits = (Words)v, nearest = (bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000u;
+  return !narrow ? v : (Vector)(v == v ? nearest : Words{} + 0x7FC00000u);
+}
+
 }  // namespace

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch.nn.functional import gelu, layer_norm, relu, silu
 
+from genwright.kernels.cpu.attend import rope_write
 from genwright.kernels.cpu.products import few_tokens_linear, few_tokens_operand
 from genwright.quant.packed import Weight
 from genwright.text.config import ModelConfig
@@ -69,6 +70,11 @@ class Reference:
         self, qkv: torch.Tensor, weights: Weights, cfg: ModelConfig, cache: LayerCache, step: Step
     ) -> torch.Tensor:
         """Split the fused projection, rotate q and k, write k and v to their slots, and return q."""
+        if cache.spec.bits is None and step.tables is not None and "q_norm" not in weights:
+            k_cache, v_cache = cache.rows["k"], cache.rows["v"]
+            turned = rope_write(qkv, step.tables, step.positions, step.slots, k_cache, v_cache, cfg.heads)
+            if turned is not None:
+                return turned
         heads = qkv.view(len(qkv), -1, cfg.head_dim)
         qk, v = heads.split((cfg.heads + cfg.kv_heads, cfg.kv_heads), dim=1)
         if "q_norm" in weights:
