@@ -37,7 +37,12 @@ def both(tokens, heads, kv_heads, head_dim, dtype, norm=False, rope=True, bits=N
         dict(zip(("q_norm", "k_norm"), norms, strict=True)) if norm else {},
         SimpleNamespace(heads=heads, kv_heads=kv_heads, head_dim=head_dim, norm_eps=EPS),
         theirs,
-        SimpleNamespace(slots=slots, rope=(cos[positions], sin[positions]) if rope else None),
+        SimpleNamespace(
+            slots=slots,
+            positions=positions,
+            tables=(cos, sin) if rope else None,
+            rope=(cos[positions], sin[positions]) if rope else None,
+        ),
     )
     for rows in theirs.rows.values():
         rows.flatten(0, 1)[slots[-1]] = 0
