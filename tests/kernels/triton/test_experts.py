@@ -28,6 +28,7 @@ def test_of_equal_scores_the_first_are_chosen():
     assert ids.tolist() == [[0, 1, 2]]
 
 
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # numpy's, under the interpreter
 @pytest.mark.parametrize("scores", ["softmax", "sigmoid"])
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
 def test_what_is_no_number_still_names_experts_that_there_are(value, scores):
