@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from genwright.kernels.cpu.attend import MOST_QUERIES, MOST_TURNED, few_queries, kernel, rope_write
+from genwright.kernels.cpu.attend import MOST_QUERIES, MOST_ROTATED, few_queries, kernel, rope_write
 from genwright.text.layers.rope import cos_sin, rotate
 
 PAGE = 16
@@ -90,7 +90,7 @@ def test_others_are_left_to_torch():
 @needs_kernel
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(("heads", "kv_heads", "dim"), [(9, 3, 64), (4, 4, 16), (3, 1, 240)])
-def test_queries_and_keys_are_turned_as_torch_does_it_and_written(heads, kv_heads, dim, dtype):
+def test_queries_and_keys_are_rotated_as_torch_does_it_and_written(heads, kv_heads, dim, dtype):
     """To the last bit: a prompt's other tokens go through torch."""
     torch.manual_seed(dim)
     k, v, _ = cache([64, 64], kv_heads, dim, dtype)
@@ -100,11 +100,11 @@ def test_queries_and_keys_are_turned_as_torch_does_it_and_written(heads, kv_head
         positions, slots = torch.randint(100, (tokens,)), torch.randperm(k.shape[0] * PAGE)[:tokens]
         want_k, want_v = k.clone(), v.clone()
         parts = qkv.view(tokens, -1, dim)
-        turned = rotate(parts[:, :-kv_heads], tables[0][positions], tables[1][positions])
-        want_k.flatten(0, 1)[slots] = turned[:, heads:]
+        rotated = rotate(parts[:, :-kv_heads], tables[0][positions], tables[1][positions])
+        want_k.flatten(0, 1)[slots] = rotated[:, heads:]
         want_v.flatten(0, 1)[slots] = parts[:, -kv_heads:]
-        assert torch.equal(rope_write(qkv, tables, positions, slots, k, v, heads), turned[:, :heads])
+        assert torch.equal(rope_write(qkv, tables, positions, slots, k, v, heads), rotated[:, :heads])
         assert torch.equal(k, want_k) and torch.equal(v, want_v)
-    many = torch.zeros(MOST_TURNED + 1, (heads + 2 * kv_heads) * dim, dtype=dtype)
+    many = torch.zeros(MOST_ROTATED + 1, (heads + 2 * kv_heads) * dim, dtype=dtype)
     assert rope_write(many, tables, torch.zeros(len(many), dtype=torch.int64), slots, k, v, heads) is None
     assert rope_write(qkv.double(), tables, positions, slots, k, v, heads) is None

@@ -90,8 +90,9 @@ def test_what_stands_around_a_product(name, dtype):
         if name == "plain":  # as the ops one after the other have it, but for sums in another order
             apart = ops.silu_gate(ops.linear(ops.norm(x, weights, "norm", 1e-5), weights, "w"))
             together = ops.few(x, weight, bias=bias, norm=norm, eps=1e-5, gate=True)
-            assert (together != apart).float().mean() < 0.2 if dtype == torch.bfloat16 else True
             torch.testing.assert_close(together, apart, rtol=2e-2 if dtype == torch.bfloat16 else 1e-4, atol=1e-3)
+            if dtype == torch.bfloat16:
+                assert (together != apart).float().mean() < 0.2
 
 
 @needs_kernel

@@ -83,7 +83,7 @@ void attend_some(void* data) {
     one_head(a, i / a.heads, i % a.heads, scores);
 }
 
-struct Turn {  // `Turn` of attend.py
+struct Rotation {  // `Rotation` of attend.py
   const char* qkv;                   // [tokens, heads + 2 kv_heads, DIM]
   const float *cos, *sin;            // [context, DIM / 2]
   const int64_t *positions, *slots;  // [tokens]
@@ -97,7 +97,7 @@ struct Turn {  // `Turn` of attend.py
 #else
 __attribute__((optimize("fp-contract=off")))
 #endif
-void turn_head(const char* from, const float* cos, const float* sin, char* to) {
+void rotate_head(const char* from, const float* cos, const float* sin, char* to) {
   constexpr int HALF = DIM / 2;
   for (int c = 0; c < HALF; c += LANES) {
     const Vector x1 = read(from, c, HALF - c, NARROW), x2 = read(from, HALF + c, HALF - c, NARROW);
@@ -110,13 +110,13 @@ void turn_head(const char* from, const float* cos, const float* sin, char* to) {
 }  // namespace
 
 // Rotates q and k, and writes k and v to their slots.
-extern "C" void turn(const Turn* t) {
+extern "C" void rotate(const Rotation* t) {
   for (int64_t token = 0; token < t->tokens; token++) {
     const char* from = t->qkv + token * (t->heads + 2 * t->kv_heads) * HEAD;
     const float *cos = t->cos + t->positions[token] * (DIM / 2), *sin = t->sin + t->positions[token] * (DIM / 2);
     const int64_t slot = t->slots[token] * t->kv_heads * HEAD;
-    for (int64_t h = 0; h < t->heads; h++, from += HEAD) turn_head(from, cos, sin, t->q + (token * t->heads + h) * HEAD);
-    for (int64_t h = 0; h < t->kv_heads; h++, from += HEAD) turn_head(from, cos, sin, t->k + slot + h * HEAD);
+    for (int64_t h = 0; h < t->heads; h++, from += HEAD) rotate_head(from, cos, sin, t->q + (token * t->heads + h) * HEAD);
+    for (int64_t h = 0; h < t->kv_heads; h++, from += HEAD) rotate_head(from, cos, sin, t->k + slot + h * HEAD);
     memcpy(t->v + slot, from, t->kv_heads * HEAD);
   }
 }

@@ -12,7 +12,7 @@ from genwright.kernels.cpu.compiled import library
 
 FORMATS = {torch.float32: "Float32", torch.bfloat16: "Bf16"}
 MOST_QUERIES = 8  # with more, torch's attention reads keys less often
-MOST_TURNED = 48  # tokens: more are worth torch's threads
+MOST_ROTATED = 48  # tokens: more are worth torch's threads
 MOST_DIM = 256  # of a head: it is held in registers
 
 
@@ -26,8 +26,8 @@ class Attention(ctypes.Structure):
     )
 
 
-class Turn(ctypes.Structure):
-    """`Turn` of attend.cpp."""
+class Rotation(ctypes.Structure):
+    """`Rotation` of attend.cpp."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("qkv", "cos", "sin", "positions", "slots", "q", "k", "v")),
@@ -51,7 +51,7 @@ def rope_write(
     """
     tokens, kv_heads, dim = len(qkv), *k.shape[2:]
     given = (qkv, *tables, positions, slots, k, v)
-    if tokens > MOST_TURNED or not qkv.is_cpu or not all(tensor.is_contiguous() for tensor in given):
+    if tokens > MOST_ROTATED or not qkv.is_cpu or not all(tensor.is_contiguous() for tensor in given):
         return None
     if not qkv.dtype == k.dtype == v.dtype or v.shape != k.shape or 2 * tables[0].shape[-1] != dim:
         return None
@@ -60,7 +60,7 @@ def rope_write(
         return None
     q = qkv.new_empty(tokens, heads, dim)
     pointers = (tensor.data_ptr() for tensor in (qkv, *tables, positions, slots, q, k, v))
-    found.turn(Turn(*pointers, tokens, heads, kv_heads))
+    found.rotate(Rotation(*pointers, tokens, heads, kv_heads))
     return q
 
 
@@ -111,5 +111,5 @@ def kernel(form: str, dim: int, page: int) -> ctypes.CDLL | None:
     found = library("attend", FORMAT=form, DIM=dim, PAGE=page)
     if found is not None:
         found.attend.argtypes = [ctypes.POINTER(Attention), ctypes.c_int]
-        found.turn.argtypes = [ctypes.POINTER(Turn)]
+        found.rotate.argtypes = [ctypes.POINTER(Rotation)]
     return found

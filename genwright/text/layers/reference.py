@@ -72,9 +72,9 @@ class Reference:
         """Split the fused projection, rotate q and k, write k and v to their slots, and return q."""
         if cache.spec.bits is None and step.tables is not None and "q_norm" not in weights:
             k_cache, v_cache = cache.rows["k"], cache.rows["v"]
-            turned = rope_write(qkv, step.tables, step.positions, step.slots, k_cache, v_cache, cfg.heads)
-            if turned is not None:
-                return turned
+            rotated = rope_write(qkv, step.tables, step.positions, step.slots, k_cache, v_cache, cfg.heads)
+            if rotated is not None:
+                return rotated
         heads = qkv.view(len(qkv), -1, cfg.head_dim)
         qk, v = heads.split((cfg.heads + cfg.kv_heads, cfg.kv_heads), dim=1)
         if "q_norm" in weights:
