@@ -123,12 +123,20 @@ def save_unet(folder: Path, unet: UNet, description: Description, dtype: torch.d
 
 
 def read_state(path: Path) -> dict[str, Tensor]:
-    """The tensors of a file, or of a folder's safetensors, by name; never unpickles anything else."""
+    """The tensors of a file, or of a folder's safetensors, by name."""
     if path.is_dir():
         files = sorted(path.glob("*.safetensors"))
         if not files:
             raise UserError(f"The folder {path} holds no safetensors.")
         return {name: tensor for file in files for name, tensor in read_state(file).items()}
+    state = read_tensors(path)
+    if not isinstance(state, dict) or not all(isinstance(tensor, Tensor) for tensor in state.values()):
+        raise UserError(f"{path} should hold tensors by name (a state dict), but holds something else.")
+    return state
+
+
+def read_tensors(path: Path) -> Any:
+    """What a file holds: tensors, in whatever dictionaries and lists; never unpickles anything else."""
     if not path.is_file():
         raise UserError(f"There is no checkpoint file {path}.")
     try:
@@ -136,16 +144,12 @@ def read_state(path: Path) -> dict[str, Tensor]:
             start = file.read(2)
         # torch.save writes a zip archive, before version 1.6 a pickle; safetensors begins with a small length.
         if start == b"PK" or start[:1] == b"\x80":
-            state = torch.load(path, map_location="cpu", weights_only=True)
-        else:
-            from safetensors.torch import load_file
+            return torch.load(path, map_location="cpu", weights_only=True)
+        from safetensors.torch import load_file
 
-            state = load_file(path)
+        return load_file(path)
     except Exception as error:  # a damaged file can fail anywhere in its parser
         raise UserError(f"{path} is neither a whole .pt file of plain tensors nor safetensors.") from error
-    if not isinstance(state, dict) or not all(isinstance(tensor, Tensor) for tensor in state.values()):
-        raise UserError(f"{path} should hold tensors by name (a state dict), but holds something else.")
-    return state
 
 
 def check_state(

@@ -1,15 +1,17 @@
-"""LPIPS (Zhang et al. 2018) on VGG-16: a perceptual distance, for weights that are given.
+"""LPIPS (Zhang et al. 2018) on VGG-16 as the original trains with it: piq's, with average pooling.
 
-The file holds torchvision's VGG-16 convolutions (`features.0.weight`, ...) and the heads (`lin0.model.1.weight`, ...).
+The weights are files that others publish: torchvision's VGG-16, and the heads as lpips or as piq has them.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from genwright.images.checkpoint import check_state, read_state
+from genwright.errors import UserError
+from genwright.images.checkpoint import check_state, read_tensors
 
 # Each stage's convolutions by their index in torchvision's `features`; a pooling comes between two stages.
 STAGES = ((0, 2), (5, 7), (10, 12, 14), (17, 19, 21), (24, 26, 28))
@@ -38,9 +40,13 @@ class Lpips:
         self.state = state
 
     @classmethod
-    def load(cls, path: Path, device: torch.device) -> "Lpips":
-        state = read_state(path)
-        check_state(str(path), {name: tuple(tensor.shape) for name, tensor in state.items()}, shapes(), "LPIPS")
+    def load(cls, paths: Sequence[Path], device: torch.device) -> "Lpips":
+        """From one file that holds everything, or from one of VGG-16 and one of the heads."""
+        state: dict[str, Tensor] = {}
+        for path in paths:
+            state |= _read(path)
+        source = " and ".join(map(str, paths))
+        check_state(source, {name: tuple(tensor.shape) for name, tensor in state.items()}, shapes(), "LPIPS")
         return cls({name: tensor.float().to(device) for name, tensor in state.items()})
 
     def __call__(self, a: Tensor, b: Tensor) -> Tensor:
@@ -58,9 +64,19 @@ class Lpips:
         features = []
         for stage, layers in enumerate(STAGES):
             if stage:
-                x = F.max_pool2d(x, 2)
+                x = F.avg_pool2d(x, 2)
             for layer in layers:
                 weight, bias = (self.state[f"features.{layer}.{part}"].to(x.dtype) for part in ("weight", "bias"))
                 x = F.relu(F.conv2d(x, weight, bias, padding=1))
             features.append(x)
         return features
+
+
+def _read(path: Path) -> dict[str, Tensor]:
+    # torchvision's file has a classifier too; piq's is a list of the heads.
+    found = read_tensors(path)
+    if isinstance(found, list | tuple):
+        found = {f"lin{stage}.model.1.weight": head for stage, head in enumerate(found)}
+    if not isinstance(found, dict) or not all(isinstance(tensor, Tensor) for tensor in found.values()):
+        raise UserError(f"{path} should hold VGG-16's tensors by name or LPIPS' five heads, but holds something else.")
+    return {name: tensor for name, tensor in found.items() if not str(name).startswith("classifier.")}

@@ -40,7 +40,7 @@ class RunSettings:
     cluster_size: int | None = None
     init: str | None = None
     teacher: str | None = None
-    lpips: Path | None = None
+    lpips: tuple[Path, ...] = ()
     save_every: int = 1000
     grid_every: int = 1000
     save_dtype: torch.dtype = torch.float16
@@ -76,7 +76,7 @@ class TrainRun:
         unet = new_unet(config, settings.seed) if start is None else _load(start, config, clusters, start=True)
         self.description = Description(unet.config, data.label_names, default_sampler(settings), clusters)
         batches = Batches(self.train, device, run.balance, run.mirror, labels)
-        lpips = None if run.lpips is None else Lpips.load(run.lpips, device)
+        lpips = Lpips.load(run.lpips, device) if run.lpips else None
         self.trainer = Trainer(
             settings,
             unet,

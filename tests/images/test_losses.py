@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from genwright.errors import UserError
-from genwright.images import losses, lpips
+from genwright.images import losses
 
 torch.manual_seed(0)
 N, SHAPE = 5, (3, 4, 4)
@@ -94,37 +94,6 @@ def test_l2_32_shrinks_first():
     a, b = torch.randn(2, 2, 3, 64, 64)
     means = [torch.nn.functional.avg_pool2d(x, 2) for x in (a, b)]  # what bilinear halving is
     torch.testing.assert_close(losses.l2_32(a, b), losses.l2(*means))
-
-
-def test_lpips_is_the_published_distance():
-    """Against the paper's formula: unit-length channels, squared differences, weighted, averaged over pixels."""
-    generator = torch.Generator().manual_seed(1)
-    shapes = lpips.shapes()
-    state = {
-        name: torch.randn(shape, generator=generator) / np.prod(shape[1:]) ** 0.5 for name, shape in shapes.items()
-    }
-    state = {name: tensor.abs() if name.startswith("lin") else tensor for name, tensor in state.items()}
-    state |= {name: torch.full(shapes[name], 0.1) for name in state if name.endswith("bias")}
-    a, b = torch.rand(2, 1, 3, 256, 256, generator=generator) * 2 - 1
-    mean, std = (torch.tensor(values).view(1, 3, 1, 1) for values in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
-    expected = 0.0
-    x, y = ((image + 1) / 2 - mean for image in (a, b))
-    x, y = x / std, y / std
-    layer = 0
-    for stage, count in enumerate((2, 2, 3, 3, 3)):
-        for _ in range(count):
-            weight, bias = state[f"features.{layer}.weight"], state[f"features.{layer}.bias"]
-            x, y = (torch.nn.functional.conv2d(z, weight, bias, padding=1).clamp(min=0) for z in (x, y))
-            layer += 2
-        unit = [z / (z**2).sum(dim=1, keepdim=True).sqrt() for z in (x, y)]
-        head = state[f"lin{stage}.model.1.weight"].view(1, -1, 1, 1)
-        expected += (head * (unit[0] - unit[1]) ** 2).sum(dim=1).mean().item()
-        x, y = (torch.nn.functional.max_pool2d(z, 2) for z in (x, y))
-        layer += 1
-    distance = lpips.Lpips(state)
-    assert distance(a, b).item() == pytest.approx(expected, rel=1e-4)
-    assert distance(a, a).item() == 0
-    assert losses.loss_norm("lpips", distance) is distance
 
 
 def test_wrong_norms_are_one_sentence():

@@ -1,0 +1,73 @@
+"""LPIPS against piq, whose network is given random weights: piq asks torchvision for it, which a stub stands in for."""
+
+import sys
+from types import ModuleType, SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from genwright.errors import UserError
+from genwright.images.losses import loss_norm
+from genwright.images.lpips import WIDTHS, Lpips
+
+
+def vgg16(**_):
+    """torchvision's VGG-16, in whose shapes it is published; the classifier is cut short."""
+    torch.manual_seed(0)
+    layers, channels = [], 3
+    for width, convolutions in zip(WIDTHS, (2, 2, 3, 3, 3), strict=True):
+        for _ in range(convolutions):
+            layers += [nn.Conv2d(channels, width, 3, padding=1), nn.ReLU()]
+            channels = width
+        layers.append(nn.MaxPool2d(2))
+    network = nn.Module()
+    network.features, network.classifier = nn.Sequential(*layers), nn.Sequential(nn.Linear(4, 2))
+    return network
+
+
+@pytest.fixture(scope="module")
+def heads():
+    return [torch.rand(1, width, 1, 1, generator=torch.Generator().manual_seed(width)) for width in WIDTHS]
+
+
+@pytest.fixture
+def piq_lpips(monkeypatch, heads):
+    models, blocks = ModuleType("torchvision.models"), ("InceptionA", "InceptionC", "InceptionE")
+    models.vgg16 = models.vgg19 = vgg16
+    models.inception = SimpleNamespace(**dict.fromkeys(blocks, nn.Module))
+    torchvision = ModuleType("torchvision")
+    torchvision.models = models
+    monkeypatch.setitem(sys.modules, "torchvision", torchvision)
+    monkeypatch.setitem(sys.modules, "torchvision.models", models)
+    monkeypatch.setattr(torch.hub, "load_state_dict_from_url", lambda *_, **__: heads)
+    return pytest.importorskip("piq").LPIPS(replace_pooling=True, reduction="none")
+
+
+@pytest.fixture
+def files(request, tmp_path, heads):
+    """The published files: torchvision's, and the heads in one form or the other."""
+    torch.save(vgg16().state_dict(), tmp_path / "vgg16-397923af.pth")
+    named = {f"lin{stage}.model.1.weight": head for stage, head in enumerate(heads)}
+    torch.save(named if request.param == "lpips" else heads, tmp_path / "heads.pth")
+    return tmp_path / "vgg16-397923af.pth", tmp_path / "heads.pth"
+
+
+@pytest.mark.parametrize(("files", "size"), [("lpips", 32), ("piq", 256)], indirect=["files"])
+def test_the_distance_is_piqs(piq_lpips, files, size):
+    a, b = torch.rand(2, 1, 3, size, size, generator=torch.Generator().manual_seed(1)) * 2 - 1
+    shown = [nn.functional.interpolate(x, size=224, mode="bilinear") if size < 256 else x for x in (a, b)]
+    expected = piq_lpips(*((x + 1) / 2 for x in shown))
+    distance = Lpips.load(files, torch.device("cpu"))
+    with torch.no_grad():
+        torch.testing.assert_close(distance(a, b), expected, rtol=1e-6, atol=1e-6)
+    assert loss_norm("lpips", distance) is distance
+
+
+@pytest.mark.parametrize("files", ["piq"], indirect=True)
+def test_files_of_something_else_are_one_sentence(files, tmp_path):
+    with pytest.raises(UserError, match="lacks lin0.model.1.weight"):
+        Lpips.load(files[:1], torch.device("cpu"))
+    torch.save({"a": 1}, tmp_path / "numbers.pt")
+    with pytest.raises(UserError, match="numbers.pt should hold VGG-16's tensors"):
+        Lpips.load([tmp_path / "numbers.pt"], torch.device("cpu"))
