@@ -1,5 +1,7 @@
 """The command line: one table of verbs, one file per verb, imported only when it is asked for."""
 
+import errno
+import os
 import signal
 import sys
 from difflib import get_close_matches
@@ -23,17 +25,33 @@ VERBS = {
 
 def main() -> None:
     """Exit 0 on success, 1 on a user's error (one sentence on stderr), 2 on wrong usage, 130 on Ctrl-C."""
-    verb, *arguments = sys.argv[1:] or ["--help"]
+    try:
+        try:
+            _main(*(sys.argv[1:] or ["--help"]))
+        finally:
+            if sys.stdout is not None:  # it was closed before Python started
+                sys.stdout.flush()
+    except OSError as error:
+        if error.errno not in (errno.EPIPE, errno.ENOSPC):
+            raise
+        # What is still in the buffer would fail again when Python flushes it at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        if error.errno == errno.ENOSPC:
+            print(f"genwright: The output cannot be written: {error.strerror}.", file=sys.stderr)
+        sys.exit(1)
+
+
+def _main(verb: str, *arguments: str) -> None:
     if verb in ("-h", "--help"):
         print(_usage())
     elif verb == "--version":
         print(f"genwright {version('genwright')}")
     elif verb in VERBS:
-        _run(verb, arguments)
+        _run(verb, list(arguments))
     else:
         close = get_close_matches(verb, VERBS)
         hint = f"did you mean {close[0]!r}?" if close else "`genwright --help` lists the commands."
-        print(f"genwright: there is no command {verb!r}; {hint}", file=sys.stderr)
+        print(f"genwright: There is no command {verb!r}; {hint}", file=sys.stderr)
         sys.exit(2)
 
 

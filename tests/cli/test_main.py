@@ -27,6 +27,24 @@ def test_help_lists_every_verb_quickly():
     assert min(seconds) < 0.3, statistics.median(seconds)
 
 
+@pytest.mark.parametrize("verb", [[], ["pull"]])
+def test_a_reader_that_leaves_early_is_no_error_to_tell_of(verb):
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "genwright", *verb]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
+def test_a_full_disk_is_one_sentence():
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([sys.executable, "-m", "genwright"], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 1
+    assert done.stderr == "genwright: The output cannot be written: No space left on device.\n"
+
+
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_explains_itself(verb):
     done = genwright(verb, "--help")
@@ -38,10 +56,10 @@ def test_every_verb_explains_itself(verb):
     ("arguments", "code", "words"),
     [
         (["generat"], 2, "did you mean 'generate'?"),
-        (["xyz"], 2, "there is no command"),
+        (["xyz"], 2, "There is no command"),
         (["generate", "--no-such-flag", "x"], 2, "no-such-flag"),
         (["generate", "x", "--top-k", "many"], 2, "--top-k"),
-        (["generate"], 1, "one of them"),
+        (["generate"], 1, "Standard input is empty"),
         (["generate", "x", "--prompts", "y", "--out", "z"], 1, "one of them"),
         (["generate", "--prompts", "no-file", "--out", "o"], 1, "no file"),
         (["generate", "--prompts", "README.md"], 1, "go together"),
