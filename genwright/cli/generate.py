@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from genwright.cli.app import new_app
+from genwright.cli.logprobs import show_logprobs
 from genwright.cli.options import DEFAULT_MODEL, Model, ModelOptions, expand
 from genwright.cli.progress import bar
 from genwright.errors import UserError
@@ -26,7 +27,12 @@ app = new_app()
 def generate(
     options: ModelOptions,
     params: SamplingParams,
-    prompts: Annotated[list[str] | None, typer.Argument(help="Prompts, each answered for itself.")] = None,
+    prompts: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Prompts, each answered for itself; with - among them all are one, and - is standard input's text."
+        ),
+    ] = None,
     model: Model = DEFAULT_MODEL,
     chat: Annotated[
         bool, typer.Option("--chat", help="Put prompts as a user's message, by the chat template.")
@@ -42,22 +48,42 @@ def generate(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per prompt.")] = False,
 ) -> None:
     """Complete prompts (or answer them, with --chat), with a text model; without --model, with the default one."""
-    ways = [bool(prompts), prompts_file is not None, prompt_length is not None]
-    if sum(ways) != 1:
-        raise UserError("give prompts as arguments, or --prompts FILE, or --prompt-length N: one of them.")
+    if sum([bool(prompts), prompts_file is not None, prompt_length is not None]) > 1:
+        raise UserError("Give prompts as arguments, or --prompts FILE, or --prompt-length N: one of them.")
     if (prompts_file is None) != (out is None):
         raise UserError("--prompts FILE and --out FILE go together.")
     if prompts_file is not None and not prompts_file.is_file():
-        raise UserError(f"there is no file {prompts_file}.")
+        raise UserError(f"There is no file {prompts_file}.")
     if prompt_length is not None and prompt_length < 1:
-        raise UserError(f"--prompt-length should be 1 or more, and is {prompt_length}.")
+        raise UserError(f"--prompt-length must be 1 or more, not {prompt_length}.")
+    texts = _with_input(prompts or []) if prompts_file is None and prompt_length is None else []
     llm = options.load(model)
     if prompts_file is not None and out is not None:
         _run_file(llm, prompts_file, out, params, chat)
     elif prompt_length is not None:
         _answer(llm, [_synthetic(prompt_length, llm.model.cfg.vocab_size)], params, as_json)
     else:
-        _answer(llm, list(prompts or ()), params, as_json, chat)
+        _answer(llm, texts, params, as_json, chat)
+
+
+def _with_input(prompts: list[str]) -> list[str]:
+    """The prompts, or one that holds standard input where `-` stands or where a pipe is all there is."""
+    if prompts and "-" not in prompts:
+        return prompts
+    terminal = sys.stdin is None or sys.stdin.isatty()
+    if terminal and not prompts:
+        raise UserError(
+            'Give a prompt, as in genwright generate "Once upon a time", or pipe one in; `genwright chat` talks.'
+        )
+    if terminal:
+        print("Type the prompt; Ctrl-D on a line of its own ends it.", file=sys.stderr)
+    try:
+        text = sys.stdin.buffer.read().decode("utf-8-sig").rstrip("\n")  # as the shell's $(...) has it
+    except UnicodeDecodeError as error:
+        raise UserError(f"Standard input is not UTF-8 text: byte {error.start} is no part of a character.") from None
+    if not text.strip():
+        raise UserError("Standard input is empty; give a prompt as an argument, or pipe one in.")
+    return ["\n\n".join(text if prompt == "-" else prompt for prompt in prompts or ["-"])]
 
 
 def _answer(llm: "LLM", prompts: list[Any], params: SamplingParams, as_json: bool, chat: bool = False) -> None:
@@ -82,15 +108,21 @@ def _answer(llm: "LLM", prompts: list[Any], params: SamplingParams, as_json: boo
             from genwright.text.jobs import as_json as row
 
             print(json.dumps({"prompt": prompts[index], **row(result)}, ensure_ascii=False))
-        elif not single:
-            for sample in (result, *result.samples):
-                print(f"--- prompt {index + 1}, seed {sample.seed}\n{sample.text if llm.tokenizer else sample.ids}")
+            continue
+        show_logprobs(f"Prompt {index + 1}" if len(results) > 1 else "Prompt", result.prompt_logprobs, llm.tokenizer)
+        for number, sample in enumerate((result, *result.samples), 1):
+            if not single:
+                name = f"prompt {index + 1}" + (f", sample {number}" if result.samples else "")
+                print(f"--- {name}, seed {sample.seed}\n{sample.text if llm.tokenizer else sample.ids}")
+            show_logprobs("Answer", sample.logprobs, llm.tokenizer)
     if any(result.finish_reason == "error" for result in results):
-        raise UserError("the model's output was not numbers, or memory ran out, so an answer was broken off.")
+        raise UserError("The model's output was not numbers, or memory ran out, so an answer was broken off.")
     samples = [sample for result in results for sample in (result, *result.samples)]
     tokens = sum(len(sample.ids) for sample in samples)
     read = llm.model.step_bytes * (llm.engine.steps - first_step)
     print(summary(tokens, seconds, results[0], read, _memory(llm)), file=sys.stderr)
+    if params.n > 1 and params.temperature == 0:
+        print("At temperature 0 all samples are the same; --temperature 0.8 draws different ones.", file=sys.stderr)
     if llm.engine.speculation is not None:
         print(guesses(samples), file=sys.stderr)
 

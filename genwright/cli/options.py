@@ -83,10 +83,10 @@ _HELP = {
     "stop": "Text that ends an answer; may be repeated.",
     "stop_ids": "Token id that ends an answer; may be repeated.",
     "ignore_eos": "Go on past the model's own end.",
-    "logprobs": "Report log-probabilities, with so many alternatives.",
-    "prompt_logprobs": "Report log-probabilities of the prompt too.",
+    "logprobs": "Show each token's log-probability, with so many alternatives.",
+    "prompt_logprobs": "Show log-probabilities of the prompt's tokens too.",
 }
-_FLAGS = {"n": "--num-samples", "stop_ids": "--stop-id"}
+_FLAGS = {"n": ["-n", "--n", "--num-samples"], "stop_ids": ["--stop-id"]}
 _TYPES: dict[str, Any] = {"stop": list[str], "stop_ids": list[int], "logit_bias": list[str]}
 
 
@@ -115,7 +115,7 @@ def expand(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def _flag(field: Any, kind: Any) -> inspect.Parameter:
-    names = [_FLAGS[field.name]] if field.name in _FLAGS else []
+    names = _FLAGS.get(field.name, [])
     if kind is bool:
         names = [f"--{field.name.replace('_', '-')}"]  # without typer's --no- twin
     option = typer.Option(*names, help=_HELP[field.name])

@@ -50,6 +50,18 @@ class Tokenizer:
             ids = [token_id for token_id in ids if token_id not in self._vocabulary.special]
         return self._vocabulary.decode(ids)
 
+    def spelling(self, token_id: int) -> str | bytes:
+        """One token by itself, for people to read: its space kept, and bytes where it is but part of a character."""
+        if not 0 <= token_id < self.vocab_size:  # a model's vocabulary may be padded
+            return f"<{token_id}>"
+        utf8 = self._vocabulary.utf8(token_id)
+        if utf8 is None:
+            return self._vocabulary.token(token_id).replace("\u2581", " ")  # SentencePiece's sign for a space
+        try:
+            return utf8.decode()
+        except UnicodeDecodeError:
+            return utf8
+
     def stream(self) -> "Detokenizer":
         """Text of one id after the other: `push` each, then `end`."""
         return Detokenizer(self)
@@ -159,11 +171,14 @@ class _Pipeline:
     def find(self, token: str) -> int | None:
         return self._backend.token_to_id(token)
 
+    def token(self, token_id: int) -> str:
+        return self._backend.id_to_token(token_id) or ""
+
     def utf8(self, token_id: int) -> bytes | None:
         """The token's bytes, where text is all tokens' bytes as UTF-8 and nothing else; None elsewhere."""
         if not self._byte_level:
             return None
-        token = self._backend.id_to_token(token_id) or ""
+        token = self.token(token_id)
         try:
             return bytes(map(_SPELLED_BYTE.__getitem__, token))
         except KeyError:  # an added token, spelled as it reads
@@ -171,7 +186,7 @@ class _Pipeline:
 
     def unfinished(self, token_id: int) -> bool:
         """Whether later tokens may change this one's text: a run of <0xNN> is UTF-8 as a whole or not at all."""
-        return (self._backend.id_to_token(token_id) or "").startswith("<0x")
+        return self.token(token_id).startswith("<0x")
 
     def save(self, folder: Path) -> Config:
         """Write tokenizer.json; returns what tokenizer_config.json must say about it."""
@@ -241,6 +256,9 @@ class _SentencePiece:
     def find(self, token: str) -> int | None:
         token_id = self._ids.get(token, self._processor.piece_to_id(token))
         return None if token_id == self._processor.unk_id() and token not in self._ids else token_id
+
+    def token(self, token_id: int) -> str:
+        return self._texts.get(token_id) or (self._processor.id_to_piece(token_id) if token_id < self._pieces else "")
 
     def utf8(self, token_id: int) -> bytes | None:
         return None

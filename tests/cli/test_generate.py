@@ -1,13 +1,21 @@
 """`genwright generate`: what it prints, for people and for programs."""
 
+import io
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
 import time
 
+import pytest
 from cli.test_main import genwright
+
+from genwright import LLM
+from genwright.cli.generate import app
+from genwright.cli.options import ModelOptions
+from genwright.errors import UserError
 
 TINY = ("--model", "random:stories15m,layers=1", "--device", "cpu", "--dtype", "float32")
 
@@ -31,6 +39,77 @@ def test_json_holds_everything(smollm2):
         assert {"text", "ids", "finish_reason", "seed", "timing", "logprobs", "prompt_logprobs", "samples"} <= set(row)
         assert len(row["samples"]) == 1
         assert len(row["logprobs"]) == len(row["ids"])
+
+
+@pytest.fixture(scope="module")
+def llm(smollm2):
+    return LLM(smollm2)
+
+
+@pytest.fixture
+def generate(llm, monkeypatch, capsys):
+    """The command with standard input's bytes and its arguments, without a process of its own; its output."""
+    monkeypatch.setattr(ModelOptions, "load", lambda options, model: llm)
+
+    def run(stdin: bytes, *arguments: str) -> str:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        app([*arguments, "--max-new-tokens", "4"], standalone_mode=False)
+        return capsys.readouterr().out
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("stdin", "arguments", "prompt"),
+    [
+        (b"hi\n", [], "hi"),
+        ("\ufeffh\u00e9\r\nllo \U0001f389\n\n".encode(), ["-"], "h\u00e9\r\nllo \U0001f389"),
+        (b"a text\n", ["Summarise:", "-"], "Summarise:\n\na text"),
+        (b"a text\n", ["Read:", "-", "Answer:"], "Read:\n\na text\n\nAnswer:"),
+        (b"not read", ["only this"], "only this"),
+    ],
+)
+def test_standard_input_is_a_prompt_or_a_part_of_one(generate, stdin, arguments, prompt):
+    assert json.loads(generate(stdin, *arguments, "--json"))["prompt"] == prompt
+
+
+@pytest.mark.parametrize(("stdin", "words"), [(b"\n \n", "empty"), (b"ab\xff", "not UTF-8 text: byte 2 ")])
+def test_input_that_is_no_prompt(generate, stdin, words):
+    with pytest.raises(UserError, match=f"^Standard input is {words}"):
+        generate(stdin, "-")
+
+
+def test_a_terminal_without_a_prompt_gets_one_sentence():
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "genwright", "generate"]
+    done = subprocess.run(command, stdin=theirs, stderr=subprocess.PIPE, text=True, timeout=60)
+    os.close(ours), os.close(theirs)
+    assert done.returncode == 1
+    assert done.stderr.startswith("genwright: Give a prompt, as in ") and done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("flag", ["-n", "--n", "--num-samples"])
+def test_every_sample_is_shown(generate, flag):
+    shown = generate(b"", "One", flag, "3", "--temperature", "1", "--seed", "4")
+    rows = json.loads(generate(b"", "One", flag, "3", "--temperature", "1", "--seed", "4", "--json"))
+    texts = [rows["text"], *(sample["text"] for sample in rows["samples"])]
+    assert len(set(texts)) > 1
+    assert shown == "".join(f"--- prompt 1, sample {i}, seed 4\n{text}\n" for i, text in enumerate(texts, 1))
+
+
+def test_log_probabilities_are_a_table(generate, llm):
+    out = generate(b"", "The capital of France is", "--logprobs", "2", "--prompt-logprobs")
+    row = json.loads(generate(b"", "The capital of France is", "--logprobs", "2", "--prompt-logprobs", "--json"))
+    answer, prompt, tokens = out.rsplit("\n\n", 2)
+    assert answer == row["text"]
+    for name, table, logprobs in (("Prompt", prompt, row["prompt_logprobs"][1:]), ("Answer", tokens, row["logprobs"])):
+        head, *lines = table.splitlines()
+        assert head.split() == [name, "id", "logprob", "probability", "likeliest"]
+        assert len(lines) == len(logprobs)
+        for line, token in zip(lines, logprobs, strict=True):
+            assert f"{token['id']} " in line and f" {token['logprob']:.3f} " in line
+            for other, value in token["top"].items():
+                assert f"{llm.tokenizer.spelling(int(other))!r} {value:.2f}" in line
 
 
 def test_synthetic_prompts_and_token_ids():

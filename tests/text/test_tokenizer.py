@@ -359,6 +359,17 @@ def test_stream_never_shows_half_a_character(folders: dict[str, Path], name: str
         assert "\ufffd" in text or not any("\ufffd" in piece for piece in pieces)
 
 
+@pytest.mark.parametrize("name", ["byte-level", "byte-fallback", "sentencepiece"])
+def test_spellings_joined_are_the_text(folders: dict[str, Path], name: str) -> None:
+    tokenizer, text = open_folder(folders[name]), "Once upon a time, a fox"
+    spelled = [tokenizer.spelling(token) for token in tokenizer.encode(text, special=False)]
+    assert "".join(map(str, spelled)).lstrip() == text and " a" in "".join(map(str, spelled))
+    assert tokenizer.spelling(tokenizer.vocab_size) == f"<{tokenizer.vocab_size}>"
+    if name == "byte-level":
+        halves = [tokenizer.spelling(token) for token in tokenizer.encode("\U0001f98a", special=False)]
+        assert b"".join(half for half in halves if isinstance(half, bytes)).decode() == "\U0001f98a"
+
+
 def test_stream_is_prompt_and_looks_back_only_a_little(
     folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
