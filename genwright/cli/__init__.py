@@ -4,11 +4,12 @@ import errno
 import os
 import signal
 import sys
+import warnings
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import version
 
-from genwright.errors import UserError
+from genwright.errors import GenwrightWarning, UserError
 
 VERBS = {
     "generate": "Complete or answer prompts with a text model.",
@@ -21,6 +22,7 @@ VERBS = {
     "pull": "List and fetch models.",
     "inspect": "Turn a model repository's script into a recorded, unattended run.",
 }
+_PYTHONS_FORMAT = warnings.formatwarning
 
 
 def main() -> None:
@@ -58,6 +60,7 @@ def _main(verb: str, *arguments: str) -> None:
 def _run(verb: str, arguments: list[str]) -> None:
     # SIGTERM ends a command as Ctrl-C does, so that it leaves its files whole.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    warnings.formatwarning = _format_warning
     try:
         import_module(f"genwright.cli.{verb}").app(arguments, prog_name=f"genwright {verb}")
     except UserError as error:
@@ -65,6 +68,15 @@ def _run(verb: str, arguments: list[str]) -> None:
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def _format_warning(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+) -> str:
+    """Ours in one line, others' as Python writes them."""
+    if issubclass(category, GenwrightWarning):
+        return f"genwright: {message}\n"
+    return _PYTHONS_FORMAT(message, category, filename, lineno, line)
 
 
 def _usage() -> str:

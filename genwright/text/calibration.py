@@ -53,7 +53,7 @@ def calibrated(
     size = len(windows[0])
     outer = load.part({name: sources for name, sources in load.weights.outer.items() if name != "head"})
     if cfg.rope.kind != "none":
-        outer["cos"], outer["sin"] = rope_tables(cfg, -(-size // PAGE) * PAGE, device)
+        outer["cos"], outer["sin"] = rope_tables(cfg, size, device)
     ops, buffers, hidden = Reference(), StepBuffers(size, 1, -(-size // PAGE), device), []
     for window in windows:
         step = buffers.fill([Chunk(window, 0, range(-(-size // PAGE)))])

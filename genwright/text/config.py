@@ -36,7 +36,7 @@ class Rope:
     """Rotary position embedding: the base, and how its frequencies are stretched for long contexts."""
 
     theta: float = 10000.0
-    kind: str = "default"  # default, linear, llama3, yarn, factors; none for learned positions
+    kind: str = "default"  # default, linear, dynamic, llama3, yarn, longrope, proportional, factors; none
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -116,6 +116,16 @@ class ModelConfig:
         from genwright.text.families import read_config
 
         return read_config(config, where)
+
+    @property
+    def longest_context(self) -> int:
+        """What the context may be set to: some RoPE scalings reach beyond `max_context`, which is the default."""
+        settings, reached = self.rope.settings, 0.0
+        if self.rope.kind in ("linear", "dynamic"):
+            reached = self.max_context * settings["factor"]
+        elif self.rope.kind == "yarn":
+            reached = settings["original_max_position_embeddings"] * settings["factor"]
+        return max(self.max_context, int(min(reached, 1 << 30)))
 
     @property
     def q_dim(self) -> int:

@@ -6,6 +6,7 @@ from typing import Any
 from genwright.errors import UserError
 from genwright.text.config import ARCHITECTURES, MODEL_TYPES, Mla, ModelConfig, Moe, Opt, Rope
 from genwright.text.fields import FieldReader, short
+from genwright.text.rope_fields import read_rope
 
 
 def read_config(config: Mapping[str, Any], where: str) -> ModelConfig:
@@ -48,7 +49,7 @@ def _llama(read: FieldReader, family: str, sizes: dict[str, Any]) -> ModelConfig
         head_dim=head_dim,
         ffn_dim=read.integer("intermediate_size", 1, 1 << 22),
         norm_eps=read.number("rms_norm_eps", 1e-6),
-        rope=_rope(read, head_dim),
+        rope=read_rope(read, head_dim),
         tied=read.flag("tie_word_embeddings", False),
         qkv_bias=attention_bias or (qwen2 and read.flag("qkv_bias", True)),
         out_bias=attention_bias and not qwen2,
@@ -106,7 +107,7 @@ def _deepseek(read: FieldReader, family: str, sizes: dict[str, Any]) -> ModelCon
         head_dim=mla.qk_nope_head_dim + mla.qk_rope_head_dim,
         ffn_dim=read.integer("intermediate_size", 1, 1 << 22),
         norm_eps=read.number("rms_norm_eps", 1e-6),
-        rope=_rope(read, mla.qk_rope_head_dim),
+        rope=read_rope(read, mla.qk_rope_head_dim),
         tied=read.flag("tie_word_embeddings", False),
         qkv_bias=False,
         out_bias=False,
@@ -193,50 +194,6 @@ def _family(read: FieldReader) -> str:
         what = short(name or read.config.get("model_type"))
         raise UserError(f"{read.where} names the architecture {what}; known are {', '.join(ARCHITECTURES)}.")
     return name
-
-
-def _rope(read: FieldReader, head_dim: int) -> Rope:
-    if head_dim % 2:
-        raise UserError(f"{read.where} has heads of {head_dim} channels; rotary embeddings need an even number.")
-    # transformers 5 writes `rope_parameters`, earlier ones `rope_theta` beside `rope_scaling`.
-    new, old = read.table("rope_parameters"), read.table("rope_scaling")
-    scaling = new if new.config else old
-    base = new if "rope_theta" in new.config else read
-    if (theta := base.number("rope_theta", 10000.0)) <= 1:
-        raise base.wrong("rope_theta", "a number above 1")
-    kind = scaling.text("rope_type", scaling.text("type", "default"))
-    required = {
-        "default": (),
-        "linear": ("factor",),
-        "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
-        "yarn": ("factor",),
-        "factors": (),
-    }
-    if kind not in required:
-        raise UserError(f"{read.where} asks for RoPE scaling {kind!r:.60}; known are {', '.join(required)}.")
-    optional = ["original_max_position_embeddings", "beta_fast", "beta_slow", "attention_factor"]
-    optional += ["mscale", "mscale_all_dim"] if kind == "yarn" else []
-    given = [key for key in optional if scaling.config.get(key) is not None and scaling.config[key] != 0]
-    settings: dict[str, Any] = {key: scaling.number(key) for key in (*required[kind], *given)}
-    if kind == "llama3" and settings["low_freq_factor"] >= settings["high_freq_factor"]:
-        raise scaling.wrong("low_freq_factor", "a number below its high_freq_factor")
-    if kind == "yarn" and "original_max_position_embeddings" not in settings:
-        settings["original_max_position_embeddings"] = _original_context(read)
-    if kind == "factors":
-        factors, count = scaling.config.get("factors"), head_dim // 2
-        if (
-            not isinstance(factors, list)
-            or [isinstance(f, float) and 1e-30 < f < 1e30 for f in factors] != [True] * count
-        ):
-            raise scaling.wrong("factors", f"{count} positive numbers, one for every two channels of a head")
-        settings["factors"] = factors
-    return Rope(theta, kind, settings)
-
-
-def _original_context(read: FieldReader) -> float:
-    """The context before it was stretched, where the scaling itself does not say."""
-    key = "original_max_position_embeddings"
-    return read.number(key if read.config.get(key) is not None else "max_position_embeddings", 2048)
 
 
 def _windows(read: FieldReader, family: str, layers: int) -> tuple[int | None, ...]:

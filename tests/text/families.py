@@ -78,11 +78,22 @@ _BLOCKS |= {"q_lora_rank": 128, "kv_lora_rank": 128, "qk_nope_head_dim": 128, "q
 _BLOCKS |= {"v_head_dim": 128, "num_experts_per_tok": 3, "rope_parameters": _DEEPSEEK_YARN | {"mscale": 0.9}}
 _BLOCKS |= {"initializer_range": 0.1, "rms_norm_eps": 1e-6}
 OTHERS = {"deepseek-v3-blocks": ("DeepseekV3", {**_DEEPSEEK, **_BLOCKS})}
+# Compared with transformers at several lengths, on which the frequencies depend.
+_LONGROPE = {"rope_type": "longrope", "rope_theta": 10000.0, "original_max_position_embeddings": 128}
+_LONGROPE |= {"short_factor": [1 + 0.1 * i for i in range(8)], "long_factor": [1.5 + i for i in range(8)]}
+_PROPORTIONAL = {"rope_type": "proportional", "rope_theta": 10000.0, "partial_rotary_factor": 0.5, "factor": 2.0}
+SCALED = {
+    "yarn, not truncated": ("Llama", {"rope_parameters": {**_YARN, "truncate": False}}),
+    "dynamic": ("Llama", {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 3.0}}),
+    "longrope": ("Qwen2", {"rope_parameters": _LONGROPE}),
+    "longrope, with factors": ("Llama", {"rope_parameters": {**_LONGROPE, "factor": 8.0, "attention_factor": 1.3}}),
+    "proportional": ("Llama", {"rope_parameters": _PROPORTIONAL}),
+}
 
 
 def make(family: str, folder: Path, **save: object) -> transformers.PreTrainedModel:
     """A model of the family, in float32, saved to the folder."""
-    kind, changes = {**FAMILIES, **OTHERS}[family]
+    kind, changes = {**FAMILIES, **OTHERS, **SCALED}[family]
     torch.manual_seed(sum(map(ord, family)))
     config = getattr(transformers, f"{kind}Config")(**{**_SIZES, **changes})
     config._attn_implementation = "eager"

@@ -9,7 +9,7 @@ import pytest
 import transformers
 from text.families import FAMILIES
 
-from genwright.errors import UserError
+from genwright.errors import GenwrightWarning, UserError
 from genwright.text.config import ARCHITECTURES, ModelConfig
 from genwright.text.fields import read_json
 from genwright.text.models import architecture
@@ -121,6 +121,30 @@ def test_yarns_original_context_is_looked_up_where_it_may_be() -> None:
     assert original(rope_scaling=YARN, max_position_embeddings=1024) == 1024
     assert original(rope_scaling=YARN, original_max_position_embeddings=512) == 512
     assert original(rope_scaling={**YARN, "original_max_position_embeddings": 256}) == 256
+    both = {"rope_scaling": {**YARN, "original_max_position_embeddings": 256}, "original_max_position_embeddings": 512}
+    assert original(**both) == 512  # as in transformers
+
+
+def test_an_unknown_setting_of_rope_is_told() -> None:
+    with pytest.warns(GenwrightWarning, match=r"^config\.json \(rope_scaling\) has 'alpha', which is not known"):
+        read(rope_scaling={**YARN, "alpha": 1000.0})
+
+
+def test_scaling_that_is_added_to_a_new_configuration_is_read() -> None:
+    """Model cards say to add `rope_scaling`, and transformers 5 writes `rope_parameters`."""
+    cfg = read(rope_theta=None, rope_parameters={"rope_type": "default", "rope_theta": 5e5}, rope_scaling=YARN)
+    assert (cfg.rope.kind, cfg.rope.theta) == ("yarn", 5e5)
+
+
+def test_scaling_tells_how_far_the_context_reaches() -> None:
+    def reach(**changes: Any) -> tuple[int, int]:
+        cfg = read(max_position_embeddings=1000, **changes)
+        return cfg.max_context, cfg.longest_context
+
+    assert reach() == (1000, 1000)
+    assert reach(rope_scaling={"type": "dynamic", "factor": 4.0}) == (1000, 4000)
+    assert reach(rope_scaling={"type": "linear", "factor": 0.5}) == (1000, 1000)
+    assert reach(rope_scaling={**YARN, "original_max_position_embeddings": 500}) == (1000, 2000)
 
 
 WRONG: dict[str, dict[str, Any]] = {
@@ -146,7 +170,17 @@ WRONG: dict[str, dict[str, Any]] = {
     "'eos_token_id' as a token id or a list of them, and has [2, -1]": {"eos_token_id": [2, -1]},
     "'torch_dtype' as float32, float16 or bfloat16, and has 'int8'": {"torch_dtype": "int8"},
     "'rope_scaling' as an object, and has [1]": {"rope_scaling": [1]},
-    "RoPE scaling 'dynamic'; known are default, linear, llama3, yarn": {"rope_scaling": {"rope_type": "dynamic"}},
+    "RoPE scaling 'ntk'; known are default, linear, dynamic, llama3, yarn": {"rope_scaling": {"rope_type": "ntk"}},
+    "(rope_scaling) should give 'long_factor' as 64 positive numbers": {
+        "rope_scaling": {"type": "su", "short_factor": [1] * 64, "long_factor": [1] * 63}
+    },
+    "'truncate' as true or false, and has 0": {"rope_scaling": {**YARN, "truncate": 0}},
+    "'partial_rotary_factor' as 1: in this architecture all channels of a head rotate": {"partial_rotary_factor": 0.5},
+    "(rope_parameters) should give 'full_attention' as a setting": {"rope_parameters": {"full_attention": YARN}},
+    "heads of 2 channels; dynamic RoPE scaling needs at least 4": {
+        "head_dim": 2,
+        "rope_scaling": {"rope_type": "dynamic", "factor": 2},
+    },
     "(rope_scaling) should give 'factor' as a positive number, and has None": {"rope_scaling": {"type": "linear"}},
     "'low_freq_factor' as a number below its high_freq_factor": {"rope_scaling": {**LLAMA3, "low_freq_factor": 4.0}},
     "'original_max_position_embeddings' as a positive number, and has 'x'": {

@@ -236,7 +236,9 @@ def hf_config(args: Mapping[str, Any], where: str, draft: bool) -> dict[str, Any
     v3 = score == "sigmoid"
     settings = {theirs: args.get(key, default) for key, (theirs, default) in YARN.items()}
     grouped = args.get("n_expert_groups", 1) != 1
-    context = read.integer("original_seq_len", 1, 1 << 30, default=4096) * read.number("rope_factor", 40)
+    original = read.integer("original_seq_len", 1, 1 << 30, default=4096)
+    context = read.integer("max_seq_len", 1, 1 << 30, default=16384)
+    stretched = context > original  # else their code leaves YaRN out
     return {
         "architectures": ["DeepseekV3ForCausalLM" if v3 else "DeepseekV2ForCausalLM"],
         "model_type": "deepseek_v3" if v3 else "deepseek_v2",
@@ -245,8 +247,10 @@ def hf_config(args: Mapping[str, Any], where: str, draft: bool) -> dict[str, Any
         "topk_method": "noaux_tc" if v3 else "group_limited_greedy" if grouped else "greedy",
         "norm_topk_prob": v3,
         "rms_norm_eps": 1e-6,
-        "max_position_embeddings": min(int(context), 1 << 30),
-        "rope_scaling": {"type": "yarn", **settings, "mscale": settings["mscale_all_dim"]},
+        "max_position_embeddings": min(int(original * read.number("rope_factor", 40)), 1 << 30)
+        if stretched
+        else context,
+        "rope_scaling": {"type": "yarn", **settings, "mscale": settings["mscale_all_dim"]} if stretched else None,
         "torch_dtype": "bfloat16",
         "num_nextn_predict_layers": int(draft),
     }
@@ -257,6 +261,8 @@ def model_args(config: Mapping[str, Any], packed: bool) -> dict[str, Any]:
     scaling = config.get("rope_scaling") or config.get("rope_parameters") or {}
     args = {key: config.get(theirs) or default for key, (theirs, default) in ARGS.items() if theirs in config}
     args |= {key: scaling[theirs] for key, (theirs, _) in YARN.items() if theirs in scaling}
+    if scaling.get("rope_type", scaling.get("type")) != "yarn":
+        args |= dict.fromkeys(("original_seq_len", "max_seq_len"), config.get("max_position_embeddings", 2048))
     quantization = config.get("quantization_config") or {}
     return {
         **args,

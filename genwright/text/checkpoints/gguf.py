@@ -36,7 +36,9 @@ LAYER = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
-ROPE_FACTORS = "rope_freqs.weight"  # what llama3's scaling divides each RoPE frequency by: a setting, not a weight
+# What llama3's scaling, and longrope's, divide each RoPE frequency by: settings, not weights.
+ROPE_FACTORS = "rope_freqs.weight"
+LONGROPE = {"short_factor": "rope_factors_short.weight", "long_factor": "rope_factors_long.weight"}
 # llama.cpp reorders the rows of these in the llama family, so that neighbours rotate.
 NEIGHBOURS = ("q_proj.weight", "q_proj.bias", "k_proj.weight", "k_proj.bias")
 
@@ -49,8 +51,9 @@ CONFIG = {
     "max_position_embeddings": "context_length",
     "rms_norm_eps": "attention.layer_norm_rms_epsilon",
 }
+_ORIGINAL = "original_max_position_embeddings"
 YARN = {
-    "original_max_position_embeddings": "rope.scaling.original_context_length",
+    _ORIGINAL: "rope.scaling.original_context_length",
     "beta_fast": "rope.scaling.yarn_beta_fast",
     "beta_slow": "rope.scaling.yarn_beta_slow",
     "attention_factor": "rope.scaling.yarn_attn_factor",
@@ -95,7 +98,7 @@ class GGUF(Checkpoint):
             raise UserError(f"{path} cannot be read: {error.strerror}.") from None
 
     def names(self) -> list[str]:
-        return [name for name in self._tensors if name != ROPE_FACTORS]
+        return [name for name in self._tensors if name not in (ROPE_FACTORS, *LONGROPE.values())]
 
     def shape(self, name: str) -> tuple[int, ...]:
         return self._tensors[name].shape
@@ -187,10 +190,17 @@ class GGUF(Checkpoint):
         if ROPE_FACTORS in self._tensors:
             if scaled:
                 raise UserError(f"{self.path} scales RoPE both by {ROPE_FACTORS} and by type {kind!r:.60}.")
-            factors = self.tensor(ROPE_FACTORS, torch.float32).flatten()[:4096]  # no head has more
-            return {"rope_type": "factors", "factors": factors.tolist()}
+            return {"rope_type": "factors", "factors": self._factors(ROPE_FACTORS)}
+        if kind == "longrope":
+            original = fields.get("rope.scaling.original_context_length")
+            factors = {key: self._factors(name) for key, name in LONGROPE.items() if name in self._tensors}
+            attention = fields.get("rope.scaling.attn_factor", 1.0)
+            return {"rope_type": kind, _ORIGINAL: original, "attention_factor": attention, **factors}
         yarn = {key: fields[theirs] for key, theirs in YARN.items() if kind == "yarn" and theirs in fields}
         return {"rope_type": kind, "factor": factor, **yarn} if scaled else None
+
+    def _factors(self, name: str) -> Any:
+        return self.tensor(name, torch.float32).flatten()[:4096].tolist()  # no head has more
 
     def _dtype(self) -> str:
         """Of most weights; bfloat16 when they are quantized: it holds them far closer than their quantization did."""

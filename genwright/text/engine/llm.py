@@ -15,7 +15,7 @@ from genwright.quant.formats import Format, parse_format
 from genwright.text.checkpoints import Checkpoint, open_checkpoint, parse_dtype
 from genwright.text.engine.backends import new_loop, new_runner, pick_backend
 from genwright.text.engine.engine import Engine
-from genwright.text.engine.kv import PAGE, parse_cache
+from genwright.text.engine.kv import parse_cache
 from genwright.text.engine.lookup import PROMPT_LOOKUP, PromptLookup
 from genwright.text.engine.memory import cache_pages, free_memory
 from genwright.text.engine.mtp import MTP, MtpDraft
@@ -80,7 +80,7 @@ class LLM:
         budget = cpu_mem if where.type == "cpu" else gpu_mem
         pages, self.max_context = cache_pages(
             page_bytes,
-            cfg.max_context,
+            cfg,
             max_context,
             weights,
             free_memory(where) if budget is None else _bytes(budget),
@@ -89,8 +89,7 @@ class LLM:
         ops = pick_backend(backend, where, deterministic, compile)
 
         def load(plan: _Plan, context: int) -> ResidentRunner:
-            length = -(-context // PAGE) * PAGE
-            loaded = load_model(plan.checkpoint, plan.dtype, where, length, progress, plan.packed, plan.quant)
+            loaded = load_model(plan.checkpoint, plan.dtype, where, context, progress, plan.packed, plan.quant)
             layer = load_draft(plan.checkpoint, loaded, plan.packed, plan.quant) if mtp else None
             return new_runner(loaded, ops, graph, pages, max_batch, self._max_tokens, layer, bits)
 
@@ -100,7 +99,7 @@ class LLM:
         if draft is not None:
             guesser: Draft = MtpDraft(runner) if mtp else PromptLookup()
             if drafting is not None:
-                context = min(self.max_context, drafting.config.max_context)
+                context = min(self.max_context, drafting.config.longest_context)
                 guesser = DraftModel(load(both[1], context), self.model, self._max_tokens, context)
             speculation = Speculation(guesser, speculate_k, row_cost(where))
         loop = new_loop(runner) if speculation is None else None

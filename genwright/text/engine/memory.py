@@ -5,6 +5,7 @@ from pathlib import Path
 import torch
 
 from genwright.errors import UserError
+from genwright.text.config import ModelConfig
 from genwright.text.engine.kv import PAGE
 
 LONGEST = 1 << 17  # tokens of context, unless more is asked for: tables of positions grow with it
@@ -24,12 +25,12 @@ def free_memory(device: torch.device) -> int:
 
 
 def cache_pages(
-    page_bytes: int, model_context: int, max_context: int | None, weights: int, budget: int, max_batch: int
+    page_bytes: int, cfg: ModelConfig, max_context: int | None, weights: int, budget: int, max_batch: int
 ) -> tuple[int, int]:
     """Pages of the cache, and the longest sequence that they hold: within the budget, beside the weights."""
-    if max_context is not None and not 1 <= max_context <= model_context:
-        raise UserError(f"max_context should be from 1 to the model's {model_context}, and is {max_context}.")
-    wanted = max_context or min(model_context, LONGEST)
+    if max_context is not None and not 1 <= max_context <= cfg.longest_context:
+        raise UserError(f"max_context must be between 1 and the model's {cfg.longest_context}, not {max_context}.")
+    wanted = max_context or min(cfg.max_context, LONGEST)
     fitting = (budget - weights) // page_bytes
     if fitting < 1:
         raise UserError(

@@ -9,10 +9,17 @@ import torch
 from genwright.text.config import Rope
 
 
-def frequencies(rope: Rope, head_dim: int) -> tuple[torch.Tensor, float]:
-    """Angle per position of each pair of channels [head_dim / 2], and the factor that cos and sin are scaled by."""
-    inv_freq = 1.0 / rope.theta ** (torch.arange(0, head_dim, 2, dtype=torch.int64).float() / head_dim)
-    settings = rope.settings
+def frequencies(rope: Rope, head_dim: int, context: int = 0) -> tuple[torch.Tensor, float]:
+    """Angle per position of each pair of channels [head_dim / 2], and the factor that cos and sin are scaled by.
+
+    `context` is the longest sequence that is to be held. Scalings that depend on the length (dynamic, longrope) go by
+    it, not by each sequence's own: cached keys keep their rotation, and prefixes are shared.
+    """
+    settings, theta = rope.settings, rope.theta
+    if rope.kind == "dynamic":  # NTK-aware: the base grows with the context
+        stretch = max(context / settings["original_max_position_embeddings"], 1.0)
+        theta *= (settings["factor"] * (stretch - 1) + 1) ** (head_dim / (head_dim - 2))
+    inv_freq = 1.0 / theta ** (torch.arange(0, head_dim, 2, dtype=torch.int64).float() / head_dim)
     if rope.kind == "linear":
         return inv_freq / settings["factor"], 1.0
     if rope.kind == "factors":
@@ -21,6 +28,11 @@ def frequencies(rope: Rope, head_dim: int) -> tuple[torch.Tensor, float]:
         return _llama3(inv_freq, **{key: settings[key] for key in _LLAMA3_KEYS}), 1.0
     if rope.kind == "yarn":
         return _yarn(inv_freq, rope, head_dim)
+    if rope.kind == "longrope":
+        return _longrope(inv_freq, settings, context)
+    if rope.kind == "proportional":  # the other channels do not rotate
+        inv_freq[int(settings["partial_rotary_factor"] * head_dim // 2) :] = 0
+        return inv_freq / settings.get("factor", 1.0), 1.0
     return inv_freq, 1.0
 
 
@@ -60,10 +72,20 @@ def _yarn(inv_freq: torch.Tensor, rope: Rope, head_dim: int) -> tuple[torch.Tens
     def channel(turns: float) -> float:  # the channel that makes `turns` turns within the original context
         return head_dim * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(rope.theta))
 
-    low = max(math.floor(channel(settings.get("beta_fast") or 32)), 0)
-    high = min(math.ceil(channel(settings.get("beta_slow") or 1)), head_dim - 1)
+    low, high = channel(settings.get("beta_fast", 32)), channel(settings.get("beta_slow", 1))
+    if settings["truncate"]:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, head_dim - 1)
     ramp = ((torch.arange(head_dim // 2).float() - low) / max(high - low, 0.001)).clamp(0, 1)
-    return inv_freq / factor * ramp + inv_freq * (1 - ramp), settings.get("attention_factor") or _temperature(settings)
+    return inv_freq / factor * ramp + inv_freq * (1 - ramp), settings.get("attention_factor", _temperature(settings))
+
+
+def _longrope(inv_freq: torch.Tensor, settings: Mapping[str, Any], context: int) -> tuple[torch.Tensor, float]:
+    """LongRoPE (Ding et al., 2024): a factor for each frequency, of one list within the original context or another."""
+    original = settings["original_max_position_embeddings"]
+    factors = torch.tensor(settings["long_factor" if context > original else "short_factor"], dtype=torch.float32)
+    default = math.sqrt(1 + math.log(max(settings["factor"], 1.0)) / math.log(original))
+    return inv_freq / factors, settings.get("attention_factor", default)
 
 
 def _temperature(settings: Mapping[str, Any]) -> float:

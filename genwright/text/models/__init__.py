@@ -76,7 +76,7 @@ def load_model(
     outer.setdefault("head", outer["embed"])
     if cfg.rope.kind != "none":
         outer["cos"], outer["sin"] = rope_tables(cfg, max_context, device)
-    return Model(cfg, home, outer, blocks, dtype, device, max_context)
+    return Model(cfg, home, outer, blocks, dtype, device, -(-max_context // PAGE) * PAGE)
 
 
 def load_draft(
@@ -135,8 +135,8 @@ def check_tensors(checkpoint: Checkpoint, draft: bool = False) -> None:
 
 
 def rope_tables(cfg: ModelConfig, max_context: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """cos and sin of every position, computed a page at a time: the same bits whatever the context's length."""
-    inv_freq, scale = frequencies(cfg.rope, cfg.rope_dim)
+    """cos and sin of the positions of whole pages, computed page by page: bits do not depend on how many there are."""
+    inv_freq, scale = frequencies(cfg.rope, cfg.rope_dim, max_context)
     pages = [cos_sin(inv_freq, scale, torch.arange(i, i + PAGE)) for i in range(0, max_context, PAGE)]
     cos, sin = (torch.cat(tables).to(device) for tables in zip(*pages, strict=True))
     return cos, sin

@@ -137,6 +137,24 @@ def test_deepseeks_own_shards_load(folders):
     assert both[0].moe == both[1].moe and both[0].mla == both[1].mla
 
 
+def test_a_short_context_switches_yarn_off_as_theirs_does(folders, tmp_path):
+    """And a model without YaRN is written so that their code leaves it out."""
+    shutil.copytree(folders["theirs"], tmp_path / "short")
+    short = {**ARGS, "max_seq_len": ARGS["original_seq_len"]}
+    (tmp_path / "short" / "config_tiny.json").write_text(json.dumps(short))
+    cfg = open_checkpoint(str(tmp_path / "short")).config
+    assert (cfg.rope.kind, cfg.max_context) == ("default", ARGS["original_seq_len"])
+    shutil.copytree(folders["fp8"], tmp_path / "plain")
+    config = json.loads((tmp_path / "plain" / "config.json").read_text())
+    del config["rope_parameters"]
+    (tmp_path / "plain" / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 128}))
+    assert torch.equal(logits(tmp_path / "short"), logits(tmp_path / "plain"))
+    assert not torch.equal(logits(tmp_path / "short"), logits(folders["theirs"]))
+    convert(open_checkpoint(str(tmp_path / "plain")), tmp_path / "mp", "deepseek", None, quiet)
+    written = json.loads((tmp_path / "mp" / "config_mp1.json").read_text())
+    assert written["max_seq_len"] == written["original_seq_len"] == 128
+
+
 def test_to_bf16_widens_fp8_and_leaves_the_rest(folders, tmp_path):
     convert(open_checkpoint(str(folders["fp8"])), tmp_path / "bf16", "bf16", None, quiet)
     before, after = (load_file(path / "model.safetensors") for path in (folders["fp8"], tmp_path / "bf16"))

@@ -116,6 +116,23 @@ def test_other_rope_scalings_are_told_in_hugging_face_words(tmp_path: Path) -> N
     assert GGUF(write_gguf(tmp_path / "none.gguf", model, **none)).hf_config["rope_scaling"] is None
 
 
+def test_longrope_comes_as_two_lists_of_factors(tmp_path: Path) -> None:
+    model = tiny_model("llama")
+    model.config.longrope_factors = {"short": [1.0 + i for i in range(8)], "long": [2.0 + i for i in range(8)]}
+    scaling = {"llama__rope__scaling__type": "longrope", "llama__rope__scaling__attn_factor": 1.25}
+    scaling["llama__rope__scaling__original_context_length"] = 32
+    checkpoint = GGUF(write_gguf(tmp_path / "tiny.gguf", model, **scaling))
+    assert checkpoint.config.rope.kind == "longrope"
+    assert checkpoint.config.rope.settings == {
+        "short_factor": [1.0 + i for i in range(8)],
+        "long_factor": [2.0 + i for i in range(8)],
+        "original_max_position_embeddings": 32,
+        "attention_factor": 1.25,
+        "factor": 4.0,
+    }
+    assert not any("rope" in name for name in checkpoint.names())
+
+
 def test_a_sliding_window_makes_a_mistral(tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "tiny.gguf", tiny_model("mistral"), llama__attention__sliding_window=64)
     assert GGUF(path).config.windows == (64, 64)
@@ -127,7 +144,7 @@ def test_a_sliding_window_makes_a_mistral(tmp_path: Path) -> None:
         ({"split__count": 3}, "part of a split model"),
         ({"llama__expert_count": 8}, "mixture of experts"),
         ({"llama__attention__key_length": 8}, "attention.key_length"),
-        ({"llama__rope__scaling__type": "longrope"}, "'longrope'"),
+        ({"llama__rope__scaling__type": "longrope"}, "'short_factor' as 8 positive numbers"),
     ],
 )
 def test_what_is_not_supported_is_said(metadata: dict[str, int | str], sentence: str, tmp_path: Path) -> None:

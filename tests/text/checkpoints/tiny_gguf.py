@@ -83,6 +83,8 @@ def write_gguf(path: Path, model: PreTrainedModel, kind: str = "F32", **metadata
         )
     if factors := getattr(config, "rope_factors", None):
         writer.add_tensor("rope_freqs.weight", torch.tensor(factors).numpy())
+    for length, factors in getattr(config, "longrope_factors", {}).items():
+        writer.add_tensor(f"rope_factors_{length}.weight", torch.tensor(factors).numpy())
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
