@@ -41,6 +41,15 @@ CHANNEL_MULT: dict[int, tuple[float, ...]] = {
 IMAGENET_CLASSES = 1000
 
 
+def usual_channel_mult(image_size: int) -> tuple[float, ...]:
+    """The original's channel_mult of that size; of others, that of 64 pixels, without levels that cannot be halved."""
+    if image_size in CHANNEL_MULT:
+        return CHANNEL_MULT[image_size]
+    mult = CHANNEL_MULT[64]
+    halvings = (image_size & -image_size).bit_length() - 1
+    return mult[: halvings + 1]
+
+
 def unet_config(preset: str | None, class_cond: bool | None = None, **flags: Any) -> UNetConfig | None:
     """The preset's shape, or the original's default one, with what its flags change; None if nothing is said."""
     if preset is not None and preset not in PRESETS:

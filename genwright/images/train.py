@@ -2,8 +2,11 @@
 
 import copy
 import json
+import signal
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -21,7 +24,7 @@ from genwright.images.lpips import Lpips
 from genwright.images.output import grid, write_whole
 from genwright.images.pipeline import ImageModel
 from genwright.images.train_settings import ONE_STEP, TWO_STEPS, TrainSettings
-from genwright.images.training import Trainer, new_unet
+from genwright.images.training import Diverged, Trainer, new_unet
 from genwright.images.unet import UNet, UNetConfig
 
 GRID = 90  # images
@@ -111,30 +114,48 @@ class TrainRun:
         except Exception as error:  # a damaged file can fail anywhere in its parser
             raise UserError(f"{self.checkpoint} cannot be read; delete it or choose another --out.") from error
         for key, value in self.asked.items():
-            if found.get(key) != value:
+            # A run may be made longer; but progressive distillation's stages are shares of all steps.
+            if found.get(key) != value and (key != "steps" or self.settings.method == "progdist"):
                 raise UserError(
                     f"{self.run.out} holds another run, whose {key} is {found.get(key)!r} and not {value!r}; "
                     "choose another --out."
                 )
+        if state["step"] > self.settings.steps:
+            raise UserError(
+                f"{self.run.out} holds a run that has taken {state['step']} steps already, more than --steps "
+                f"{self.settings.steps}."
+            )
         self.trainer.load_state_dict(state)
 
     def __call__(self, advance: Callable[[int, int], None]) -> dict[str, Any]:
-        """Train to the end, and return the metrics."""
+        """Train to the end, and return the metrics; an interrupt saves first, after the step that is running."""
         started = time.perf_counter()
+        with first_interrupt_noted() as interrupted:
 
-        def after_step(trainer: Trainer) -> None:
-            advance(trainer.step, self.settings.steps)
-            if self.rank == 0 and trainer.step % self.run.save_every == 0:
-                self.save()
-            if self.rank == 0 and trainer.step % self.run.grid_every == 0:
-                self.picture(f"step_{trainer.step:06d}")
+            def after_step(trainer: Trainer) -> bool:
+                advance(trainer.step, self.settings.steps)
+                if self.rank == 0 and trainer.step % self.run.save_every == 0:
+                    self.save()
+                if self.rank == 0 and trainer.step % self.run.grid_every == 0:
+                    self.picture(f"step_{trainer.step:06d}")
+                return interrupted()
 
-        self.trainer.run(self.settings.steps, after_step)
+            try:
+                self.trainer.run(self.settings.steps, after_step)
+                if self.rank == 0:
+                    self.save()
+            except Diverged:
+                raise UserError(self._restored()) from None
+            if self.rank == 0:
+                self.save_models()
+            if interrupted():
+                raise KeyboardInterrupt(
+                    f"Stopped after step {self.trainer.step} of {self.settings.steps}, and saved; "
+                    "the same command goes on from there."
+                )
         if self.rank:
             return {}
-        self.save()
         seconds = time.perf_counter() - started
-        save_unet(self.run.out / "model", self.trainer.ema, self.description, self.run.save_dtype)
         self.curve()
         self.picture("grid")
         result = {"steps": self.settings.steps, "seconds": round(seconds, 1), "loss": self.trainer.history[-1][1]}
@@ -142,6 +163,25 @@ class TrainRun:
             result |= measure(self.model(), self.train, self.held, self.settings.few_steps)
         write_whole(self.run.out / "metrics.json", lambda path: path.write_text(json.dumps(result, indent=1) + "\n"))
         return result
+
+    def _restored(self) -> str:
+        """Go back to the last checkpoint, if there is one, write its model, and say what happened."""
+        found = f"The run has diverged by step {self.trainer.step}: its weights or losses are not finite"
+        if not self.checkpoint.is_file():
+            return f"{found}. No checkpoint was saved before; a lower --lr than {self.settings.lr:g} may help."
+        if self.rank == 0:
+            self.trainer.load_state_dict(torch.load(self.checkpoint, map_location=self.device, weights_only=True))
+            self.save_models()
+        return (
+            f"{found}. {self.run.out / 'model'} holds the weights of the last checkpoint; "
+            f"begin with them (--init) in another --out, with a lower --lr than {self.settings.lr:g}."
+        )
+
+    def save_models(self) -> None:
+        """Write every average of the weights; `model` is that of the last decay."""
+        for decay, ema in zip(self.settings.ema, self.trainer.emas, strict=True):
+            name = "model" if ema is self.trainer.ema else f"model_ema_{decay}"
+            save_unet(self.run.out / name, ema, self.description, self.run.save_dtype)
 
     def save(self) -> None:
         state = self.trainer.state_dict() | {"asked": json.dumps(self.asked)}
@@ -175,6 +215,30 @@ class TrainRun:
         )
         axes.plot(*zip(*self.trainer.history, strict=True))
         write_whole(self.run.out / "loss.png", lambda path: figure.savefig(path, format="png"))
+
+
+@contextmanager
+def first_interrupt_noted() -> Iterator[Callable[[], bool]]:
+    """Whether there was a Ctrl-C or SIGTERM yet: the first one only is noted, the second does what it always does."""
+    noted: list[int] = []
+    before: dict[int, Any] = {}
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    def note(number: int, _: object) -> None:
+        noted.append(number)
+        restore()
+
+    if threading.current_thread() is threading.main_thread():  # others may not set handlers
+        for number in (signal.SIGINT, signal.SIGTERM):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                before[number] = signal.signal(number, note)
+    try:
+        yield lambda: bool(noted)
+    finally:
+        restore()
 
 
 def _load(model: str, config: UNetConfig, clusters: Clusters | None, start: bool = False) -> UNet:

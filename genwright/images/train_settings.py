@@ -1,5 +1,6 @@
 """How a model is trained, as one value that checks itself."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +10,7 @@ from genwright.images.pipeline import DTYPES
 
 METHODS = ("edm", "consistency", "distill", "progdist", "dmd")
 SCHEDULES = ("adaptive", "ect")
+OPTIMIZERS = ("adamw", "radam")
 # Levels 0, 20 and 39 of 40 are sigma 80, 2.2 and 0.002: more is redrawn than from easy consistency tuning's 0.82.
 TWO_STEPS: dict[str, Any] = {"sampler": "multistep", "steps": 40, "ts": (0, 20, 39)}
 ONE_STEP: dict[str, Any] = {"sampler": "onestep"}
@@ -26,7 +28,11 @@ class TrainSettings:
     warmup: int = 0
     anneal: float = 0.0
     weight_decay: float = 0.0
-    ema: float = 0.999
+    optimizer: str = "adamw"
+    beta1: float = 0.9
+    beta2: float = 0.99
+    ema: tuple[float, ...] = (0.999,)
+    ema_warmup: bool = True
     dtype: str = "float32"
     schedule: str = "ect"
     first_stage: int = 0
@@ -46,14 +52,23 @@ class TrainSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, choices in (("method", METHODS), ("schedule", SCHEDULES), ("dtype", tuple(DTYPES))):
+        for name, choices in (
+            ("method", METHODS),
+            ("schedule", SCHEDULES),
+            ("optimizer", OPTIMIZERS),
+            ("dtype", tuple(DTYPES)),
+        ):
             if getattr(self, name) not in choices:
                 raise UserError(f"There is no {name} {getattr(self, name)!r}; choose one of {', '.join(choices)}.")
         for name in ("steps", "batch_size", "accumulate", "stages", "pairs"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name} must be 1 or more, not {getattr(self, name)}.")
-        if not self.lr > 0 or not 0 <= self.ema < 1 or not 0 <= self.anneal <= 1 or self.warmup < 0:
-            raise UserError("lr must be positive, ema in [0, 1), anneal in [0, 1] and warmup 0 or more.")
+        if not 0 < self.lr < math.inf or not 0 <= self.anneal <= 1 or self.warmup < 0:
+            raise UserError("lr must be positive, anneal in [0, 1] and warmup 0 or more.")
+        if not self.ema or not all(0 <= decay < 1 for decay in (*self.ema, self.beta1, self.beta2)):
+            raise UserError("Every ema, beta1 and beta2 must be in [0, 1).")
+        if len(set(self.ema)) < len(self.ema):
+            raise UserError("Every ema must be another: one model is written for each.")
         if not self.keep >= 0:
             raise UserError(f"keep must be 0 or more, not {self.keep}.")
         if not 0 <= self.first_stage < self.stages:

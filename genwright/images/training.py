@@ -28,8 +28,12 @@ CRITIC_STEPS = 2  # dmd: of which the last also trains the student
 SECOND_STEP = SamplerSettings(**TWO_STEPS).sigmas[1]
 
 
+class Diverged(Exception):
+    """The weights, or all recent losses, are not finite."""
+
+
 class Trainer:
-    """The weights that train, their average (`ema`), the optimizer, and the steps they have taken."""
+    """The weights that train, their averages (`emas`), the optimizer, and the steps they have taken."""
 
     def __init__(
         self,
@@ -55,7 +59,7 @@ class Trainer:
         self.device = batches.images.device
         self.norm = losses.loss_norm(settings.norm, lpips)
         self.unet = _placed(unet, self.device).train().requires_grad_(True)
-        self.ema = copy.deepcopy(self.unet).eval().requires_grad_(False)
+        self.emas = [copy.deepcopy(self.unet).eval().requires_grad_(False) for _ in settings.ema]
         # Easy consistency tuning's target is the student itself; the original's is its average by mu(k).
         self.moving_target = settings.method in ("consistency", "distill") and not settings.tuning
         self.target = copy.deepcopy(self.unet).requires_grad_(False) if self.moving_target else self.unet
@@ -74,16 +78,21 @@ class Trainer:
         self.step, self.history = 0, list[tuple[int, float]]()
         self._recent: list[Tensor] = []
 
-    def run(self, until: int, callback: Callable[["Trainer"], None] | None = None) -> None:
-        """Train up to step `until`; the callback sees every step's end."""
+    @property
+    def ema(self) -> UNet:
+        """The average that is the model: that of the last decay given."""
+        return self.emas[-1]
+
+    def run(self, until: int, callback: Callable[["Trainer"], bool | None] | None = None) -> None:
+        """Train up to step `until`; the callback sees every step's end, and ends the training by returning True."""
         while self.step < until:
             with torch.backends.cudnn.flags(enabled=True, benchmark=True):
                 self._recent.append(self._step())
             self.step += 1
             if self.step % LOG_EVERY == 0 or self.step == until:
                 self._log()
-            if callback is not None:
-                callback(self)
+            if callback is not None and callback(self):
+                return
 
     def _step(self) -> Tensor:
         settings = self.settings
@@ -192,8 +201,9 @@ class Trainer:
     @torch.no_grad()
     def _average(self) -> None:
         # An average that begins short forgets the first weights sooner.
-        decay = min(self.settings.ema, (1 + self.step) / (10 + self.step))
-        get_ema_multi_avg_fn(decay)(list(self.ema.parameters()), self.parameters, self.step)
+        longest = (1 + self.step) / (10 + self.step) if self.settings.ema_warmup else 1.0
+        for decay, ema in zip(self.settings.ema, self.emas, strict=True):
+            get_ema_multi_avg_fn(min(decay, longest))(list(ema.parameters()), self.parameters, self.step)
         if self.moving_target:
             get_ema_multi_avg_fn(self._mu_and_scales()[0])(list(self.target.parameters()), self.parameters, self.step)
 
@@ -206,12 +216,16 @@ class Trainer:
         ]
         if scales[0] != scales[1]:
             self.teacher.load_state_dict(self.unet.state_dict())
-            self.ema.load_state_dict(self.unet.state_dict())
+            for ema in self.emas:
+                ema.load_state_dict(self.unet.state_dict())
             self.optimizer = self._new_optimizer()
 
     def _new_optimizer(self) -> torch.optim.Optimizer:
-        decay = self.settings.weight_decay
-        return torch.optim.AdamW(self.trained, self.settings.lr, betas=(0.9, 0.99), weight_decay=decay, fused=True)
+        s = self.settings
+        betas = (s.beta1, s.beta2)
+        if s.optimizer == "radam":
+            return torch.optim.RAdam(self.trained, s.lr, betas=betas, weight_decay=s.weight_decay)
+        return torch.optim.AdamW(self.trained, s.lr, betas=betas, weight_decay=s.weight_decay, fused=True)
 
     def _sum_over_ranks(self, total: Tensor) -> None:
         from torch import distributed
@@ -224,8 +238,16 @@ class Trainer:
             grad.copy_(part.view_as(grad))
 
     def _log(self) -> None:
-        if self._recent:
-            self.history.append((self.step, torch.stack(self._recent).mean().item()))
+        """Note the mean loss since the last time, and that the run has not diverged."""
+        if not self._recent:
+            return
+        recent = torch.stack(self._recent)
+        # Half precision may overflow in a step, which the scaler then leaves out.
+        finite = recent[recent.isfinite()]
+        if not nn.utils.get_total_norm(self.parameters).isfinite() or (not len(finite) and len(recent) >= LOG_EVERY):
+            raise Diverged
+        if len(finite):
+            self.history.append((self.step, finite.mean().item()))
             self._recent = []
 
     def state_dict(self) -> dict[str, Any]:
@@ -235,7 +257,7 @@ class Trainer:
             "step": self.step,
             "history": self.history,
             "unet": self.unet.state_dict(),
-            "ema": self.ema.state_dict(),
+            "emas": [ema.state_dict() for ema in self.emas],
         }
         state |= {"optimizer": self.optimizer.state_dict(), "scaler": self.scaler.state_dict()}
         if self.moving_target:
@@ -248,7 +270,9 @@ class Trainer:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.step, self.history = state["step"], [(int(step), float(loss)) for step, loss in state["history"]]
-        for name in state.keys() & {"unet", "ema", "optimizer", "scaler", "target", "critic", "teacher"}:
+        for ema, saved in zip(self.emas, state["emas"], strict=True):
+            ema.load_state_dict(saved)
+        for name in state.keys() & {"unet", "optimizer", "scaler", "target", "critic", "teacher"}:
             getattr(self, name).load_state_dict(state[name])
 
 

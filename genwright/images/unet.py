@@ -50,6 +50,8 @@ class UNetConfig:
                 raise UserError(f"A level has {channels} channels, but every level needs a multiple of {GROUPS}.")
             if channels % self.heads(channels) or channels % self.heads(channels, up=True):
                 raise UserError(f"{channels} channels cannot be split evenly into attention heads.")
+        if not 0 <= self.dropout < 1:
+            raise UserError(f"dropout must be 0 or more and below 1, not {self.dropout:g}.")
         if self.num_classes is not None and self.num_classes < 1:
             raise UserError(f"A class-conditional UNet needs one class or more, not {self.num_classes}.")
 

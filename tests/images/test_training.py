@@ -124,6 +124,17 @@ def test_accumulated_micro_batches_train_as_one_batch(batches):
             torch.testing.assert_close(together.grad, alone[0].grad + alone[1].grad)
 
 
+def test_averages_are_by_their_decays(batches):
+    settings = TrainSettings(steps=10, batch_size=4, lr=1e-2, ema=(0.5, 0.9), ema_warmup=False)
+    trained = trainer(settings, batches)
+    start = trained.unet.state_dict()["out.2.weight"].clone()
+    trained.run(1)
+    now = trained.unet.state_dict()["out.2.weight"]
+    for decay, ema in zip(settings.ema, trained.emas, strict=True):
+        torch.testing.assert_close(ema.state_dict()["out.2.weight"], decay * start + (1 - decay) * now)
+    assert trained.ema is trained.emas[1]
+
+
 def test_losses_fall():
     plain = np.broadcast_to(np.array([[0], [128], [255]], np.uint8)[:, :, None, None], (3, 8, 8, 3)).copy()
     data = TrainingImages(plain, np.arange(3), ("a", "b", "c"), np.arange(3).astype(str))
@@ -168,7 +179,7 @@ def test_two_moons_in_one_step():
         batch_size=256,
         lr=2e-3,
         anneal=0.5,
-        ema=0.99,
+        ema=(0.99,),
         stages=5,
         p_mean=-0.5,
         p_std=1.5,

@@ -1,9 +1,11 @@
 """`genwright images train`."""
 
-from dataclasses import replace
+import sys
+from collections.abc import Iterable
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -12,6 +14,7 @@ from genwright.cli.images.options import Device, Flag, ImageSize, Json, Switch, 
 
 
 def train(
+    context: typer.Context,
     data: Annotated[
         Path, typer.Argument(help="An .npz (images, labels, names), or a folder, a class per subfolder or name prefix.")
     ],
@@ -19,6 +22,9 @@ def train(
     out: Annotated[Path, typer.Option(help="The run's folder; a stopped run goes on there.")] = Path("training"),
     init: Annotated[str | None, typer.Option(help="A model whose weights are the start.")] = None,
     teacher: Annotated[str | None, typer.Option(help="The model that distill, progdist and dmd learn from.")] = None,
+    recipe: Annotated[
+        str | None, typer.Option(help="The original's settings, save those that are given: imagenet64 or lsun256.")
+    ] = None,
     image_size: ImageSize = None,
     num_channels: Flag = None,
     num_res_blocks: Flag = None,
@@ -32,11 +38,18 @@ def train(
     steps: Annotated[int, typer.Option(help="How many steps of the optimizer.")] = 10_000,
     batch_size: Annotated[int, typer.Option(help="Images per step, over all ranks.")] = 256,
     accumulate: Annotated[int, typer.Option(help="Micro-batches per step and rank.")] = 1,
-    lr: Annotated[float, typer.Option(help="AdamW's learning rate.")] = 1e-4,
+    lr: Annotated[float, typer.Option(help="The learning rate.")] = 1e-4,
     warmup: Annotated[int, typer.Option(help="Steps over which the learning rate rises.")] = 0,
     anneal: Annotated[float, typer.Option(help="The last share of steps, over which it falls to 0.")] = 0.0,
-    weight_decay: Annotated[float, typer.Option(help="AdamW's.")] = 0.0,
-    ema: Annotated[float, typer.Option(help="The decay of the average of weights that is the model.")] = 0.999,
+    weight_decay: Annotated[float, typer.Option(help="The optimizer's.")] = 0.0,
+    optimizer: Annotated[str, typer.Option(help="adamw, or the original's radam.")] = "adamw",
+    beta1: Annotated[float, typer.Option(help="The decay of the optimizer's mean gradient.")] = 0.9,
+    beta2: Annotated[float, typer.Option(help="The decay of its mean squared gradient.")] = 0.99,
+    ema: Annotated[
+        str,
+        typer.Option(help="The decay of the average of weights that is the model; of several, by commas, the last."),
+    ] = "0.999",
+    ema_warmup: Annotated[bool, typer.Option(help="Begin with shorter averages.")] = True,
     dtype: Annotated[str, typer.Option(help="float32, or float16 or bfloat16 for mixed precision.")] = "float32",
     schedule: Annotated[str, typer.Option(help="For consistency: ect, or the original's adaptive.")] = "ect",
     first_stage: Annotated[int, typer.Option(help="ect: the stage to begin with; each halves the gaps.")] = 0,
@@ -72,63 +85,46 @@ def train(
     """Train a model of images. torchrun spreads it over several GPUs; a stopped run goes on when asked for again."""
     from genwright.errors import UserError
     from genwright.images.pipeline import DTYPES
+    from genwright.images.presets import usual_channel_mult
+    from genwright.images.recipes import find_recipe
     from genwright.images.train import RunSettings, TrainRun
     from genwright.images.train_settings import TrainSettings
     from genwright.images.unet import UNetConfig
     from genwright.kernels.device import pick_device
 
-    settings = TrainSettings(
-        method=method,
-        steps=steps,
-        batch_size=batch_size,
-        accumulate=accumulate,
-        lr=lr,
-        warmup=warmup,
-        anneal=anneal,
-        weight_decay=weight_decay,
-        ema=ema,
-        dtype=dtype,
-        schedule=schedule,
-        first_stage=first_stage,
-        stages=stages,
-        start_scales=start_scales,
-        end_scales=end_scales,
-        start_ema=start_ema,
-        pairs=pairs,
-        keep=keep,
-        loss_norm=loss_norm,
-        weighting=weighting,
-        p_mean=p_mean,
-        p_std=p_std,
-        seed=seed,
-    )
-    if save_dtype not in DTYPES:
-        raise UserError(f"There is no dtype {save_dtype!r}; choose one of {', '.join(DTYPES)}.")
-    if not 0 <= hold_out < 1 or min(save_every, grid_every) < 1:
-        raise UserError("--hold-out is a share below 1; --save-every and --grid-every are 1 or more.")
-    flags = {
-        "num_channels": num_channels,
-        "num_res_blocks": num_res_blocks,
+    values = context.params | {
+        "ema": decimals(ema, "--ema"),
+        "mirror": mirror,
         "channel_mult": decimals(channel_mult, "--channel-mult"),
         "attention_resolutions": numbers(attention_resolutions, "--attention-resolutions"),
-        "num_heads": num_heads,
-        "num_head_channels": num_head_channels,
-        "use_scale_shift_norm": use_scale_shift_norm,
-        "resblock_updown": resblock_updown,
-        "dropout": dropout,
     }
-    given = {name: value for name, value in flags.items() if value is not None}
+    if recipe is not None:
+        for name, value in find_recipe(recipe, method).items():
+            source = context.get_parameter_source(name)
+            if source is not None and source.name == "DEFAULT":
+                values[name] = value
+
+    def chosen(names: Iterable[str]) -> dict[str, Any]:
+        return {name: values[name] for name in names if values.get(name) is not None}
+
+    settings = TrainSettings(**chosen(field.name for field in fields(TrainSettings)))
+    if save_dtype not in DTYPES:
+        raise UserError(f"There is no dtype {save_dtype!r}; choose one of {', '.join(DTYPES)}.")
+    if not 0 <= values["hold_out"] < 1 or min(save_every, grid_every) < 1:
+        raise UserError("--hold-out is a share below 1; --save-every and --grid-every are 1 or more.")
+    given = chosen({field.name for field in fields(UNetConfig)} - {"image_size", "num_classes"})
 
     def shape(size: int, num_classes: int | None) -> UNetConfig:
-        return replace(UNetConfig(image_size=size, num_classes=num_classes), **given)  # type: ignore[arg-type]
+        usual = {"image_size": size, "num_classes": num_classes, "channel_mult": usual_channel_mult(size)}
+        return UNetConfig(**usual | given)
 
     run = RunSettings(
         data=data,
         out=out,
         image_size=image_size,
-        hold_out=hold_out,
-        balance=balance,
-        mirror=tuple(mirror.split(",")) if mirror else (),
+        hold_out=values["hold_out"],
+        balance=values["balance"],
+        mirror=tuple(values["mirror"].split(",")) if values["mirror"] else (),
         cluster_size=cluster_size,
         init=init,
         teacher=teacher,
@@ -149,7 +145,12 @@ def train(
             compiled=compile_unet,
             tracing=partial(tell, "the teacher's images"),
         )
-        result = training(partial(tell, "steps"))
+        try:
+            result = training(partial(tell, "steps"))
+        except KeyboardInterrupt as stopped:
+            if rank == 0 and str(stopped):
+                print(stopped, file=sys.stderr)
+            raise
     if rank == 0:
         said = ", ".join(f"{name} {value:.4g}" for name, value in result.items())
         say(f"{out / 'model'}: {said}", {"model": str(out / "model")} | result, json_output)
