@@ -17,6 +17,7 @@ from genwright.images.data import TrainingImages
 from genwright.images.unet import UNet
 
 SIDE = 8  # images are compared at this size
+READ = 4096  # images at a time
 
 
 @dataclass(frozen=True)
@@ -62,8 +63,7 @@ def find_clusters(data: TrainingImages, size: int) -> tuple[np.ndarray, Clusters
     if data.images.shape[1] < SIDE:
         raise UserError(f"Clusters are found in images of {SIDE} pixels or more, not {data.images.shape[1]}.")
     step = data.images.shape[1] // SIDE
-    blocks = data.images[:, : step * SIDE, : step * SIDE].reshape(len(data), SIDE, step, SIDE, step, 3)
-    small = blocks.mean(axis=(2, 4)).reshape(len(data), -1)
+    small = np.concatenate([_shrunk(data.images[i : i + READ], step) for i in range(0, len(data), READ)])
     found = np.zeros(len(data), np.int64)
     classes: list[int] = []
     for label in range(len(data.label_names)):
@@ -75,6 +75,11 @@ def find_clusters(data: TrainingImages, size: int) -> tuple[np.ndarray, Clusters
             classes.append(label)
     digest = hashlib.sha256(found.astype("<i8").tobytes()).hexdigest()[:16]
     return found, Clusters(tuple(classes), tuple(np.bincount(found).tolist()), digest)
+
+
+def _shrunk(images: np.ndarray, step: int) -> np.ndarray:
+    blocks = images[:, : step * SIDE, : step * SIDE].reshape(len(images), SIDE, step, SIDE, step, 3)
+    return blocks.mean(axis=(2, 4)).reshape(len(images), -1)
 
 
 def _halved(points: np.ndarray, rows: np.ndarray, size: int) -> list[np.ndarray]:

@@ -1,6 +1,8 @@
-"""Training images: an .npz or a folder, held in memory as uint8, drawn in batches."""
+"""Training images: an .npz, an .npy or a folder, held in memory as uint8 or streamed, drawn in batches."""
 
-from dataclasses import dataclass
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from zipfile import BadZipFile
 
@@ -9,6 +11,8 @@ import torch
 from torch import Tensor
 
 from genwright.errors import UserError
+from genwright.images import streaming
+from genwright.images.streaming import StreamedImages
 
 SUFFIXES = {".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp"}
 
@@ -17,7 +21,7 @@ SUFFIXES = {".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp"}
 class TrainingImages:
     """Images [N, H, W, 3] uint8, labels [N] or None, the labels' names, and names [N] that variants share."""
 
-    images: np.ndarray
+    images: np.ndarray | StreamedImages
     labels: np.ndarray | None
     label_names: tuple[str, ...]
     names: np.ndarray
@@ -27,7 +31,16 @@ class TrainingImages:
 
     def __getitem__(self, rows: np.ndarray) -> "TrainingImages":
         labels = None if self.labels is None else self.labels[rows]
-        return TrainingImages(self.images[rows], labels, self.label_names, self.names[rows])
+        streamed = isinstance(self.images, StreamedImages)
+        images = self.images.take(rows) if streamed else self.images[rows]
+        return TrainingImages(images, labels, self.label_names, self.names[rows])
+
+    def in_memory(self, most: int) -> "TrainingImages":
+        """Itself; if it is streamed, then at most so many of its images, drawn by one fixed seed."""
+        if not isinstance(self.images, StreamedImages):
+            return self
+        some = self[np.sort(np.random.default_rng(0).permutation(len(self))[:most])]
+        return replace(some, images=some.images[:])
 
     @property
     def num_classes(self) -> int | None:
@@ -61,7 +74,10 @@ class Batches:
         mirrored: tuple[str, ...] = (),
         clusters: np.ndarray | None = None,
     ):
-        self.images = torch.from_numpy(data.images).permute(0, 3, 1, 2).contiguous().to(device)
+        self.device = device
+        self.images = data.images if isinstance(data.images, StreamedImages) else _channels_first(data.images, device)
+        self._reader = ThreadPoolExecutor(1, "read")
+        self._ahead: tuple[np.ndarray, Future[np.ndarray]] | None = None
         labels = data.labels if clusters is None else clusters
         self.labels = None if labels is None else torch.from_numpy(labels).to(device)
         weights = np.ones(len(data))
@@ -77,35 +93,69 @@ class Batches:
 
     def draw(self, count: int) -> tuple[Tensor, Tensor | None]:
         """Images [count, 3, H, W] in [-1, 1] and their labels, from torch's own generator of the device."""
-        rows = torch.multinomial(self.weights, count, replacement=True)
-        x = self.images[rows].float() / 127.5 - 1
+        rows = self._draw_rows(count)
+        x = self._pixels(rows).float() / 127.5 - 1
         if self.flips is not None:
             mirror = self.flips[rows] & (torch.rand(count, device=x.device) < 0.5)
             x = torch.where(mirror[:, None, None, None], x.flip(3), x)
         return x, None if self.labels is None else self.labels[rows]
 
+    def read_ahead(self, seed: int, count: int) -> None:
+        """Begin to read what `draw` will want after torch.manual_seed(seed), where images are streamed."""
+        if isinstance(self.images, Tensor):
+            return
+        with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
+            torch.manual_seed(seed)
+            rows = self._draw_rows(count).cpu().numpy()
+        self._ahead = rows, self._reader.submit(self.images.__getitem__, rows)
+
+    def _draw_rows(self, count: int) -> Tensor:
+        return torch.multinomial(self.weights, count, replacement=True)
+
+    def _pixels(self, rows: Tensor) -> Tensor:
+        if isinstance(self.images, Tensor):
+            return self.images[rows]
+        wanted = rows.cpu().numpy()
+        if self._ahead is not None and np.array_equal(self._ahead[0], wanted):
+            return _channels_first(self._ahead[1].result(), self.device)
+        return _channels_first(self.images[wanted], self.device)
+
+
+def _channels_first(images: np.ndarray, device: torch.device) -> Tensor:
+    return torch.from_numpy(images).to(device).permute(0, 3, 1, 2).contiguous()
+
 
 def read_data(path: Path, image_size: int | None = None) -> TrainingImages:
-    """The images of an .npz, or of a folder, cropped to `image_size` (by default an .npz's own)."""
+    """The images of an .npz or .npy, or of a folder, cropped to `image_size` (by default the file's own)."""
     if path.is_dir():
         if image_size is None:
             raise UserError(f"{path} is a folder of images: say how large they are to be, with --image-size.")
         return _read_folder(path, image_size)
     if not path.is_file():
         raise UserError(f"There is no file or folder {path}.")
-    data = _read_npz(path)
+    data = _read_file(path)
     height, width = data.images.shape[1:3]
     if height != width or image_size not in (None, height):
         raise UserError(f"{path} holds images of {width} x {height}, which should be square and of --image-size.")
     return data
 
 
-def _read_npz(path: Path) -> TrainingImages:
+def _read_arrays(path: Path) -> dict[str, np.ndarray]:
+    # Pixels are mapped where they can be, so that they need not fit into memory.
+    file = np.load(path, mmap_mode="r", allow_pickle=False)
+    if isinstance(file, np.ndarray):
+        return {"images": file}
+    with file:
+        mapped = {name: streaming.map_member(path, name) for name in {"images", "arr_0"} & set(file.files)}
+        arrays = {name: array for name, array in mapped.items() if array is not None}
+        return arrays | {name: file[name] for name in file.files if name not in arrays}
+
+
+def _read_file(path: Path) -> TrainingImages:
     try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
+        arrays = _read_arrays(path)
     except (OSError, ValueError, TypeError, BadZipFile, EOFError, KeyError) as error:
-        raise UserError(f"{path} is not a readable .npz file of numbers.") from error
+        raise UserError(f"{path} is not a readable .npz or .npy file of numbers.") from error
     images = arrays.get("images", arrays.get("arr_0"))
     if images is None or images.dtype != np.uint8 or images.ndim != 4 or images.shape[-1] != 3 or not images.size:
         raise UserError(f"{path} should hold uint8 images [N, H, W, 3], as `images` or `arr_0`.")
@@ -119,7 +169,8 @@ def _read_npz(path: Path) -> TrainingImages:
     names = arrays.get("names", np.arange(len(images))).astype(str)
     if len(label_names) < count or names.shape != (len(images),):
         raise UserError(f"{path}: label_names should name every label, and names every image.")
-    return TrainingImages(images, labels, tuple(label_names) if labels is not None else (), names)
+    held = streaming.hold_or_stream(images)
+    return TrainingImages(held, labels, tuple(label_names) if labels is not None else (), names)
 
 
 def _read_folder(folder: Path, image_size: int) -> TrainingImages:
@@ -133,7 +184,10 @@ def _read_folder(folder: Path, image_size: int) -> TrainingImages:
     else:
         classes = [path.stem.split("_")[0] if "_" in path.stem else "" for path in files]
     label_names = sorted(set(classes))
-    images = np.stack([_read_image(path, image_size) for path in files])
+    images: np.ndarray | StreamedImages
+    images = streaming.stream_files(files, partial(_read_image, size=image_size), image_size)
+    if len(files) * image_size**2 * 3 <= streaming.HELD:
+        images = images[:]
     names = np.array(["/".join(part) for part in parts])
     if len(label_names) == 1 or "" in label_names:
         return TrainingImages(images, None, (), names)

@@ -113,20 +113,21 @@ def assess(
     rng = np.random.default_rng(1)
     drawn = [rng.choice(np.flatnonzero(train.labels == label), per_class) for label in classes]
     some = np.random.default_rng(0).permutation(len(train))[: len(held)]
-    train_features, _ = judge.look(train.images[some])
-    held_features, predicted = judge.look(held.images)
+    originals, others = train.images[:], held.images[:]
+    train_features, _ = judge.look(originals[some])
+    held_features, predicted = judge.look(others)
     of_train, of_held = fit(train_features), fit(held_features)
     result = {
         "judge_accuracy": balanced_accuracy(predicted, held.labels),
         "frechet_held_out": frechet_distance(of_held, of_train),
-        "near_copies_held_out": near_copies(held.images, train.images),
-        "distinct_training": float(np.mean([distinct(train.images[rows]) for rows in drawn])),
+        "near_copies_held_out": near_copies(others, originals),
+        "distinct_training": float(np.mean([distinct(originals[rows]) for rows in drawn])),
     }
     for name, sample in samplers.items():
         labels = np.arange(train.num_classes * per_class) % train.num_classes
         images = sample(labels, 1)
         result[f"agreement_{name}"] = balanced_accuracy(judge.look(images)[1], labels)
-        result[f"near_copies_{name}"] = near_copies(images, train.images)
+        result[f"near_copies_{name}"] = near_copies(images, originals)
         result[f"distinct_{name}"] = float(np.mean([distinct(images[labels == label]) for label in classes]))
         of_samples = fit(judge.look(sample(held.labels, 2))[0])
         result[f"frechet_{name}"] = frechet_distance(of_samples, of_train)

@@ -24,10 +24,11 @@ from genwright.images.lpips import Lpips
 from genwright.images.output import grid, write_whole
 from genwright.images.pipeline import ImageModel
 from genwright.images.train_settings import ONE_STEP, TWO_STEPS, TrainSettings
-from genwright.images.training import Diverged, Trainer, new_unet
-from genwright.images.unet import UNet, UNetConfig
+from genwright.images.training import Diverged, Trainer
+from genwright.images.unet import UNet, UNetConfig, new_unet
 
 GRID = 90  # images
+JUDGED = 20_000  # streamed images that are judged by, and a tenth as many held-out ones
 
 
 @dataclass(frozen=True)
@@ -267,7 +268,8 @@ def default_sampler(settings: TrainSettings) -> dict[str, Any]:
 
 
 def measure(model: ImageModel, train: TrainingImages, held: TrainingImages, few_steps: bool) -> dict[str, float]:
-    """Train a judge on the training images and let it assess the model's samples."""
+    """Train a judge on the training images (of streamed ones, some) and let it assess the model's samples."""
+    train, held = train.in_memory(JUDGED), held.in_memory(JUDGED // 10)
     ways = {"two_steps": TWO_STEPS, "one_step": ONE_STEP} if few_steps else {"own_sampler": model.description.sampler}
 
     def sample(way: dict[str, Any], labels: np.ndarray, seed: int) -> np.ndarray:

@@ -21,7 +21,7 @@ from genwright.images.denoiser import Denoiser, loss_weight
 from genwright.images.pipeline import DTYPES, SamplerSettings
 from genwright.images.train_settings import TWO_STEPS, TrainSettings
 from genwright.images.trajectories import Trajectories, trace
-from genwright.images.unet import AttentionBlock, ResBlock, UNet, UNetConfig
+from genwright.images.unet import UNet
 
 LOG_EVERY = 50
 CRITIC_STEPS = 2  # dmd: of which the last also trains the student
@@ -56,7 +56,7 @@ class Trainer:
                 f"A batch of {settings.batch_size} images cannot be split evenly into {settings.accumulate * world}."
             )
         self.settings, self.batches, self.rank, self.world, self.micro = settings, batches, rank, world, micro
-        self.device = batches.images.device
+        self.device = batches.device
         self.norm = losses.loss_norm(settings.norm, lpips)
         self.unet = _placed(unet, self.device).train().requires_grad_(True)
         self.emas = [copy.deepcopy(self.unet).eval().requires_grad_(False) for _ in settings.ema]
@@ -101,9 +101,10 @@ class Trainer:
             group["lr"] = settings.lr_at(self.step)
         total = torch.zeros((), device=self.device)
         for i in range(settings.accumulate):
-            seed = _hash(settings.seed, self.step, i * self.world + self.rank)
+            seed = self._seed(i)
             torch.manual_seed(seed)
             x0, labels = self.batches.draw(self.micro)
+            self.batches.read_ahead(self._seed(i + 1), self.micro)
             loss = self.loss(x0, torch.randn_like(x0), labels, seed).mean() / (settings.accumulate * self.world)
             self.scaler.scale(loss).backward()
             total += loss.detach()
@@ -114,6 +115,11 @@ class Trainer:
         self.optimizer.zero_grad(set_to_none=True)
         self._average()
         return total
+
+    def _seed(self, micro_batch: int) -> int:
+        """What the step's micro-batch of this rank draws from; counted on into the next step."""
+        later, i = divmod(micro_batch, self.settings.accumulate)
+        return _hash(self.settings.seed, self.step + later, i * self.world + self.rank)
 
     def loss(self, x0: Tensor, noise: Tensor, labels: Tensor | None, seed: int) -> Tensor:
         """The method's loss of each image at noise levels of its own: [N]."""
@@ -274,18 +280,6 @@ class Trainer:
             ema.load_state_dict(saved)
         for name in state.keys() & {"unet", "optimizer", "scaler", "target", "critic", "teacher"}:
             getattr(self, name).load_state_dict(state[name])
-
-
-def new_unet(config: UNetConfig, seed: int) -> UNet:
-    """A UNet to be trained: PyTorch's initial weights, but 0 where a block or the network ends, as the original's."""
-    torch.manual_seed(seed)
-    unet = UNet(config)
-    last = [block.out_layers[3] for block in unet.modules() if isinstance(block, ResBlock)]
-    last += [block.proj_out for block in unet.modules() if isinstance(block, AttentionBlock)]
-    for layer in (*last, unet.out[2]):
-        nn.init.zeros_(layer.weight)
-        nn.init.zeros_(layer.bias)
-    return unet
 
 
 def _placed(unet: UNet, device: torch.device) -> UNet:

@@ -50,7 +50,7 @@ def trace(
     if batches.labels is not None:
         torch.manual_seed(seed)
         labels = batches.labels[torch.multinomial(batches.weights, count, replacement=True)]
-    model = ImageModel((teacher, Description(teacher.config)), device=str(batches.images.device))
+    model = ImageModel((teacher, Description(teacher.config)), device=str(batches.device))
     points: list[list[Tensor]] = []
     sigmas: list[float] = []
 

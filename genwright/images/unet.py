@@ -241,3 +241,15 @@ def timestep_embedding(t: Tensor, dim: int) -> Tensor:
     frequencies = torch.exp(-math.log(10_000) / half * torch.arange(half, dtype=torch.float32, device=t.device))
     angles = t[:, None].to(torch.promote_types(t.dtype, torch.float32)) * frequencies
     return torch.cat([angles.cos(), angles.sin()], dim=1)
+
+
+def new_unet(config: UNetConfig, seed: int) -> UNet:
+    """A UNet to be trained: PyTorch's initial weights, but 0 where a block or the network ends, as the original's."""
+    torch.manual_seed(seed)
+    unet = UNet(config)
+    last = [block.out_layers[3] for block in unet.modules() if isinstance(block, ResBlock)]
+    last += [block.proj_out for block in unet.modules() if isinstance(block, AttentionBlock)]
+    for layer in (*last, unet.out[2]):
+        nn.init.zeros_(layer.weight)
+        nn.init.zeros_(layer.bias)
+    return unet

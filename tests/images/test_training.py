@@ -12,8 +12,8 @@ from genwright.images import curriculum
 from genwright.images.data import Batches, TrainingImages
 from genwright.images.denoiser import Denoiser
 from genwright.images.train_settings import TrainSettings
-from genwright.images.training import SECOND_STEP, Trainer, new_unet
-from genwright.images.unet import UNetConfig
+from genwright.images.training import SECOND_STEP, Trainer
+from genwright.images.unet import UNetConfig, new_unet
 
 SMALL = UNetConfig(
     image_size=8,
@@ -146,7 +146,10 @@ def test_losses_fall():
 class Moons:
     """Two half circles with a little noise, as images of two channels and one pixel, of standard deviation 0.5."""
 
-    images = torch.empty(0)
+    device = torch.device("cpu")
+
+    def read_ahead(self, seed, count):
+        pass
 
     def draw(self, count):
         angle = math.pi * torch.rand(count)

@@ -5,9 +5,8 @@ import torch
 
 from genwright.images.data import Batches, TrainingImages
 from genwright.images.denoiser import Denoiser
-from genwright.images.training import new_unet
 from genwright.images.trajectories import LOWEST, trace
-from genwright.images.unet import UNetConfig
+from genwright.images.unet import UNetConfig, new_unet
 
 TINY = UNetConfig(image_size=8, num_channels=32, num_res_blocks=1, channel_mult=(1,), num_heads=1, num_classes=3)
 

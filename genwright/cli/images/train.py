@@ -16,7 +16,10 @@ from genwright.cli.images.options import Device, Flag, ImageSize, Json, Switch, 
 def train(
     context: typer.Context,
     data: Annotated[
-        Path, typer.Argument(help="An .npz (images, labels, names), or a folder, a class per subfolder or name prefix.")
+        Path,
+        typer.Argument(
+            help="An .npz (images, labels, names), an .npy, or a folder, a class per subfolder or name prefix."
+        ),
     ],
     method: Annotated[str, typer.Option(help="edm, consistency, distill, progdist or dmd.")] = "edm",
     out: Annotated[Path, typer.Option(help="The run's folder; a stopped run goes on there.")] = Path("training"),
