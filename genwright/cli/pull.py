@@ -13,7 +13,8 @@ app = new_app()
 @app.command()
 def pull(
     names: Annotated[
-        list[str] | None, typer.Argument(help="What to fetch: a name from the list, or hf:ORG/NAME.")
+        list[str] | None,
+        typer.Argument(help="What to fetch: a name from the list, or hf:ORG/NAME[@REVISION][:FILE.gguf]."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -30,4 +31,4 @@ def pull(
         return
     for row in rows:
         print(f"{row['name']:<10} {row['about']} ({row['path'] or 'not fetched yet'})")
-    print("hf:ORG/NAME  any Hugging Face repository with safetensors, through huggingface_hub where it is installed")
+    print("hf:ORG/NAME[@REVISION][:FILE.gguf]  a Hugging Face repository's safetensors or .bin files, or a GGUF of it")

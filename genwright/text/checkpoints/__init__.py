@@ -11,6 +11,7 @@ from genwright.quant.formats import Format
 from genwright.quant.fp8 import VALUES, Fp8Blocks
 from genwright.quant.packed import Packed
 from genwright.text.config import ModelConfig
+from genwright.text.pull import nearest
 from genwright.text.tokenizer import Tokenizer
 
 
@@ -67,7 +68,8 @@ def open_checkpoint(model: str, arch: str | None = None) -> Checkpoint:
         return RandomWeights(model)
     path = Path(model).expanduser()
     if not path.exists():
-        raise UserError(f"there is no checkpoint at {path}; `genwright pull` lists the models that can be fetched.")
+        hint = nearest(model) or "`genwright pull` lists the models that can be fetched."
+        raise UserError(f"There is no file or folder {path}; {hint}")
     if path.is_dir() and Quantized.recognises(path):
         return Quantized(path)
     if path.is_dir() and HuggingFace.recognises(path):

@@ -1,0 +1,96 @@
+"""`hf:ORG/NAME[@REVISION][:FILE]`: models of the Hugging Face hub, through the package huggingface_hub."""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from glob import escape
+from pathlib import Path
+
+from genwright.errors import UserError
+
+PREFIX = "hf:"
+_NAME = re.compile(r"hf:(?P<repository>[\w.-]+(/[\w.-]+)?)(@(?P<revision>[^:@]+))?(:(?P<file>.+))?")
+_BESIDE = (".json", ".model", ".jinja", ".txt", ".tiktoken")  # configuration and tokenizer
+_SPLIT = re.compile(r"-\d{5}-of-\d{5}(?=\.gguf$)")
+
+
+def fetch(name: str) -> Path:
+    """The folder of a repository's files, or its GGUF file; what was fetched before is found without a network."""
+    match = _NAME.fullmatch(name)
+    if match is None:
+        raise UserError(f"{name!r} should be hf:ORG/NAME, hf:ORG/NAME@REVISION or hf:ORG/NAME:FILE.gguf.")
+    try:
+        from huggingface_hub import snapshot_download
+    except ImportError:
+        raise UserError("hf: models need the package huggingface_hub: pip install 'genwright[hub]'.") from None
+    repository, revision = match["repository"], match["revision"]
+    try:
+        wanted = choose(_files(repository, revision), repository, match["file"])
+        folder = Path(
+            snapshot_download(repository, revision=revision, allow_patterns=[escape(file) for file in wanted])
+        )
+    except UserError:
+        raise
+    except Exception as error:  # the library raises its own, the network's and the file system's
+        raise UserError(f"{repository!r} could not be fetched from the hub: {_reason(error, revision)}.") from None
+    return folder / wanted[0] if wanted[0].endswith(".gguf") else folder
+
+
+def choose(files: Iterable[str], repository: str, file: str | None) -> list[str]:
+    """What to fetch of a repository: its safetensors, else its .bin files, with what stands beside, else a GGUF."""
+    top = [name for name in files if "/" not in name]
+    for suffix, usual in ((".safetensors", "model"), (".bin", "pytorch_model")):
+        weights = [name for name in top if name.endswith(suffix)]
+        if weights and file is None:
+            # Some repositories hold the same weights once more, under another name.
+            own = [name for name in weights if name.startswith(usual)] or weights
+            return [*own, *(name for name in top if name.endswith(_BESIDE))]
+    ggufs = defaultdict(list)  # the parts of a split file are one choice
+    for name in sorted(files):
+        if name.endswith(".gguf"):
+            ggufs[_SPLIT.sub("", name)].append(name)
+    asked = _SPLIT.sub("", file or "").lower()
+    exact = [name for name in ggufs if name.lower() in (asked, f"{asked}.gguf")]
+    ends = [name for name in ggufs if name.lower().endswith((asked, f"{asked}.gguf"))] if asked else []
+    found = exact or ends or [name for name in ggufs if asked in name.lower()]
+    if len(found) == 1:
+        return ggufs[found[0]]
+    if found:
+        raise UserError(
+            f"{repository} has {len(found)} GGUF files to choose from, as in hf:{repository}:{found[0]}: "
+            f"{', '.join(found)}."
+        )
+    if ggufs:
+        raise UserError(f"{repository} has no GGUF file {file!r}; it has {', '.join(ggufs)}.")
+    what = "GGUF files" if file else "safetensors, .bin or GGUF files"
+    raise UserError(f"{repository} holds no {what}.")
+
+
+def _files(repository: str, revision: str | None) -> list[str]:
+    """The names of a repository's files, or of those fetched before where the hub cannot be reached."""
+    from huggingface_hub import HfApi, snapshot_download
+    from huggingface_hub.utils import LocalEntryNotFoundError, RepositoryNotFoundError, RevisionNotFoundError
+
+    try:
+        # Unlike list_repo_files, model_info does not try for half a minute where there is no network.
+        return [file.rfilename for file in HfApi().model_info(repository, revision=revision).siblings or ()]
+    except (RepositoryNotFoundError, RevisionNotFoundError):
+        raise
+    except Exception as error:
+        try:
+            folder = snapshot_download(repository, revision=revision, allow_patterns=[], local_files_only=True)
+        except LocalEntryNotFoundError:
+            raise error from None
+        return [path.relative_to(folder).as_posix() for path in Path(folder).rglob("*") if path.is_file()]
+
+
+def _reason(error: Exception, revision: str | None) -> str:
+    from huggingface_hub.utils import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
+
+    if isinstance(error, GatedRepoError):
+        return "accept its terms on its page first, then run `hf auth login`"
+    if isinstance(error, RepositoryNotFoundError):
+        return "there is no such repository, or it is private, which needs `hf auth login`"
+    if isinstance(error, RevisionNotFoundError):
+        return f"it has no revision {revision!r}"
+    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
