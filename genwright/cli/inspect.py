@@ -2,15 +2,14 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import track
 
 from genwright.cli.app import new_app
+from genwright.cli.progress import bar
 from genwright.errors import UserError
 from genwright.inspect.explain import explain as explain_text
 from genwright.inspect.explain import explain_data
@@ -178,23 +177,21 @@ def _batch(
         return
     results: list[dict[str, Any]] = []
     failures = 0
-    for script in _progress(files):
-        try:
-            results.append(one(script))
-            if not as_json:
-                show(script, results[-1])
-        except UserError as error:
-            failures += 1
-            results.append({"script": str(script), "error": str(error)})
-            print(f"genwright: {error}", file=sys.stderr)
+    with bar("Inspecting") as progress:
+        for done, script in enumerate(files):
+            progress(done, len(files))
+            try:
+                results.append(one(script))
+                if not as_json:
+                    show(script, results[-1])
+            except UserError as error:
+                failures += 1
+                results.append({"script": str(script), "error": str(error)})
+                print(f"genwright: {error}", file=sys.stderr)
     if as_json:
         print(json.dumps(results, ensure_ascii=False, indent=1))
     if failures:
         raise UserError(f"{failures} of {len(files)} scripts failed.")
-
-
-def _progress(files: list[Path]) -> Iterator[Path]:
-    yield from track(files, "Inspecting", console=Console(stderr=True), transient=True)
 
 
 def _write(path: Path, text: str) -> None:

@@ -66,16 +66,19 @@ class SampleFolder:
             write_whole(path, lambda part: _save(part, batch.array, batch.labels))
 
     def collect(
-        self, run: SampleRun, num_samples: int, size: int, rank: int, world: int, advance: Callable[[int], None]
+        self, run: SampleRun, num_samples: int, size: int, rank: int, world: int, progress: Callable[[int, int], None]
     ) -> int:
-        """Sample every world-th batch of what is still missing; returns how many images that were."""
+        """Sample every world-th batch of what is still missing; returns how many images that were.
+
+        `progress` is told how many images there are, and of how many.
+        """
         done, made = self.done(), 0
         for first in range(rank * size, num_samples, world * size):
             count = min(size, num_samples - first)
             if not done.issuperset(range(first, first + count)):
                 self.add(first, run(first, count))
                 made += count
-            advance(count * world)
+            progress(min(first + count * world, num_samples), num_samples)
         return made
 
     def merge(self, num_samples: int) -> tuple[np.ndarray, np.ndarray | None]:

@@ -2,51 +2,15 @@
 
 import json
 import os
-import pty
-import re
-import select
 import signal
-import subprocess
 import sys
-import time
-from pathlib import Path
 
 import pytest
+from terminal import Terminal
 
 from genwright.cli.chat import change
 from genwright.errors import UserError
 from genwright.text.engine.request import SamplingParams
-
-
-class Terminal:
-    """A program on a pseudo-terminal: type into it, and wait for what it shows."""
-
-    def __init__(self, *command: str, cwd: Path):
-        self.master, slave = pty.openpty()
-        env = {**os.environ, "OMP_NUM_THREADS": "1", "TERM": "dumb"}
-        self.process = subprocess.Popen(
-            command, stdin=slave, stdout=slave, stderr=slave, env=env, start_new_session=True, cwd=cwd
-        )
-        os.close(slave)
-        self.screen = ""
-
-    def wait_for(self, pattern: str, seconds: float = 90) -> str:
-        """Everything shown until the pattern."""
-        deadline = time.monotonic() + seconds
-        while not (found := re.search(pattern, self.screen)):
-            assert time.monotonic() < deadline, f"waited for {pattern!r} and saw {self.screen!r}"
-            if select.select([self.master], [], [], 0.1)[0]:
-                try:
-                    self.screen += os.read(self.master, 65536).decode(errors="replace")
-                except OSError:
-                    break
-        shown = self.screen[: found.end()] if found else self.screen
-        self.screen = self.screen[len(shown) :]
-        return shown
-
-    def type(self, line: str) -> None:
-        os.write(self.master, line.encode() + b"\n")
-        self.wait_for(re.escape(line[:20]) + r"[^\n]*\n")  # the terminal's own echo
 
 
 def test_a_conversation_with_an_interrupt(smollm2, tmp_path):

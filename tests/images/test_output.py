@@ -6,7 +6,7 @@ from genwright.images import output
 from genwright.images.pipeline import ImageBatch, SamplerSettings, SampleRun
 
 
-def ignore(count):
+def ignore(done, total):
     pass
 
 

@@ -2,8 +2,6 @@
 
 import json
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -34,6 +32,7 @@ from genwright.cli.images.options import (
     ranks,
     say,
 )
+from genwright.cli.progress import bar
 from genwright.errors import UserError
 
 
@@ -150,8 +149,8 @@ def sample(
             folder.open(asked, resume=generator == "hash")
         barrier()
         started = time.perf_counter()
-        with _progress(num_samples, show=rank == 0) as advance:
-            made = folder.collect(run, num_samples, size, rank, world, advance)
+        with bar("Sampling", show=rank == 0) as progress:
+            made = folder.collect(run, num_samples, size, rank, world, progress)
         seconds = time.perf_counter() - started
         barrier()
         if rank == 0:
@@ -172,15 +171,3 @@ def _consistency(training_mode: str | None) -> bool | None:
     if training_mode not in modes:
         raise UserError(f"There is no training mode {training_mode!r}; choose one of {', '.join(modes)}.")
     return training_mode.startswith("consistency")
-
-
-@contextmanager
-def _progress(total: int, show: bool) -> Iterator[Callable[[int], None]]:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.speed:.1f} images/s"), TimeRemainingColumn())
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not show or not console.is_terminal) as progress:
-        task = progress.add_task("images", total=total)
-        yield lambda count: progress.update(task, advance=count)

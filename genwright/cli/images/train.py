@@ -137,7 +137,7 @@ def train(
         save_dtype=DTYPES[save_dtype],
     )
     backend = "nccl" if pick_device(device).type == "cuda" else "gloo"
-    with ranks(device, backend) as (rank, world, device, _), progress.stages() as tell:
+    with ranks(device, backend) as (rank, world, device, _), progress.stages(show=rank == 0) as tell:
         training = TrainRun(
             run,
             settings,
