@@ -27,6 +27,7 @@ class ModelOptions:
     deterministic: bool = False
     max_context: int | None = None
     arch: str | None = None
+    chat_template: str | None = None
     draft: str | None = None
     speculate_k: int = 5
     backend: str = "auto"
@@ -61,6 +62,7 @@ _HELP = {
     "deterministic": "The same bits alone, in any batch and under any chunking; slower.",
     "max_context": "Tokens that a prompt and its answer may have together.",
     "arch": "The named shape of a checkpoint that has no configuration.",
+    "chat_template": "Chat not by the checkpoint's template but by llama-2, llama-3, mistral, chatml or a Jinja file.",
     "draft": "What guesses tokens for the model to check: another, prompt-lookup, mtp, or self:int4, its own copy.",
     "speculate_k": "Tokens that a draft guesses at the most.",
     "backend": "auto, reference (plain PyTorch) or triton (NVIDIA GPUs).",

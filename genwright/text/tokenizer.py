@@ -14,7 +14,8 @@ import tokenizers
 
 from genwright.errors import UserError
 from genwright.text import vocabularies
-from genwright.text.chat import LLAMA2_TEMPLATE, ChatTemplate
+from genwright.text.chat_template import ChatTemplate, find_template, template_names
+from genwright.text.control_tokens import CONTROL_LOOK, MARK, ControlTokens, LiteralPipeline, check_text
 from genwright.text.vocabularies import BYTE_SPELLING, NAMES, Config
 
 _SPELLED_BYTE = {char: byte for byte, char in BYTE_SPELLING.items()}
@@ -38,10 +39,7 @@ class Tokenizer:
 
     def encode(self, text: str, special: bool = True) -> list[int]:
         """Token ids of a text, special tokens in it read as such; `special` adds BOS and EOS where the model does."""
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise UserError(f"The text has half a character (a lone surrogate) at position {error.start}.") from None
+        check_text(text)
         return self._vocabulary.encode(text, special)
 
     def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
@@ -66,17 +64,38 @@ class Tokenizer:
         """Text of one id after the other: `push` each, then `end`."""
         return Detokenizer(self)
 
-    def chat(self, messages: list[dict[str, Any]]) -> list[int]:
-        """Token ids of a conversation, rendered by the chat template up to where the assistant answers."""
-        return self.encode(self.render(messages), special=False)
+    def chat(self, messages: list[dict[str, Any]], allow_control_tokens: bool = False) -> list[int]:
+        """Token ids of a conversation, rendered by the chat template up to where the assistant answers.
 
-    def render(self, messages: list[dict[str, Any]]) -> str:
-        """The text of a conversation, up to where the assistant answers."""
-        return self._template.render(messages, self._vocabulary.names)
+        A control token that a message spells is ordinary text, unless `allow_control_tokens`.
+        """
+        return self.encode_rendered(self.render(messages, not allow_control_tokens))
+
+    def render(self, messages: list[dict[str, Any]], mark: bool = False) -> str:
+        """The text of a conversation, up to where the assistant answers, `mark`ed for `encode_rendered` if asked."""
+        return self._template.render(messages, self._vocabulary.names, self.mark if mark else None)
+
+    def mark(self, value: Any) -> Any:
+        """Messages, or one's text, in which control tokens are marked as ordinary text."""
+        return self._vocabulary.control.mark(value)
+
+    def encode_rendered(self, text: str) -> list[int]:
+        """Token ids of a rendered conversation, or of a part of it; marked control tokens are ordinary text."""
+        if MARK not in text:
+            return self.encode(text, special=False)
+        return self._vocabulary.control.check(text, self._vocabulary.encode_marked(text))
+
+    def use_template(self, name_or_file: str) -> None:
+        """Chat by one of the named templates or by a file, whatever the checkpoint says."""
+        self.chat_template = find_template(name_or_file)
+        self._template = ChatTemplate(self.chat_template)
 
     @cached_property
     def _template(self) -> ChatTemplate:
-        return ChatTemplate(self.chat_template or LLAMA2_TEMPLATE)
+        if not self.chat_template:
+            names = ", ".join(template_names())
+            raise UserError(f"The checkpoint has no chat template; choose one by --chat-template: {names}, or a file.")
+        return ChatTemplate(self.chat_template)
 
     def _checked(self, ids: Sequence[int]) -> list[int]:
         ids = [int(token_id) for token_id in ids]
@@ -159,11 +178,20 @@ class _Pipeline:
         self.special = frozenset(token_id for token_id, token in added.items() if token.special)
         decoder = json.loads(backend.decoder.__getstate__()) if backend.decoder else {"type": ""}
         kinds = {step["type"] for step in decoder.get("decoders", [decoder])}
+        control = {i: token for i, token in added.items() if token.special or CONTROL_LOOK.fullmatch(token.content)}
+        self.control = ControlTokens({token.content: i for i, token in control.items()})
         self._byte_level = "ByteLevel" in kinds and kinds <= {"ByteLevel", "Fuse"}
         self._backend = backend
 
     def encode(self, text: str, special: bool) -> list[int]:
         return self._backend.encode(text, add_special_tokens=special).ids
+
+    def encode_marked(self, text: str) -> list[int]:
+        return self._literal.encode(text)
+
+    @cached_property
+    def _literal(self) -> LiteralPipeline:
+        return LiteralPipeline(self._backend, self.control)
 
     def decode(self, ids: list[int]) -> str:
         return self._backend.decode(ids, skip_special_tokens=False)
@@ -219,6 +247,8 @@ class _SentencePiece:
         self._texts |= {i: token["content"] for i, token in self._added.items()}
         self._ids = {text: token_id for token_id, text in self._texts.items()}
         self._special_text = re.compile(f"({'|'.join(map(re.escape, sorted(self._ids, key=len, reverse=True)))})")
+        looks = {text: i for text, i in self._ids.items() if i in self.special or CONTROL_LOOK.fullmatch(text)}
+        self.control = ControlTokens(looks)
         self.size = 1 + max(self._pieces - 1, *self._texts)
         # SentencePiece puts a space before any text. HF's `legacy` says that this includes text after a special token,
         # as Meta's Llama and llama.cpp have it.
@@ -239,8 +269,12 @@ class _SentencePiece:
             if i % 2:
                 ids.append(self._ids[part])
             elif part:
-                ids += (self._processor if self._legacy or i == 0 else self._without_space).encode(part)
+                processor = self._processor if self._legacy or i == 0 else self._without_space
+                ids += processor.encode(part.replace(MARK, ""))
         return [*self._before, *ids, *self._after] if special else ids
+
+    def encode_marked(self, text: str) -> list[int]:
+        return self.encode(text, special=False)  # a marked token is not found, and the library itself reads none
 
     def decode(self, ids: list[int]) -> str:
         text = ""

@@ -96,7 +96,8 @@ def from_folder(folder: Path) -> tuple[Tokenizer | bytes, Config] | None:
 
 def _read_config(folder: Path) -> Config:
     """What the files beside a vocabulary say about it."""
-    read: Config = {"special_tokens_map.json": {}, "tokenizer_config.json": {}, "added_tokens.json": {}}
+    names = ("special_tokens_map.json", "tokenizer_config.json", "added_tokens.json", "chat_template.json")
+    read: Config = {name: {} for name in names}
     for name in read:
         if (folder / name).is_file():
             try:
@@ -115,7 +116,8 @@ def _read_config(folder: Path) -> Config:
             int(i): {"content": str(token["content"]), "special": bool(token.get("special"))}
             for i, token in config.get("added_tokens_decoder", older).items()
         }
-        template = config.get("chat_template")
+        # The tokenizer's own comes before that of a processor for several kinds of input.
+        template = config.get("chat_template", read["chat_template.json"].get("chat_template"))
         if isinstance(template, list):
             template = {entry["name"]: entry["template"] for entry in template}.get("default")
         if not isinstance(template, str | None):

@@ -405,9 +405,12 @@ def test_chat(folders: dict[str, Path], tmp_path: Path) -> None:
     assert tokenizer.chat(CHAT) == reference.apply_chat_template(CHAT, add_generation_prompt=True)["input_ids"]
     assert tokenizer.chat(CHAT)[0] == 2  # no BOS but the template's own, and <|im_start|> is one token
 
-    # Without a template: Llama 2's, encoded as Meta's own code does, which encodes each turn by itself after BOS.
+    # Llama 2's, encoded as Meta's own code does, which encodes each turn by itself after BOS.
     library = sentencepiece.SentencePieceProcessor(str(MISTRAL))
     llama = open_folder(folders["sentencepiece"])
+    with pytest.raises(UserError, match="The checkpoint has no chat template; choose one by --chat-template: chatml, "):
+        llama.chat(CHAT)
+    llama.use_template("llama-2")
     first = library.encode("[INST] <<SYS>>\nBe brief.\n<</SYS>>\n\nHi [/INST] Yes ")
     turns = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
     turns += [{"role": "assistant", "content": "Yes"}, {"role": "user", "content": "Why?"}]
@@ -427,6 +430,18 @@ def test_chat(folders: dict[str, Path], tmp_path: Path) -> None:
     assert all(saved.encode(text) == modern.encode(text) for text in texts) and saved.eos_ids == (32000,)
 
 
+def test_templates_beside_the_tokenizer(tmp_path: Path) -> None:
+    """The tokenizer's own file comes first, then tokenizer_config.json, then a processor's file."""
+    message = [{"role": "user", "content": ""}]
+    save_sentencepiece(tmp_path)
+    (tmp_path / "chat_template.json").write_text(json.dumps({"chat_template": "processor"}))
+    assert open_folder(tmp_path).render(message) == "processor"
+    save_sentencepiece(tmp_path, chat_template="config")
+    assert open_folder(tmp_path).render(message) == "config"
+    (tmp_path / "chat_template.jinja").write_text("file")
+    assert open_folder(tmp_path).render(message) == "file"
+
+
 def test_folder_without_a_tokenizer(tmp_path: Path) -> None:
     assert Tokenizer.from_folder(tmp_path) is None and Tokenizer.from_folder(tmp_path / "missing") is None
 
@@ -439,6 +454,7 @@ def test_folder_without_a_tokenizer(tmp_path: Path) -> None:
         ({"tokenizer.json": b"[]"}, "tokenizer.json is not what"),
         ({"tokenizer.json": b'{"model": {"continuing_subword_prefix": "x"}}'}, "continuing_subword_prefix"),
         ({"tokenizer.json": b"{}", "tokenizer_config.json": b'{"chat_template": 5}'}, "chat_template"),
+        ({"tokenizer.json": b"{}", "chat_template.json": b'["x"]'}, "unknown form"),
         ({"tokenizer.model": b""}, "model is empty"),
         ({"tokenizer.model": b"\x0a\xff\xff\xff\xff"}, "damaged, or none"),
         ({"tokenizer.model": b"once upon a time"}, "damaged, or none"),

@@ -11,6 +11,7 @@ from genwright.quant.formats import Format
 from genwright.quant.fp8 import VALUES, Fp8Blocks
 from genwright.quant.packed import Packed
 from genwright.text.config import ModelConfig
+from genwright.text.fields import FieldReader
 from genwright.text.pull import nearest
 from genwright.text.tokenizer import Tokenizer
 
@@ -49,8 +50,8 @@ class Checkpoint(Protocol):
 
     def tokenizer(self) -> Tokenizer | None: ...
 
-    def generation_eos(self) -> tuple[int, ...]:
-        """The ids that end an answer, as far as the checkpoint itself says."""
+    def generation_config(self) -> FieldReader:
+        """How answers are drawn and what ends them, as generation_config.json says it."""
         ...
 
 

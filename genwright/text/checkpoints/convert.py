@@ -83,10 +83,12 @@ def new_folder(target: Path) -> Iterator[Path]:
 
 
 def describe(checkpoint: Checkpoint, folder: Path, config: dict[str, Any]) -> None:
-    """Write what stands beside the weights: configuration, end ids, tokenizer."""
+    """Write what stands beside the weights: configuration, generation settings, tokenizer."""
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
-    if eos := list(dict.fromkeys(checkpoint.config.eos_ids + checkpoint.generation_eos())):
-        (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": eos}, indent=2) + "\n")
+    read = checkpoint.generation_config()
+    eos = list(dict.fromkeys(checkpoint.config.eos_ids + read.ids("eos_token_id")))
+    if generation := {**read.config, **({"eos_token_id": eos} if eos else {})}:
+        (folder / "generation_config.json").write_text(json.dumps(generation, indent=2) + "\n")
     tokenizer = checkpoint.tokenizer()
     if tokenizer is not None:
         tokenizer.save(folder)

@@ -14,6 +14,7 @@ from genwright.text.checkpoints import Checkpoint, reason, widen
 from genwright.text.checkpoints.safetensors_file import DTYPES
 from genwright.text.config import ModelConfig
 from genwright.text.fields import FieldReader, read_json
+from genwright.text.generation_config import read_generation_config
 from genwright.text.shapes import find_shape
 from genwright.text.tokenizer import Tokenizer
 
@@ -183,9 +184,8 @@ class DeepSeekShards(Checkpoint):
     def tokenizer(self) -> Tokenizer | None:
         return Tokenizer.from_folder(self.folder)
 
-    def generation_eos(self) -> tuple[int, ...]:
-        path = self.folder / "generation_config.json"
-        return FieldReader(read_json(path), str(path)).ids("eos_token_id") if path.exists() else ()
+    def generation_config(self) -> FieldReader:
+        return read_generation_config(self.folder)
 
     def _cut(self, name: str) -> int | None:
         return deepseek_name(name)[1] if self._names[name] != name else None

@@ -17,6 +17,7 @@ from genwright.text.checkpoints import Checkpoint
 from genwright.text.checkpoints.gguf_header import MAGIC, Header
 from genwright.text.checkpoints.rope_order import halves_from_neighbours
 from genwright.text.config import ModelConfig
+from genwright.text.fields import FieldReader
 from genwright.text.tokenizer import Tokenizer
 
 FAMILIES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
@@ -59,6 +60,9 @@ YARN = {
     "attention_factor": "rope.scaling.yarn_attn_factor",
 }
 HEAD_DIMS = ("attention.key_length", "attention.value_length", "rope.dimension_count")
+
+SAMPLING = {name: f"general.sampling.{name}" for name in ("top_k", "top_p", "min_p")}
+SAMPLING |= {"temperature": "general.sampling.temp", "repetition_penalty": "general.sampling.penalty_repeat"}
 
 # Many files give one end-of-text id and leave the end of a turn to be found among the control tokens.
 END_IDS = ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id")
@@ -143,8 +147,9 @@ class GGUF(Checkpoint):
     def tokenizer(self) -> Tokenizer | None:
         return Tokenizer.from_gguf(self.metadata)
 
-    def generation_eos(self) -> tuple[int, ...]:
-        return self.config.eos_ids
+    def generation_config(self) -> FieldReader:
+        given = {ours: self.metadata[theirs] for ours, theirs in SAMPLING.items() if theirs in self.metadata}
+        return FieldReader(given | ({"do_sample": True} if given else {}), self.path)
 
     def _hugging_face_config(self) -> dict[str, Any]:
         """What `config.json` would say; ModelConfig checks the values."""

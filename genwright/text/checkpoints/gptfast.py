@@ -17,7 +17,8 @@ from genwright.text.checkpoints import Checkpoint, cast
 from genwright.text.checkpoints.pickled import is_pickled, load_pickled
 from genwright.text.checkpoints.rope_order import halves_from_neighbours
 from genwright.text.config import ModelConfig
-from genwright.text.fields import read_json
+from genwright.text.fields import FieldReader, read_json
+from genwright.text.generation_config import read_generation_config
 from genwright.text.shapes import find_shape
 from genwright.text.tokenizer import Tokenizer
 
@@ -123,8 +124,8 @@ class GptFast(Checkpoint):
     def tokenizer(self) -> Tokenizer | None:
         return Tokenizer.from_folder(Path(self.path).parent)
 
-    def generation_eos(self) -> tuple[int, ...]:
-        return ()
+    def generation_config(self) -> FieldReader:
+        return read_generation_config(Path(self.path).parent)
 
     def _hugging_face_names(self) -> Iterator[tuple[str, str]]:
         """Ours to theirs, for the tensors that are there; parts of a fused `wqkv` by the name they would have."""

@@ -13,6 +13,7 @@ from genwright.text.checkpoints.pickled import load_pickled
 from genwright.text.checkpoints.safetensors_file import DTYPES
 from genwright.text.config import ModelConfig
 from genwright.text.fields import FieldReader, read_json
+from genwright.text.generation_config import read_generation_config
 from genwright.text.tokenizer import Tokenizer
 
 _INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
@@ -61,9 +62,8 @@ class HuggingFace(Checkpoint):
     def tokenizer(self) -> Tokenizer | None:
         return Tokenizer.from_folder(self.folder)
 
-    def generation_eos(self) -> tuple[int, ...]:
-        path = self.folder / "generation_config.json"
-        return FieldReader(read_json(path), str(path)).ids("eos_token_id") if path.exists() else ()
+    def generation_config(self) -> FieldReader:
+        return read_generation_config(self.folder)
 
     def _stored(self, name: str) -> torch.Tensor:
         stored: torch.Tensor = self._read(name, lambda file, stored: file.get_tensor(stored), lambda tensor: tensor)

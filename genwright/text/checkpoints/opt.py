@@ -10,7 +10,8 @@ import torch
 from genwright.errors import UserError
 from genwright.text.checkpoints import Checkpoint, cast, reason
 from genwright.text.config import ModelConfig
-from genwright.text.fields import read_json
+from genwright.text.fields import FieldReader, read_json
+from genwright.text.generation_config import read_generation_config
 from genwright.text.shapes import find_shape
 from genwright.text.tokenizer import Tokenizer
 
@@ -61,8 +62,8 @@ class OptArrays(Checkpoint):
     def tokenizer(self) -> Tokenizer | None:
         return Tokenizer.from_folder(self.folder)
 
-    def generation_eos(self) -> tuple[int, ...]:
-        return ()
+    def generation_config(self) -> FieldReader:
+        return read_generation_config(self.folder)
 
     def _array(self, name: str) -> np.ndarray:
         if name not in self._arrays:

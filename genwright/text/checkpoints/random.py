@@ -10,6 +10,7 @@ from genwright.errors import UserError
 from genwright.kernels.hash import extend, key, key_tensor, mix
 from genwright.text.checkpoints import Checkpoint
 from genwright.text.config import ModelConfig
+from genwright.text.fields import FieldReader
 from genwright.text.shapes import named_shape
 from genwright.text.tokenizer import Tokenizer
 
@@ -67,5 +68,5 @@ class RandomWeights(Checkpoint):
     def tokenizer(self) -> Tokenizer | None:
         return None
 
-    def generation_eos(self) -> tuple[int, ...]:
-        return ()
+    def generation_config(self) -> FieldReader:
+        return FieldReader({}, self.path)

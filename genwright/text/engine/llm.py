@@ -23,6 +23,7 @@ from genwright.text.engine.request import Piece, Request, Result, SamplingParams
 from genwright.text.engine.runner import ResidentRunner
 from genwright.text.engine.speculative import Draft, DraftModel, Speculation, row_cost
 from genwright.text.engine.step import Chunk
+from genwright.text.generation_config import recommended_sampling
 from genwright.text.models import architecture, has_draft, load_draft, load_model, loaded_bytes
 from genwright.text.pull import resolve
 
@@ -49,6 +50,7 @@ class LLM:
         deterministic: bool = False,
         max_context: int | None = None,
         arch: str | None = None,
+        chat_template: str | None = None,
         draft: str | Path | None = None,
         speculate_k: int = 5,
         backend: str = "auto",
@@ -65,9 +67,13 @@ class LLM:
         if where.type == "cuda":
             torch.cuda.set_device(where)  # kernels are compiled for the current device, and run on its streams
         self.tokenizer = checkpoint.tokenizer()
+        if chat_template is not None:
+            self._needs_tokenizer().use_template(chat_template)
+        generation = checkpoint.generation_config()
         self.eos_ids = frozenset(
-            cfg.eos_ids + checkpoint.generation_eos() + (self.tokenizer.eos_ids if self.tokenizer else ())
+            cfg.eos_ids + generation.ids("eos_token_id") + (self.tokenizer.eos_ids if self.tokenizer else ())
         )
+        self._generation_config = generation
         both = [_plan(checkpoint, dtype, where, quant)]
         if drafting is not None:
             both.append(_plan(drafting, dtype, where, _own_format(draft)))
@@ -119,23 +125,33 @@ class LLM:
                 f"there are {len(each)} prompts and {len(given)} SamplingParams; give one for all, or one each."
             )
         requests = [self.requests(prompt, p, index) for index, (prompt, p) in enumerate(zip(each, given, strict=True))]
-        for request, piece in self._follow([sample for samples in requests for sample in samples]):
-            if callback is not None and callback(piece) is False:
+        for request, piece in self.follow([sample for samples in requests for sample in samples]):
+            if (piece.ids or piece.text) and callback is not None and callback(piece) is False:
                 request.finish("cancelled")
         return [gather(samples) for samples in requests]
 
     def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[Piece]:
         """The answer to one prompt, piece by piece; closing the iterator cancels the request."""
-        for _, piece in self._follow(self.requests(prompt, params or SamplingParams())):
-            yield piece
+        for _, piece in self.follow(self.requests(prompt, params or SamplingParams())):
+            if piece.ids or piece.text:
+                yield piece
 
-    def chat(self, messages: list[dict[str, Any]], params: SamplingParams | None = None) -> Result:
-        """The assistant's next message, by the model's own chat template."""
-        return self.generate([self.encode_chat(messages)], params)[0]
+    def chat(
+        self, messages: list[dict[str, Any]], params: SamplingParams | None = None, allow_control_tokens: bool = False
+    ) -> Result:
+        """The assistant's next message, by the model's own chat template; see `encode_chat`."""
+        return self.generate([self.encode_chat(messages, allow_control_tokens)], params)[0]
 
-    def encode_chat(self, messages: list[dict[str, Any]]) -> list[int]:
-        """The token ids of a conversation, ready for the assistant's turn."""
-        return self._needs_tokenizer().chat(messages)
+    def encode_chat(self, messages: list[dict[str, Any]], allow_control_tokens: bool = False) -> list[int]:
+        """The token ids of a conversation, ready for the assistant's turn.
+
+        A control token that a message spells is ordinary text, unless `allow_control_tokens`.
+        """
+        return self._needs_tokenizer().chat(messages, allow_control_tokens)
+
+    def recommended_params(self, **given: Any) -> SamplingParams:
+        """The sampling parameters that the checkpoint recommends, those `given` over them."""
+        return SamplingParams(**{**recommended_sampling(self._generation_config), **given})
 
     def logits(self, ids: Sequence[int]) -> torch.Tensor:
         """The logits after every token, [tokens, vocab] in float32."""
@@ -165,8 +181,11 @@ class LLM:
             for sample in range(params.n)
         ]
 
-    def _follow(self, requests: list[Request]) -> Iterator[tuple[Request, Piece]]:
-        """Run these requests, beside whatever else the engine has, and tell what each gets; leaving early cancels."""
+    def follow(self, requests: list[Request]) -> Iterator[tuple[Request, Piece]]:
+        """Run these requests, beside whatever else the engine has, and tell what each gets; leaving early cancels.
+
+        A step that adds nothing to a request, as one that reads its prompt, gives an empty piece.
+        """
         live = dict.fromkeys(requests)
         try:
             for request in requests:
@@ -176,9 +195,7 @@ class LLM:
                 for request in list(live):
                     if request.finish_reason is not None:
                         del live[request]
-                    piece = request.take()
-                    if piece.ids or piece.text:
-                        yield request, piece
+                    yield request, request.take()
         finally:
             self.engine.cancel(requests)
 

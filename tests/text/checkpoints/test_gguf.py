@@ -42,7 +42,7 @@ def test_a_file_is_the_model_it_was_made_of(model: str, tmp_path: Path) -> None:
     assert replace(checkpoint.config, rope=expected.rope) == expected
     assert checkpoint.config.rope.theta == expected.rope.theta
     assert checkpoint.config.rope.kind == expected.rope.kind == "default"
-    assert checkpoint.generation_eos() == (2, 3)  # 3 is a control token, <|eot_id|>
+    assert checkpoint.config.eos_ids == (2, 3)  # 3 is a control token, <|eot_id|>
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
@@ -204,7 +204,7 @@ def test_weights_stay_in_the_file(tmp_path: Path) -> None:
 def test_smollm2_equals_the_gguf_package(smollm2: Path) -> None:
     checkpoint, reader = GGUF(smollm2), gguf.GGUFReader(smollm2)
     assert len(checkpoint.metadata["tokenizer.ggml.tokens"]) == checkpoint.config.vocab_size == 49152
-    assert checkpoint.tokenizer() is not None and checkpoint.generation_eos()[0] == 2
+    assert checkpoint.tokenizer() is not None and checkpoint.config.eos_ids[0] == 2
     stored = {tensor.name: tensor for tensor in reader.tensors}
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, 30)
     assert len(checkpoint.names()) == len(stored)

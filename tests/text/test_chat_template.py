@@ -3,14 +3,15 @@
 import re
 import time
 import tracemalloc
+from pathlib import Path
 from typing import Any
 
 import pytest
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from genwright.errors import UserError
-from genwright.text import chat
-from genwright.text.chat import LLAMA2_TEMPLATE, ChatTemplate
+from genwright.text import template_sandbox
+from genwright.text.chat_template import ChatTemplate, find_template, template_names
 
 NAMES = {"bos_token": "<s>", "eos_token": "</s>"}
 USER = [{"role": "user", "content": " Hi there \n"}]
@@ -100,8 +101,8 @@ def test_tool_calls_render_as_transformers() -> None:
     assert '"arguments": {\n' in expected and ChatTemplate(LLAMA3).render(calls, NAMES) == expected
 
 
-def test_llama2_fallback() -> None:
-    template = ChatTemplate(LLAMA2_TEMPLATE)
+def test_llama2() -> None:
+    template = ChatTemplate(find_template("llama-2"))
     assert template.render(USER, NAMES) == "<s>[INST] Hi there [/INST]"
     assert template.render(TALK, NAMES) == (
         "<s>[INST] <<SYS>>\nBe brief.\n<</SYS>>\n\n Hi there [/INST] Yes? <think>hm</think> ok </s>"
@@ -111,6 +112,34 @@ def test_llama2_fallback() -> None:
     for wrong in (USER + USER, TALK[:1] + TALK[2:], [{"role": "tool", "content": ""}]):
         with pytest.raises(UserError, match=r"roles must alternate user, assistant, user, \.\.\.$|alternate"):
             template.render(wrong, NAMES)
+
+
+def test_named_templates() -> None:
+    turns = [
+        {"role": "system", "content": "S"},
+        {"role": "user", "content": "U"},
+        {"role": "assistant", "content": "A"},
+    ]
+    turns.append({"role": "user", "content": "V"})
+    spelled = {name: ChatTemplate(find_template(name)).render(turns, NAMES) for name in template_names()}
+    head = "<|start_header_id|>{}<|end_header_id|>\n\n"
+    assert spelled == {
+        "chatml": "".join(f"<|im_start|>{turn['role']}\n{turn['content']}<|im_end|>\n" for turn in turns)
+        + "<|im_start|>assistant\n",
+        "llama-2": "<s>[INST] <<SYS>>\nS\n<</SYS>>\n\nU [/INST] A </s><s>[INST] V [/INST]",
+        "llama-3": "<s>"
+        + "".join(head.format(turn["role"]) + turn["content"] + "<|eot_id|>" for turn in turns)
+        + head.format("assistant"),
+        "mistral": "<s>[INST] S\n\nU [/INST] A</s>[INST] V [/INST]",
+    }
+
+
+def test_a_template_is_chosen_by_name_or_file(tmp_path: Path) -> None:
+    (tmp_path / "own.jinja").write_text("{{ messages[0].content }}!")
+    assert find_template(str(tmp_path / "own.jinja")) == "{{ messages[0].content }}!"
+    for wrong in ("lama-2", str(tmp_path), "../llama-2"):
+        with pytest.raises(UserError, match=r"There is no chat template .*: pass chatml, llama-2, llama-3, mistral or"):
+            find_template(wrong)
 
 
 LONG = "{% set s = 'a' * 10**6 %}"
@@ -217,7 +246,7 @@ def test_nested_values_are_one_sentence(source: str) -> None:
 
 @pytest.mark.parametrize("source", ENDLESS.values(), ids=ENDLESS)
 def test_endless_templates_are_one_sentence(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chat, "_SECONDS", 0.2)
+    monkeypatch.setattr(template_sandbox, "_SECONDS", 0.2)
     start = time.monotonic()
     assert "more than 0.2 seconds" in sentence_of(source)
     assert time.monotonic() - start < 3

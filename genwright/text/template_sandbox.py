@@ -1,4 +1,4 @@
-"""Chat templates: Jinja text out of a checkpoint, hence untrusted, in a sandbox with a time and a size limit.
+"""The sandbox of chat templates, which come out of a checkpoint and are untrusted: it limits time and size.
 
 Jinja's own sandbox keeps a template away from Python's internals, but lets it loop for ever and fill the memory. Here
 every loop, call and filter looks at the clock and measures what it made, and the few operations that make a large value
@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from typing import Any
 
-from jinja2 import Environment, TemplateError, TemplateSyntaxError, nodes, pass_context, pass_environment
+from jinja2 import Environment, TemplateError, nodes, pass_context, pass_environment
 from jinja2.exceptions import SecurityError
-from jinja2.ext import Extension, loopcontrols
+from jinja2.ext import Extension
 from jinja2.filters import FILTERS, do_indent, make_attrgetter
 from jinja2.parser import Parser
 from jinja2.runtime import Context
@@ -22,27 +22,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
-from genwright.errors import UserError
-
-LLAMA2_TEMPLATE = r"""
-{%- if messages[0]['role'] == 'system' %}
-    {%- set system, turns = '<<SYS>>\n' + messages[0]['content'] + '\n<</SYS>>\n\n', messages[1:] %}
-{%- else %}
-    {%- set system, turns = '', messages %}
-{%- endif %}
-{%- for message in turns %}
-    {%- if message['role'] != ('user', 'assistant')[loop.index0 % 2] %}
-        {{- raise_exception('after an optional system message, roles must alternate user, assistant, user, ...') }}
-    {%- elif message['role'] == 'user' %}
-        {{- bos_token ~ '[INST] ' ~ ((system if loop.first else '') + message['content']) | trim ~ ' [/INST]' }}
-    {%- else %}
-        {{- ' ' ~ message['content'] | trim ~ ' ' ~ eos_token }}
-    {%- endif %}
-{%- endfor %}
-"""
-
 _SECONDS = 2.0
-_SOURCE = 64_000  # characters of a template; the largest published ones have about 20,000
 _CHARACTERS = 4 << 20  # of one value, and of the rendered text
 _ALLOCATED = 128 << 20  # characters of all values that a template makes
 _CELL = 32  # characters that an element of a list or dict counts for
@@ -62,44 +42,7 @@ _STRING_METHODS = (
 )
 
 
-class ChatTemplate:
-    """A compiled chat template."""
-
-    def __init__(self, source: str) -> None:
-        if len(source) > _SOURCE:
-            raise UserError(f"The chat template has {len(source):,} characters; at most {_SOURCE:,} are allowed.")
-        environment = _Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, loopcontrols])
-        try:
-            tree = _Guards().visit(environment.parse(source))
-            tree.set_environment(environment)
-            self._template = environment.from_string(tree)
-        except TemplateSyntaxError as error:
-            raise UserError(f"The chat template is not valid at line {error.lineno}: {_sentence(error)}.") from error
-        except Exception as error:  # nesting too deep for Jinja or for Python
-            raise UserError(f"The chat template cannot be compiled: {_sentence(error)}.") from error
-
-    def render(self, messages: list[dict[str, Any]], names: dict[str, str]) -> str:
-        """The conversation as text, up to where the assistant answers; `names` are `bos_token` and its like."""
-        if not (isinstance(messages, list) and messages and all(isinstance(m, dict) and "role" in m for m in messages)):
-            raise UserError('Chat messages must be a list of {"role": ..., "content": ...} objects, at least one.')
-        try:
-            # Plain data and a copy: nothing of the caller's is within reach of the template.
-            messages = json.loads(json.dumps(messages))
-        except (TypeError, ValueError) as error:
-            raise UserError(f"Chat messages must be plain data: {_sentence(error)}.") from error
-        given = {"messages": messages, "tools": None, "documents": None, "add_generation_prompt": True, **names}
-        try:
-            return _join(self._template.generate({**given, "#budget": _Budget()}))
-        except Exception as error:  # a template can raise anything
-            raise UserError(f"The chat template fails on this conversation: {_sentence(error)}.") from error
-
-
-def _sentence(error: Exception) -> str:
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text[:300].rstrip(".")
-
-
-class _Budget:
+class Budget:
     """What one rendering has left."""
 
     def __init__(self) -> None:
@@ -149,7 +92,7 @@ def _size(value: Any) -> int:
     return total
 
 
-def _join(values: Iterable[Any], separator: str = "") -> str:
+def join(values: Iterable[Any], separator: str = "") -> str:
     parts: list[str] = []
     total = 0
     for value in values:
@@ -174,7 +117,7 @@ def _check_format(text: str, values: Any, mark: str) -> None:
 
 @pass_environment
 def _join_filter(environment: Environment, value: Iterable[Any], d: str = "", attribute: Any = None) -> str:
-    return _join(value if attribute is None else map(make_attrgetter(environment, attribute), value), str(d))
+    return join(value if attribute is None else map(make_attrgetter(environment, attribute), value), str(d))
 
 
 def _format_filter(text: str, *values: Any) -> str:
@@ -197,7 +140,7 @@ def _tojson_filter(
 ) -> str:
     _limit((indent or 0) * 1000)  # Python nests no deeper
     encoder = json.JSONEncoder(ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-    return _join(encoder.iterencode(value))
+    return join(encoder.iterencode(value))
 
 
 @pass_context
@@ -228,17 +171,17 @@ class _BoundedNamespace(Namespace):
         super().__setitem__(name, value)
 
 
-class _Sandbox(ImmutableSandboxedEnvironment):
+class Sandbox(ImmutableSandboxedEnvironment):
     """Jinja's sandbox with less within reach, and every operation that makes a value measured."""
 
     intercepted_binops = frozenset(["+", "*", "**", "%"])
-    concat = staticmethod(_join)
+    concat = staticmethod(join)
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         own: dict[str, Callable[..., Any]] = {"join": _join_filter, "replace": _replace, "format": _format_filter}
         own |= {"indent": _indent_filter, "title": _title_filter, "tojson": _tojson_filter}
-        own |= {"#charged": _charged, "#each": _each, "#join": _join}
+        own |= {"#charged": _charged, "#each": _each, "#join": join}
         self.filters = {name: FILTERS[name] for name in _FILTERS.split()} | own
         self.globals["namespace"] = _BoundedNamespace
         self.globals["raise_exception"] = _raise_exception
@@ -266,13 +209,13 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         method = getattr(obj, "__wrapped__", obj)  # the sandbox wraps str.format
         owner, name = getattr(method, "__self__", None), getattr(method, "__name__", "")
         if isinstance(owner, str) and name in ("join", "replace"):
-            return _charged(context, _join(args[0], owner) if name == "join" else _replace(owner, *args, **kwargs))
+            return _charged(context, join(args[0], owner) if name == "join" else _replace(owner, *args, **kwargs))
         if isinstance(owner, str) and name.startswith("format"):
             _check_format(owner, [args, kwargs], "{")
         return _charged(context, super().call(context, obj, *args, **kwargs))
 
 
-class _Guards(NodeTransformer):
+class Guards(NodeTransformer):
     """Has loops look at the clock, and everything that makes a value pay for it."""
 
     def visit_For(self, node: nodes.For) -> nodes.Node:
@@ -302,7 +245,7 @@ def _filter(node: nodes.Node, name: str) -> nodes.Filter:
     return nodes.Filter(node, name, [], [], None, None, lineno=node.lineno)
 
 
-class _GenerationTag(Extension):
+class GenerationTag(Extension):
     """`{% generation %}` marks what the assistant wrote, for training; here it is only a scope."""
 
     tags = {"generation"}  # noqa: RUF012 (Jinja's own declaration)
