@@ -10,13 +10,19 @@ from genwright.kernels.cpu.compiled import build
 from genwright.kernels.cpu.products import kernel
 
 
-def test_no_compiler_a_broken_one_or_no_folder_mean_no_kernel(tmp_path, monkeypatch):
+def test_no_compiler_a_broken_one_or_no_folder_mean_no_kernel(tmp_path, monkeypatch, capsys):
+    compiled._warn.cache_clear()
     monkeypatch.setenv("CXX", "false")
     monkeypatch.setattr(compiled.shutil, "which", lambda name: name if name == "false" else None)
     assert build(tmp_path / "broken", "products") is None
     assert not [path for path in (tmp_path / "broken").iterdir() if path.name != "lock"], "nothing is left behind"
+    assert capsys.readouterr().err.startswith("genwright: false could not compile products.cpp. Without ")
     monkeypatch.setattr(compiled.shutil, "which", lambda name: None)
     assert build(tmp_path / "none", "products") is None
+    assert build(tmp_path / "none", "attend") is None
+    told = capsys.readouterr().err
+    assert told.startswith("genwright: No C++ compiler") and "times as long" in told
+    assert told.count("\n") == 1, "once per process, not per kernel"
     (tmp_path / "file").touch()
     monkeypatch.undo()
     assert build(tmp_path / "file", "products") is None

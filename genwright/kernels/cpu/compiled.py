@@ -6,6 +6,7 @@ import os
 import platform
 import shutil
 import subprocess
+import sys
 import tempfile
 from functools import cache
 from pathlib import Path
@@ -40,6 +41,7 @@ def build(folder: Path, source: str, **defines: str | int) -> Path | None:
         return target
     compiler = next(filter(None, map(shutil.which, (os.environ.get("CXX", "c++"), "g++", "clang++"))), None)
     if compiler is None:
+        _warn("No C++ compiler (c++, g++ or clang++) was found; install one, or name it in CXX")
         return None
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -49,6 +51,19 @@ def build(folder: Path, source: str, **defines: str | int) -> Path | None:
                 command = [compiler, *flags, "-o", str(part), str(main)]
                 subprocess.run(command, capture_output=True, check=True, timeout=60)
                 part.rename(target)
-    except (OSError, subprocess.SubprocessError):
+    except OSError as error:
+        _warn(f"{folder} cannot be written: {error.strerror}")
+        return None
+    except subprocess.SubprocessError:
+        _warn(f"{compiler} could not compile {main.name}")
         return None
     return target
+
+
+@cache
+def _warn(why: str) -> None:
+    """Say once per process and reason what is lost."""
+    print(
+        f"genwright: {why}. Without the C++ kernels decoding on a CPU takes two to three times as long.",
+        file=sys.stderr,
+    )
