@@ -18,6 +18,11 @@ class Point:
     prompt: int = 6
     new: int = 200
 
+    @property
+    def mean_length(self) -> float:
+        """Of a sequence while it is decoded."""
+        return self.prompt + self.new / 2
+
 
 @dataclass(frozen=True)
 class Target:

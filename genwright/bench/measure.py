@@ -4,7 +4,7 @@ import gc
 import platform
 import resource
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
@@ -14,7 +14,7 @@ import torch
 from genwright.bench.experiments import Experiment, Point
 from genwright.bench.roofline import measure_roofline
 from genwright.bench.rows import GIGA, Row, Sample, Tell, blank, fill
-from genwright.bench.work import work_of
+from genwright.bench.work import Work, work_of
 from genwright.errors import UserError
 from genwright.kernels.device import pick_device
 from genwright.kernels.hash import key
@@ -30,6 +30,10 @@ class Contender(Protocol):
 
     name: str
     load: float  # seconds
+    dtype: str  # of its weights
+
+    def work(self, point: Point) -> Work:
+        """What it reads and computes."""
 
     def sample(self, prompts: list[list[int]], new: int, seed: int) -> Sample: ...
 
@@ -62,6 +66,10 @@ class Ours:
         )
         synchronize(self.llm.model.device)
         self.load = time.perf_counter() - started
+        self.dtype = str(experiment.options.get("quant") or str(self.llm.model.dtype).removeprefix("torch."))
+
+    def work(self, point: Point) -> Work:
+        return work_of(self.llm, point)
 
     def sample(self, prompts: list[list[int]], new: int, seed: int) -> Sample:
         """A batch's prompts are read by a call of their own, so that all sequences decode together in the next."""
@@ -108,11 +116,11 @@ def measure(
         torch.cuda.reset_peak_memory_stats(device)
     ours = Ours(experiment, tell)
     llm = ours.llm
-    kind = str(experiment.options.get("quant") or str(llm.model.dtype).removeprefix("torch."))
-    empty = replace(blank(experiment), device=device.type, arch=arch(device), dtype=kind)
+    empty = replace(blank(experiment), device=device.type, arch=arch(device))
     starts: dict[Contender, Row] = {ours: _start(ours, experiment, llm, empty, tell)}
     starts[ours] = replace(starts[ours], memory=peak_memory(device) / GIGA)
     rows: list[Row] = []
+    contender: Contender = ours
     for peer in peers:
         try:
             tell(f"loading {peer.name}", 0, 0)
@@ -121,16 +129,16 @@ def measure(
         except FAILURES as error:
             rows.append(_failed(replace(empty, engine=peer.name), error))
     found = [
-        (_place(start, point), point, work_of(llm, point), outcome)
+        (_place(starts[contender], point), point, contender.work(point), outcome)
         for point in experiment.points
-        for start, outcome in _take_turns(starts, experiment, point, llm, tell)
+        for contender, outcome in _take_turns(starts, experiment, point, llm, tell)
     ]
     if trace is not None:
         point = experiment.points[-1]
         prompts = prompts_for(point, experiment.samples, llm.model.cfg.vocab_size)
         trace(partial(ours.sample, prompts, point.new, experiment.samples))
     dtype = llm.model.dtype
-    del ours, llm, starts
+    del ours, llm, starts, contender
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
@@ -151,21 +159,28 @@ def _start(contender: Contender, experiment: Experiment, llm: LLM, empty: Row, t
     tell(f"first call of {contender.name}", 0, 0)
     point = experiment.points[0]
     first = contender.sample(prompts_for(point, -1, llm.model.cfg.vocab_size), point.new, 0)
-    return replace(empty, engine=contender.name, load=contender.load, first_token=first.first, first_call=first.seconds)
+    return replace(
+        empty,
+        engine=contender.name,
+        dtype=contender.dtype,
+        load=contender.load,
+        first_token=first.first,
+        first_call=first.seconds,
+    )
 
 
 def _take_turns(
-    starts: Mapping[Contender, Row],
+    contenders: Iterable[Contender],
     experiment: Experiment,
     point: Point,
     llm: LLM,
     tell: Tell,
-) -> list[tuple[Row, list[Sample] | Exception]]:
+) -> list[tuple[Contender, list[Sample] | Exception]]:
     """Samples of each contender, or why there are none."""
-    outcomes: dict[Contender, list[Sample] | Exception] = {contender: [] for contender in starts}
+    outcomes: dict[Contender, list[Sample] | Exception] = {contender: [] for contender in contenders}
     warm = point is not experiment.points[0]  # the first point has had its first call
     for turn in range(-warm, experiment.samples):
-        for contender in starts:
+        for contender in outcomes:
             samples = outcomes[contender]
             if isinstance(samples, Exception):
                 continue
@@ -179,7 +194,7 @@ def _take_turns(
                 continue
             if turn >= 0:
                 samples.append(sample)
-    return [(row, outcomes[contender]) for contender, row in starts.items()]
+    return list(outcomes.items())
 
 
 def _place(row: Row, point: Point) -> Row:

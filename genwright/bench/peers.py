@@ -1,6 +1,8 @@
 """Other engines on the same model, for comparison in the same run, where they are installed."""
 
 import time
+from collections import Counter
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -8,14 +10,18 @@ from typing import Any
 
 import torch
 
-from genwright.bench.experiments import Experiment
+from genwright.bench.experiments import Experiment, Point
 from genwright.bench.measure import TEMPERATURE, TOP_K, Peer, Unfit, timed
 from genwright.bench.random_gguf import BLOCKS, FLOATS, write_gguf
 from genwright.bench.rows import Sample
+from genwright.bench.work import Work, plain_cache_read, work_of
 from genwright.quant.formats import parse_format
 from genwright.text.checkpoints import open_checkpoint
+from genwright.text.checkpoints.gguf import GGUF
 from genwright.text.engine.llm import LLM
 from genwright.text.pull import resolve
+
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
 class Transformers:
@@ -44,6 +50,12 @@ class Transformers:
                 model = transformers.AutoModelForCausalLM.from_config(config, dtype=dtype)
         self.model = model.to(self.device).eval()
         self.load = time.perf_counter() - started
+        self.llm, self.dtype = llm, str(dtype).removeprefix("torch.")
+
+    def work(self, point: Point) -> Work:
+        """Weights of our type and a cache of it, which ours need not be."""
+        cache = plain_cache_read(self.llm.model.cfg, self.llm.model.dtype.itemsize, point.mean_length)
+        return replace(work_of(self.llm, point), cache=point.batch * cache)
 
     @torch.inference_mode()
     def sample(self, prompts: list[list[int]], new: int, seed: int) -> Sample:
@@ -104,6 +116,13 @@ class LlamaCpp:
             verbose=False,
         )
         self.load = time.perf_counter() - started
+        self.llm = llm
+        self.dtype, self.step_bytes = stored_weights(path)
+
+    def work(self, point: Point) -> Work:
+        """The file's own weights, and a cache in float16."""
+        cache = plain_cache_read(self.llm.model.cfg, 2, point.mean_length)
+        return replace(work_of(self.llm, point), weights=self.step_bytes, cache=point.batch * cache)
 
     def _like(self, llm: LLM, quant: str | None) -> Path:
         """A file of the same shape, that lasts as long as this object."""
@@ -130,6 +149,18 @@ class LlamaCpp:
             if len(times) == new:
                 break
         return timed(started, time.perf_counter(), [times])
+
+
+def stored_weights(path: Path) -> tuple[str, int]:
+    """The type that most of a GGUF file's weights have, and the bytes of those that a decoding step reads."""
+    file = GGUF(path)
+    # Without a head of its own, the embedding is the head.
+    names = [name for name in file.names() if name != EMBEDDING or HEAD not in file.names()]
+    types: Counter[str] = Counter()
+    for name in names:
+        kind, size = file.stored(name)
+        types[kind] += size
+    return types.most_common(1)[0][0], types.total()
 
 
 class _Clock:

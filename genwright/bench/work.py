@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from genwright.bench.experiments import Point
 from genwright.quant.packed import tensors_of
+from genwright.text.config import ModelConfig
 from genwright.text.engine.kv import PAGE
 from genwright.text.engine.llm import LLM
 from genwright.text.models import Model
@@ -16,7 +17,7 @@ TABLES = (*LOOKED_UP, "cos", "sin")  # a row of them is read, not the whole
 
 @dataclass(frozen=True)
 class Work:
-    """Of one point, whichever engine does it."""
+    """Of one point, by one engine."""
 
     weights: float  # bytes that a decoding step reads
     cache: float  # bytes that a decoding step reads, at the mean length of its sequences
@@ -25,11 +26,10 @@ class Work:
 
 
 def work_of(llm: LLM, point: Point) -> Work:
-    length = point.prompt + point.new / 2
     return Work(
         weights_read(llm.model, point.batch),
-        point.batch * cache_read(llm, length),
-        point.batch * operations(llm.model, 1, length),
+        point.batch * cache_read(llm, point.mean_length),
+        point.batch * operations(llm.model, 1, point.mean_length),
         point.batch * operations(llm.model, point.prompt, point.prompt),
     )
 
@@ -49,7 +49,17 @@ def cache_read(llm: LLM, length: float) -> float:
     """Bytes of cache that a sequence of that length reads to decode one token."""
     cache = llm.engine.runner.cache
     row = sum(rows.nbytes for rows in cache.rows.values()) / (cache.pages * PAGE * len(cache.layers))
-    return sum(row * min(length, window or math.inf) for window in llm.model.cfg.windows)
+    return _rows_read(llm.model.cfg, row, length)
+
+
+def plain_cache_read(cfg: ModelConfig, itemsize: int, length: float) -> float:
+    """The same of an engine that keeps every head's keys and values as they are, in numbers of `itemsize` bytes."""
+    heads = cfg.heads * (cfg.mla.qk_nope_head_dim + cfg.mla.qk_rope_head_dim + cfg.mla.v_head_dim) if cfg.mla else 0
+    return _rows_read(cfg, (heads or 2 * cfg.kv_dim) * itemsize, length)
+
+
+def _rows_read(cfg: ModelConfig, row: float, length: float) -> float:
+    return sum(row * min(length, window or math.inf) for window in cfg.windows)
 
 
 def operations(model: Model, tokens: int, length: float) -> float:

@@ -124,7 +124,8 @@ class Tokenizer:
     @classmethod
     def from_gguf(cls, metadata: Mapping[str, Any]) -> "Tokenizer | None":
         """The tokenizer of a GGUF file's metadata, or None when it has none."""
-        return cls(*vocabularies.from_gguf(metadata)) if metadata.get("tokenizer.ggml.model") else None
+        without = metadata.get("tokenizer.ggml.model") in (None, "", "no_vocab")  # the last as llama.cpp writes it
+        return None if without else cls(*vocabularies.from_gguf(metadata))
 
 
 class Detokenizer:

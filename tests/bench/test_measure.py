@@ -45,10 +45,13 @@ def test_prompts_never_repeat():
 class Slow:
     """A contender that takes a second per token, by its own account."""
 
-    name, load = "slow", 1.5
+    name, load, dtype = "slow", 1.5, "ternary"
 
     def __init__(self, experiment: Experiment, llm: LLM):
         self.calls = 0
+
+    def work(self, point: Point) -> Work:
+        return Work(weights=2e9, cache=1e9, decode=1.0, prefill=1.0)
 
     def sample(self, prompts, new, seed):
         self.calls += 1
@@ -80,6 +83,7 @@ def test_an_experiment_with_peers():
         assert row.first_token < row.first_call
     slow = [row for row in rows if row.engine == "slow"]
     assert slow[0].decode == 1.0
+    assert (slow[0].dtype, slow[0].gbps) == ("ternary", 3.0)  # its own weights, and not ours
     assert slow[1].error == "RuntimeError: the third time is enough"
     assert next(row for row in rows if row.engine == "misfit").skipped
     assert traced[0].tokens == 12

@@ -126,6 +126,11 @@ class GGUF(Checkpoint):
     def format(self, name: str) -> Format | None:
         return FORMATS.get(self._tensors[name].kind)
 
+    def stored(self, name: str) -> tuple[str, int]:
+        """The name of a tensor's GGML type, and its bytes."""
+        stored = self._tensors[name]
+        return TYPES[stored.kind].name, stored.size
+
     def packed(self, name: str) -> Packed:
         return repack(self._rows(name), self._tensors[name].kind)
 
