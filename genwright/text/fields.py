@@ -2,7 +2,7 @@
 
 import json
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,10 +10,11 @@ from typing import Any
 from genwright.errors import UserError
 
 
-def read_text(path: Path) -> str:
-    """A text file's characters, or one sentence about why not."""
+def read_text(path: Path, newline: str | None = None) -> str:
+    """A text file's characters without a byte-order mark, or one sentence about why not; `newline` as in `open`."""
     try:
-        return path.read_text(encoding="utf-8")
+        with path.open(encoding="utf-8-sig", newline=newline) as file:
+            return file.read()
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}.") from None
     except UnicodeDecodeError as error:
@@ -82,8 +83,31 @@ class FieldReader:
         return UserError(f"{self.where} should give {key!r} as {expected}, and has {short(self.config.get(key))}.")
 
 
+def plain(value: Any) -> Any:
+    """Scalars of numpy and torch as Python's own numbers, arrays and tensors as lists; anything else as it is."""
+    try:
+        return value.tolist()
+    except Exception:  # it has no such method, or is a tensor without values
+        return value
+
+
+def token_ids(value: Any, what: str) -> list[int]:
+    """Token ids as Python's own whole numbers, from a sequence, an array or a tensor."""
+    given = plain(value)
+    if isinstance(given, str | bytes | bytearray) or not isinstance(given, Sequence):
+        raise UserError(f"{what}, not {short(value)}.")
+    ids = [item if type(item) is int else plain(item) for item in given]
+    for item in ids:
+        if isinstance(item, bool) or not isinstance(item, int):
+            raise UserError(f"{what}, and {short(item)} is no token id.")
+    return [int(item) for item in ids]
+
+
 def short(value: object) -> str:
     """A value of any size and depth, to be shown in a sentence."""
     short = reprlib.Repr()
     short.maxstring = short.maxother = 60
-    return short.repr(value)
+    try:
+        return " ".join(short.repr(value).split())
+    except ValueError:  # Python writes out no integer of more than 4,300 digits
+        return "a number of thousands of digits"

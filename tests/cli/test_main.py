@@ -64,7 +64,7 @@ def test_every_verb_explains_itself(verb):
         (["generate", "--prompts", "no-file", "--out", "o"], 1, "no file"),
         (["generate", "--prompts", "README.md"], 1, "go together"),
         (["generate", "--prompt-length", "0"], 1, "1 or more"),
-        (["generate", "x", "--temperature", "-1"], 1, "temperature should be"),
+        (["generate", "x", "--temperature", "-1"], 1, "temperature must be"),
         (["generate", "x", "--logit-bias", "3:4"], 1, "ID=BIAS"),
         (["generate", "x", "--model", "/no/such/model"], 1, "no file or folder"),
         (["generate", "x", "--model", "random:nonsense"], 1, "known are"),

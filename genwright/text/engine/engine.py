@@ -13,6 +13,7 @@ from genwright.text.engine.sampler import logprobs
 from genwright.text.engine.scheduler import Scheduler
 from genwright.text.engine.speculative import NO_GUESS, Guess, Speculation, verify
 from genwright.text.engine.step import Chunk
+from genwright.text.fields import short
 
 if TYPE_CHECKING:
     from genwright.text.engine.ahead import DecodeLoop
@@ -42,23 +43,30 @@ class Engine:
     def check(self, tokens: Sequence[int]) -> None:
         """Refuse what cannot be a prompt."""
         if not tokens:
-            raise UserError("a prompt should have at least one token, and this one is empty.")
+            raise UserError("A prompt must have at least one token, and this one is empty.")
         if len(tokens) >= self.max_context:
             raise UserError(
-                f"the prompt has {len(tokens)} tokens, and the context holds {self.max_context} with the answer."
+                f"The prompt has {len(tokens):,} tokens, but the context holds {self.max_context:,} with the answer; "
+                "pass a shorter prompt or a larger max_context."
             )
         self._check_ids(tokens)
 
     def _check_ids(self, ids: Iterable[int]) -> None:
         vocab = self.runner.model.cfg.vocab_size
         for token in ids:
-            if not isinstance(token, int) or not 0 <= token < vocab:
-                raise UserError(f"token ids go from 0 to {vocab - 1}, and {token!r} is not one of them.")
+            if not 0 <= token < vocab:
+                raise UserError(f"Token ids must be between 0 and {vocab - 1:,}, not {short(token)}.")
 
     def submit(self, request: Request) -> None:
         """Queue a request that can be served."""
         self.check(request.tokens)
-        self._check_ids((*request.params.logit_bias, *request.params.stop_ids))
+        params = request.params
+        self._check_ids((*params.logit_bias, *params.stop_ids))
+        banned = {token for token, bias in params.logit_bias.items() if bias == float("-inf")}
+        if params.min_new_tokens:
+            banned |= request.ends
+        if len(banned) >= self.runner.model.cfg.vocab_size:
+            raise UserError("logit_bias, stop_ids and min_new_tokens together forbid every token.")
         request.limit = min(request.limit, self.max_context)
         self.scheduler.waiting.append(request)
 

@@ -23,6 +23,7 @@ from genwright.text.engine.request import Piece, Request, Result, SamplingParams
 from genwright.text.engine.runner import ResidentRunner
 from genwright.text.engine.speculative import Draft, DraftModel, Speculation, row_cost
 from genwright.text.engine.step import Chunk
+from genwright.text.fields import plain, short, token_ids
 from genwright.text.generation_config import recommended_sampling
 from genwright.text.models import architecture, has_draft, load_draft, load_model, loaded_bytes
 from genwright.text.pull import resolve
@@ -119,10 +120,10 @@ class LLM:
     ) -> list[Result]:
         """One result per prompt, in order; `callback` sees every piece and cancels its request by returning False."""
         each = _as_list(prompts)
-        given = [params or SamplingParams()] * len(each) if isinstance(params, SamplingParams | None) else list(params)
+        given: list[Any] = list(params) if isinstance(params, list | tuple) else [params] * len(each)
         if len(given) != len(each):
             raise UserError(
-                f"there are {len(each)} prompts and {len(given)} SamplingParams; give one for all, or one each."
+                f"There are {len(each)} prompts and {len(given)} SamplingParams; give one for all, or one each."
             )
         requests = [self.requests(prompt, p, index) for index, (prompt, p) in enumerate(zip(each, given, strict=True))]
         for request, piece in self.follow([sample for samples in requests for sample in samples]):
@@ -132,7 +133,7 @@ class LLM:
 
     def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[Piece]:
         """The answer to one prompt, piece by piece; closing the iterator cancels the request."""
-        for _, piece in self.follow(self.requests(prompt, params or SamplingParams())):
+        for _, piece in self.follow(self.requests(prompt, params)):
             if piece.ids or piece.text:
                 yield piece
 
@@ -153,8 +154,9 @@ class LLM:
         """The sampling parameters that the checkpoint recommends, those `given` over them."""
         return SamplingParams(**{**recommended_sampling(self._generation_config), **given})
 
-    def logits(self, ids: Sequence[int]) -> torch.Tensor:
+    def logits(self, prompt: Prompt) -> torch.Tensor:
         """The logits after every token, [tokens, vocab] in float32."""
+        ids = self._encode(prompt)
         self.engine.check(ids)
         self.engine.settle()
         pool = self.engine.pool
@@ -166,14 +168,17 @@ class LLM:
             if not pool.extend(pages, len(ids)):
                 raise UserError(_NO_ROOM.format(len(ids)))
             for start in range(0, len(ids), self._max_tokens):
-                chunk = Chunk(list(ids[start : start + self._max_tokens]), start, pages.ids(), True)
+                chunk = Chunk(ids[start : start + self._max_tokens], start, pages.ids(), True)
                 rows.append(self.engine.runner.run([chunk]))
         finally:
             pool.release(pages)
         return torch.cat(rows)
 
-    def requests(self, prompt: Prompt, params: SamplingParams, index: int = 0) -> list[Request]:
+    def requests(self, prompt: Prompt, params: SamplingParams | None, index: int = 0) -> list[Request]:
         """A prompt's n requests, for the engine to take."""
+        params = SamplingParams() if params is None else params
+        if not isinstance(params, SamplingParams):
+            raise UserError(f"The sampling parameters must be SamplingParams, not {short(params)}.")
         ids = self._encode(prompt)
         seed = secrets.randbits(63) if params.seed is None else params.seed
         return [
@@ -200,11 +205,13 @@ class LLM:
             self.engine.cancel(requests)
 
     def _encode(self, prompt: Prompt) -> list[int]:
-        return self._needs_tokenizer().encode(prompt) if isinstance(prompt, str) else list(prompt)
+        if isinstance(prompt, str):
+            return self._needs_tokenizer().encode(prompt)
+        return token_ids(prompt, "A prompt must be text or a list of token ids")
 
     def _needs_tokenizer(self) -> Any:
         if self.tokenizer is None:
-            raise UserError("this checkpoint has no tokenizer, so prompts must be token ids.")
+            raise UserError("This checkpoint has no tokenizer, so prompts must be token ids.")
         return self.tokenizer
 
 
@@ -237,11 +244,11 @@ def _bytes(gigabytes: float) -> int:
     return int(gigabytes * 1e9)
 
 
-def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    """A bare string or list of ids is one prompt."""
-    if isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], int)):
-        return [prompts]  # type: ignore[list-item]
-    return list(prompts)  # type: ignore[arg-type]
+def _as_list(prompts: Any) -> list[Prompt]:
+    """A bare text or list of ids is one prompt."""
+    given = plain(prompts)
+    single = not isinstance(given, list | tuple) or (given and not isinstance(plain(given[0]), str | Sequence))
+    return [given] if single else list(given)
 
 
 def gather(samples: list[Request]) -> Result:

@@ -4,9 +4,11 @@ import copy
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from genwright.errors import UserError
+from genwright.text.engine.stop_strings import StopString
+from genwright.text.fields import plain, short, token_ids
 
 if TYPE_CHECKING:  # so that the command line reads SamplingParams without importing torch
     from genwright.text.engine.kv import SequencePages
@@ -21,11 +23,13 @@ _RANGES = {
     "repetition_penalty": (0.01, 100.0),
     "presence_penalty": (-100.0, 100.0),
     "frequency_penalty": (-100.0, 100.0),
+    "seed": (-(1 << 63), (1 << 64) - 1),
     "n": (1, 4096),
     "max_new_tokens": (1, 1 << 30),
     "min_new_tokens": (0, 1 << 30),
     "logprobs": (0, 1000),
 }
+_MAX_BIAS = 1e30  # more would overflow float32 once divided by a temperature
 
 
 @dataclass(frozen=True)
@@ -52,28 +56,43 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         for name, (low, high) in _RANGES.items():
-            value, whole = getattr(self, name), isinstance(low, int)
-            if value is None and name == "logprobs":
+            value, whole = plain(getattr(self, name)), isinstance(low, int)
+            if value is None and name in ("seed", "logprobs"):
                 continue
-            kinds = (int,) if whole else (int, float)
+            kinds = int if whole else int | float
             if isinstance(value, bool) or not isinstance(value, kinds) or not low <= value <= high:
                 what = "a whole number" if whole else "a number"
-                raise UserError(f"{name} should be {what} from {low} to {high}, and is {value!r}.")
+                raise UserError(f"{name} must be {what} between {low:,} and {high:,}, not {short(value)}.")
+            self._set(name, int(value) if whole else float(value))
         for name in ("ignore_eos", "prompt_logprobs"):
+            self._set(name, plain(getattr(self, name)))
             if not isinstance(getattr(self, name), bool):
-                raise UserError(f"{name} should be true or false, and is {getattr(self, name)!r}.")
-        if not isinstance(self.seed, int | None):
-            raise UserError(f"seed should be a whole number, and is {self.seed!r}.")
-        stops = [self.stop] if isinstance(self.stop, str) else self.stop
+                raise UserError(f"{name} must be true or false, not {short(getattr(self, name))}.")
+        stops = [self.stop] if isinstance(self.stop, str) else plain(self.stop)
         if not isinstance(stops, list | tuple) or not all(isinstance(text, str) and text for text in stops):
-            raise UserError(f"stop should be strings that are not empty, and is {stops!r}.")
-        if not isinstance(self.stop_ids, list | tuple) or not all(isinstance(token, int) for token in self.stop_ids):
-            raise UserError(f"stop_ids should be token ids, and is {self.stop_ids!r}.")
-        bias = self.logit_bias.items() if isinstance(self.logit_bias, Mapping) else [(None, None)]
-        if not all(isinstance(token, int) and isinstance(x, int | float) and x == x for token, x in bias):
-            raise UserError(f"logit_bias should map token ids to numbers, and is {self.logit_bias!r}.")
-        object.__setattr__(self, "stop", tuple(stops))
-        object.__setattr__(self, "stop_ids", tuple(self.stop_ids))
+            raise UserError(f"stop must be one or more strings that are not empty, not {short(self.stop)}.")
+        self._set("stop", tuple(stops))
+        self._set("stop_ids", tuple(token_ids(self.stop_ids, "stop_ids must be a list of token ids")))
+        self._set("logit_bias", _biases(self.logit_bias))
+
+    def _set(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)  # the dataclass is frozen
+
+
+def _biases(given: Any) -> dict[int, float]:
+    """Biases by token id as Python's own numbers."""
+    if not isinstance(given, Mapping):
+        raise UserError(f"logit_bias must map token ids to numbers, not be {short(given)}.")
+    ids = token_ids(list(given), "logit_bias must map token ids to numbers")
+    biases = [plain(bias) for bias in given.values()]
+    for token, bias in zip(ids, biases, strict=True):
+        right = isinstance(bias, int | float) and not isinstance(bias, bool)
+        if not right or not (-_MAX_BIAS <= bias <= _MAX_BIAS or bias == float("-inf")):
+            raise UserError(
+                f"logit_bias of token {short(token)} must be a number between {-_MAX_BIAS} and {_MAX_BIAS}, or -inf, "
+                f"not {short(bias)}."
+            )
+    return {token: float(bias) for token, bias in zip(ids, biases, strict=True)}
 
 
 @dataclass(frozen=True)
@@ -169,6 +188,7 @@ class Request:
         self.ends = frozenset(params.stop_ids) | (frozenset() if params.ignore_eos else eos_ids)
         self.detokenizer = detokenizer
         self.text = ""
+        self._stops = [StopString(text) for text in params.stop]
         self._told_ids = self._told_text = 0  # how much was handed out in pieces
         self.pages: SequencePages | None = None
         self.cached_tokens = 0
@@ -216,7 +236,7 @@ class Request:
 
     def take(self) -> Piece:
         """What is new since the last call; text that may yet become a stop string is held back."""
-        held = 0 if self.finish_reason else self._possible_stop()
+        held = 0 if self.finish_reason else max((stop.matched for stop in self._stops), default=0)
         ids, text = (
             self.tokens[self.prompt_tokens + self._told_ids :],
             self.text[self._told_text : len(self.text) - held],
@@ -244,18 +264,9 @@ class Request:
         )
 
     def _add_text(self, piece: str) -> None:
-        before = len(self.text)
+        known = len(self.text)
         self.text += piece
-        if not self.params.stop:
-            return
-        longest = max(map(len, self.params.stop))
-        starts = [self.text.find(stop, max(0, before - longest + 1)) for stop in self.params.stop]
-        if any(start >= 0 for start in starts):
-            self.text = self.text[: min(start for start in starts if start >= 0)]
+        starts = [known + end - len(stop.text) for stop in self._stops if (end := stop.feed(piece)) is not None]
+        if starts and len(self.tokens) - self.prompt_tokens > self.params.min_new_tokens:
+            self.text = self.text[: min(starts)]
             self.finish_reason, self.ended = "stop", time.perf_counter()
-
-    def _possible_stop(self) -> int:
-        """How many last characters begin a stop string."""
-        return max(
-            (n for stop in self.params.stop for n in range(1, len(stop)) if self.text.endswith(stop[:n])), default=0
-        )

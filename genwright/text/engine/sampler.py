@@ -9,6 +9,8 @@ import torch
 from genwright.kernels.hash import key, key_tensor, mix, uniform
 from genwright.text.engine.request import Logprob, Request
 
+_COLDEST = 1e-37  # a float32 temperature that is still a normal number
+
 
 class Purpose(IntEnum):
     """What a draw is for: draws of different purposes at one position are independent."""
@@ -39,7 +41,7 @@ class Filters:
         top_k = [min(p.top_k or vocab, vocab) for p in params]
         sorting = min(top_k) < vocab or any(p.top_p < 1 for p in params)
         return cls(
-            column([p.temperature or 1.0 for p in params], torch.float32),
+            column([max(p.temperature, _COLDEST) if p.temperature else 1.0 for p in params], torch.float32),
             column(list(map(float, top_k)), torch.int64),
             column([p.top_p for p in params], torch.float32),
             column([p.min_p for p in params], torch.float32),
@@ -108,7 +110,8 @@ def _adjust_row(row: torch.Tensor, request: Request) -> None:
 
 def distribution(logits: torch.Tensor, filters: Filters) -> tuple[torch.Tensor, torch.Tensor]:
     """Probabilities [rows, candidates] after temperature, top_k, top_p and min_p, and the token ids they belong to."""
-    logits = logits / filters.temperature
+    # The largest is taken off first, so that no temperature makes a logit overflow.
+    logits = (logits - logits.amax(dim=-1, keepdim=True)) / filters.temperature
     if filters.candidates is None:
         ids = torch.arange(logits.shape[1], device=logits.device).expand_as(logits)
     else:
@@ -145,6 +148,6 @@ def logprobs(logits: torch.Tensor, chosen: Sequence[int], tops: int) -> list[Log
     """The model's own log-probabilities of the chosen tokens, with the `tops` likeliest beside them."""
     scores = logits.log_softmax(dim=-1)
     picked = scores.gather(1, torch.tensor(chosen, device=logits.device)[:, None])[:, 0].tolist()
-    values, ids = scores.topk(tops, dim=-1)
+    values, ids = scores.topk(min(tops, scores.shape[-1]), dim=-1)
     rows = zip(chosen, picked, ids.tolist(), values.tolist(), strict=True)
     return [Logprob(token, value, dict(zip(ids, top, strict=True))) for token, value, ids, top in rows]

@@ -1,7 +1,9 @@
 """The engine gives every request what it would get alone, however requests are mixed, cut and pre-empted."""
 
+import math
 import random
 
+import numpy as np
 import pytest
 import torch
 from text.engine.setup import check_pages, drain, engine_of, request
@@ -165,16 +167,37 @@ def test_out_of_memory_preempts_then_fails_one_request(tiny):
     [
         ([], {}, "at least one token"),
         ([1] * 512, {}, "the context holds 512"),
-        ([1, 199], {}, "from 0 to 198"),
-        ([1, -1], {}, "from 0 to 198"),
-        ([1], {"logit_bias": {500: 1.0}}, "from 0 to 198"),
+        ([1, 199], {}, "between 0 and 198"),
+        ([1, -1], {}, "between 0 and 198"),
+        ([1], {"logit_bias": {500: 1.0}}, "between 0 and 198"),
         ("text", {}, "no tokenizer"),
+        (b"text", {}, "text or a list of token ids"),
+        ([1, True], {}, "True is no token id"),
+        ([1], {"logit_bias": dict.fromkeys(range(199), -math.inf)}, "forbid every token"),
+        ([1], {"stop_ids": range(199), "min_new_tokens": 1}, "forbid every token"),
     ],
 )
 def test_requests_that_cannot_be_served_are_one_sentence(tiny, prompt, params, words):
     with pytest.raises(UserError, match=words):
         tiny.generate([prompt], SamplingParams(**params))
     assert not tiny.engine.busy()
+
+
+def test_ids_of_numpy_and_torch_are_ids(tiny):
+    prompt = [5, 6, 7]
+    expected = tiny.generate([prompt], GREEDY)[0].ids
+    for given in (
+        np.array(prompt),
+        np.array(prompt, np.uint8),
+        torch.tensor(prompt),
+        list(np.array(prompt)),
+        range(5, 8),
+    ):
+        assert [result.ids for result in tiny.generate(given, GREEDY)] == [expected]
+        assert [result.ids for result in tiny.generate([given, prompt], GREEDY)] == [expected] * 2
+        assert [token for piece in tiny.stream(given, GREEDY) for token in piece.ids] == expected
+        assert torch.equal(tiny.logits(given), tiny.logits(prompt))
+    assert [result.ids for result in tiny.generate(torch.tensor([prompt, prompt]), GREEDY)] == [expected] * 2
 
 
 def test_the_context_ends_an_answer(tiny):

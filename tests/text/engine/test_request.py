@@ -2,7 +2,9 @@
 
 import math
 
+import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,22 +25,49 @@ class Letters:
         return ""
 
 
-@given(st.lists(st.integers(0, 6), max_size=30), st.lists(st.text("ab ", min_size=1, max_size=4), max_size=3))
-def test_text_ends_before_the_first_stop_string_and_pieces_never_show_part_of_one(tokens, stops):
-    r = Request([1], SamplingParams(stop=tuple(stops), max_new_tokens=1000), 0, detokenizer=Letters())
+@given(
+    st.lists(st.integers(0, 6), max_size=30),
+    st.lists(st.text("ab ", min_size=1, max_size=4), max_size=3),
+    st.integers(0, 8),
+)
+def test_text_ends_before_the_first_stop_string_and_pieces_never_show_part_of_one(tokens, stops, least):
+    params = SamplingParams(stop=tuple(stops), max_new_tokens=1000, min_new_tokens=least)
+    r = Request([1], params, 0, detokenizer=Letters())
     shown = ""
     for token in tokens:
         r.add(token)
         shown += r.take().text
-        assert not any(stop in shown for stop in stops)
+        assert least or not any(stop in shown for stop in stops)
         if r.finish_reason:
             break
     r.finish("length")
     shown += r.take().text
+    # A stop string counts if the token that completes it comes after the first `least` tokens.
+    free = len("".join(Letters().push(token) for token in r.output[:least]))
     whole = "".join(Letters().push(token) for token in r.output)
-    cuts = [whole.find(stop) for stop in stops if stop in whole]
+    cuts = [whole.find(stop, max(0, free - len(stop) + 1)) for stop in stops]
+    cuts = [cut for cut in cuts if cut >= 0]
     assert shown == r.text == (whole[: min(cuts)] if cuts else whole)
     assert (r.finish_reason == "stop") == bool(cuts)
+    assert not cuts or len(r.output) > least
+
+
+def test_a_stop_string_costs_the_same_however_long_it_is():
+    class Counted(str):
+        read = 0
+
+        def __getitem__(self, index):
+            Counted.read += 1
+            return super().__getitem__(index)
+
+    r = Request([1], SamplingParams(stop=(Counted("ab" * 100_000),), max_new_tokens=1000), 0, detokenizer=Letters())
+    shown = ""
+    for token in (2, 2, 2, 2, 0, 3, 1) * 20:  # abababab a ba b: near the beginning, again and again
+        r.add(token)
+        shown += r.take().text
+    r.finish("length")
+    assert shown + r.take().text == r.text == "abababababab" * 20
+    assert Counted.read < 10 * len(r.text)
 
 
 def test_ends_by_id_length_and_cancellation():
@@ -82,8 +111,19 @@ def test_ends_by_id_length_and_cancellation():
         {"seed": 1.5},
         {"logit_bias": {1: math.nan}},
         {"logit_bias": {"1": 0.5}},
+        {"logit_bias": {True: 5}},
+        {"logit_bias": {1: True}},
+        {"logit_bias": {1: math.inf}},
+        {"logit_bias": {1: -(10**400)}},
+        {"stop_ids": (True,)},
+        {"stop_ids": "12"},
+        {"seed": True},
+        {"seed": 1 << 64},
+        {"n": 10**5000},
+        {"top_p": np.array([0.5])},
+        {"stop": [b"end"]},
     ],
-    ids=str,
+    ids=lambda wrong: f"{wrong!s:.40}" if wrong != {"n": 10**5000} else "long",
 )
 def test_parameters_out_of_range_are_one_sentence(wrong):
     with pytest.raises(UserError) as error:
@@ -94,3 +134,26 @@ def test_parameters_out_of_range_are_one_sentence(wrong):
 
 def test_a_bare_stop_string_is_one_stop():
     assert SamplingParams(stop="end").stop == ("end",)
+
+
+def test_numbers_of_numpy_and_torch_are_numbers():
+    given = SamplingParams(
+        temperature=np.float32(0.5),
+        top_k=torch.tensor(3),
+        logit_bias={np.int64(5): np.float64(1.5), torch.tensor(6): -math.inf},
+        seed=np.uint64(7),
+        stop=np.array(["a", "b"]),
+        stop_ids=torch.tensor([8, 9]),
+        ignore_eos=np.bool_(True),
+    )
+    expected = SamplingParams(
+        temperature=0.5,
+        top_k=3,
+        logit_bias={5: 1.5, 6: -math.inf},
+        seed=7,
+        stop=("a", "b"),
+        stop_ids=(8, 9),
+        ignore_eos=True,
+    )
+    assert given == expected
+    assert repr(given) == repr(expected), "as Python's own numbers, which JSON can hold"

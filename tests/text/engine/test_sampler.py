@@ -60,6 +60,20 @@ def test_filters_give_the_defined_distribution(options, beside):
     np.testing.assert_allclose(dense, expected(logits_row(), **options), atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    "options", [{}, {"top_k": 5}, {"top_p": 0.5}, {"min_p": 0.1}, {"logit_bias": {3: 1e30}}], ids=str
+)
+@pytest.mark.parametrize("temperature", [1e-6, 1e-38, 1e-300])
+def test_the_coldest_temperatures_are_greedy(options, temperature):
+    logits = torch.tensor(logits_row(), dtype=torch.float32)[None]
+    greedy = sample(logits, [request([1], SamplingParams(**options))])
+    assert sample(logits, [request([1], SamplingParams(temperature=temperature, seed=1, **options))]) == greedy
+
+
+def test_no_more_alternatives_than_tokens():
+    assert len(logprobs(torch.zeros(1, VOCAB), [3], 1000)[0].top) == VOCAB
+
+
 def test_penalties_bias_and_minimum_length_by_their_formulas():
     params = SamplingParams(
         repetition_penalty=1.3,
