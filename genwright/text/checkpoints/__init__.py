@@ -23,6 +23,7 @@ class Checkpoint(Protocol):
     config: ModelConfig
     hf_config: dict[str, Any]
     stays_packed: bool = True  # whether packed weights stay so unless told otherwise
+    only_widened: Sequence[str] = ()  # quantized types of its weights that are not computed with as they are stored
 
     def names(self) -> Sequence[str]: ...
 

@@ -98,7 +98,7 @@ def hugging_face_name(name: str) -> str:
     """The inverse; a name that is not DeepSeek's stays."""
     *parts, module, leaf = ("", "", *name.split("."))
     back = {theirs: ours for ours, theirs in {**PARTS, **LEAVES}.items()}
-    if leaf not in back or module not in OURS:
+    if leaf not in back or module not in OURS or (leaf == "bias" and module != "gate"):
         return name
     if module == "head" and not any(parts):
         return f"lm_head.{back[leaf]}"

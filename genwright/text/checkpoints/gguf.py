@@ -69,6 +69,10 @@ END_IDS = ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokeni
 END_TOKENS = {"<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>"}
 CONTROL = 3
 
+# Of llama.cpp's split models: parts count from 0 in the metadata, from 1 in their names.
+SPLIT_NUMBER, SPLIT_COUNT, SPLIT_TENSORS = "split.no", "split.count", "split.tensors.count"
+_PART = re.compile(r"(.+)-[0-9]{5}-of-([0-9]{5})\.gguf", re.DOTALL)
+
 
 class GGUF(Checkpoint):
     """Tensors stay in the file's own pages; floats are viewed there, quantized weights widened when asked for."""
@@ -76,20 +80,16 @@ class GGUF(Checkpoint):
     stays_packed = False  # widened weights make faster steps on a CPU
 
     def __init__(self, path: Path) -> None:
-        self.path = str(path)
-        try:
-            with path.open("rb") as file:
-                # Private, so that writing into a view of the file is harmless.
-                self._file = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-        except OSError as error:
-            raise UserError(f"{path} cannot be read: {error.strerror}.") from None
-        except ValueError:
-            raise UserError(f"{path} is empty.") from None
-        header = Header(self._file, self.path)
-        self.metadata = header.metadata
-        self._tensors = {_hugging_face_name(tensor.name): tensor for tensor in header.tensors}
-        if len(self._tensors) < len(header.tensors):
+        header, *others = _open_parts(path)
+        self.path, self.metadata = header.path, header.metadata  # of a split model the first part's
+        tensors = [tensor for part in (header, *others) for tensor in part.tensors]
+        self._tensors = {_hugging_face_name(tensor.name): tensor for tensor in tensors}
+        if len(self._tensors) < len(tensors):
             raise header.wrong("two of its tensors have the same name")
+        if others and len(tensors) != (count := self.metadata.get(SPLIT_TENSORS)):
+            raise UserError(f"{self.path} and its other parts have {len(tensors)} tensors, not {count!r:.20} as told.")
+        kinds = {tensor.kind for tensor in self._tensors.values()}
+        self.only_widened = sorted(TYPES[k].name for k in kinds if TYPES[k].stored is None and k not in FORMATS)
         self.hf_config = self._hugging_face_config()
         self.config = ModelConfig.from_hf(self.hf_config, self.path)
 
@@ -112,7 +112,7 @@ class GGUF(Checkpoint):
         return TYPES[self._tensors[name].kind].stored or dtype
 
     def where(self, name: str) -> str:
-        return self.path
+        return self._tensors[name].path if name in self._tensors else self.path
 
     def tensor(self, name: str, dtype: torch.dtype | None = None) -> torch.Tensor:
         """As `dtype`; with None, quantized weights become float32."""
@@ -137,11 +137,11 @@ class GGUF(Checkpoint):
     def _rows(self, name: str) -> torch.Tensor:
         """As stored, uint8 [rows, bytes]; those of a matrix in Hugging Face's order: so fewer bytes move."""
         stored = self._tensors[name]
-        raw = torch.frombuffer(self._file, dtype=torch.uint8, count=stored.size, offset=stored.start)
+        raw = torch.frombuffer(stored.file, dtype=torch.uint8, count=stored.size, offset=stored.start)
         raw = raw.view(prod(stored.shape[:-1]), -1)
         if self._reorder(name) and stored.shape[0] % self.config.head_dim:
             raise UserError(
-                f"{self.path} has {stored.shape[0]} rows in {stored.name}, no whole heads of {self.config.head_dim}."
+                f"{stored.path} has {stored.shape[0]} rows in {stored.name}, no whole heads of {self.config.head_dim}."
             )
         reorder = self._reorder(name) and len(stored.shape) > 1
         return halves_from_neighbours(raw, self.config.head_dim) if reorder else raw
@@ -159,8 +159,6 @@ class GGUF(Checkpoint):
     def _hugging_face_config(self) -> dict[str, Any]:
         """What `config.json` would say; ModelConfig checks the values."""
         path, metadata, tensors = self.path, self.metadata, self._tensors
-        if metadata.get("split.count", 0) not in (0, 1):
-            raise UserError(f"{path} is a part of a split model; join its parts with `llama-gguf-split --merge` first.")
         arch = metadata.get("general.architecture")
         if not isinstance(arch, str) or arch not in FAMILIES:
             raise UserError(f"{path} has the architecture {arch!r:.60}; known are {', '.join(FAMILIES)}.")
@@ -218,6 +216,40 @@ class GGUF(Checkpoint):
         for tensor in self._tensors.values():
             elements[tensor.kind] += prod(tensor.shape)
         return str(TYPES[max(elements, key=elements.__getitem__)].stored or torch.bfloat16).removeprefix("torch.")
+
+
+def _open_parts(path: Path) -> list[Header]:
+    """The headers of a file, or of all parts of the split model that it is one of, in order."""
+    header = _open(path)
+    count = header.metadata.get(SPLIT_COUNT, 0)
+    if count in (0, 1):
+        return [header]
+    named = _PART.fullmatch(path.name)
+    if named is None or int(named[2]) != count:
+        what = f"one of the {count!r:.20} parts of a split model"
+        raise UserError(f"{path} is {what}, but not named so: NAME-00001-of-00003.gguf is the first of three.")
+    headers, count = [], int(named[2])
+    for number in range(count):
+        part = path.with_name(f"{named[1]}-{number + 1:05}-of-{count:05}.gguf")
+        if not part.is_file():
+            raise UserError(f"{path.parent} lacks {part.name}, one of the {count} parts of the model.")
+        headers.append(_open(part))
+        found = headers[-1].metadata.get(SPLIT_NUMBER), headers[-1].metadata.get(SPLIT_COUNT)
+        if found != (number, count):
+            raise UserError(f"{part} is not part {number + 1} of {count} by its own metadata; was it renamed?")
+    return headers
+
+
+def _open(path: Path) -> Header:
+    try:
+        with path.open("rb") as file:
+            # Private, so that writing into a view of the file is harmless.
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}.") from None
+    except ValueError:
+        raise UserError(f"{path} is empty.") from None
+    return Header(mapped, str(path))
 
 
 def _hugging_face_name(name: str) -> str:

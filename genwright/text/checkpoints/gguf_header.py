@@ -18,8 +18,10 @@ STRING, ARRAY = 8, 9
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """Where a tensor's blocks lie in the file."""
+    """Where a tensor's blocks lie in which file."""
 
+    file: mmap.mmap
+    path: str
     name: str
     shape: tuple[int, ...]  # outermost dimension first
     kind: int  # a key of quant.ggml.TYPES
@@ -31,7 +33,7 @@ class Header:
     """Reads what precedes the weights; checks every count, length and offset against the file's size."""
 
     def __init__(self, file: mmap.mmap, path: str) -> None:
-        self._file, self._path, self._at = file, path, 0
+        self._file, self.path, self._at = file, path, 0
         if self._bytes(4) != MAGIC:
             raise self.wrong("it does not begin with the letters GGUF")
         version = self._number("I")
@@ -56,13 +58,13 @@ class Header:
         self._check_overlaps()
 
     def wrong(self, what: str) -> UserError:
-        return UserError(f"{self._path} is not a whole GGUF file: {what}.")
+        return UserError(f"{self.path} is not a whole GGUF file: {what}.")
 
     def _tensor(self, name: str, shape: tuple[int, ...], kind: int, offset: int) -> StoredTensor:
         if kind not in TYPES:
             known = ", ".join(block.name for block in TYPES.values())
             what = OTHER_TYPES.get(kind, f"type {kind}")
-            raise UserError(f"{self._path} stores {name!r:.80} as {what}; only {known} are supported.")
+            raise UserError(f"{self.path} stores {name!r:.80} as {what}; only {known} are supported.")
         block = TYPES[kind]
         if shape[-1] % block.elements:
             raise self.wrong(f"{name!r:.80} has rows of {shape[-1]}, which {block.name} blocks do not divide")
@@ -71,7 +73,7 @@ class Header:
         start, size = self._data + offset, prod(shape) // block.elements * block.bytes
         if (end := start + size) > len(self._file):
             raise self.wrong(f"{name!r:.80} ends at byte {end} of {len(self._file)}; the copy may be incomplete")
-        return StoredTensor(name, shape, kind, start, size)
+        return StoredTensor(self._file, self.path, name, shape, kind, start, size)
 
     def _check_overlaps(self) -> None:
         ordered = sorted(self.tensors, key=lambda tensor: tensor.start)

@@ -38,10 +38,12 @@ LAYER = {
     "mlp.up_proj.weight": "feed_forward.w3.weight",
     "mlp.down_proj.weight": "feed_forward.w2.weight",
 }
+# Mixtral's, in each layer: the router, and each weight of all experts in one tensor [experts, rows, columns].
+ROUTER, EXPERTS = "block_sparse_moe.gate.weight", "block_sparse_moe.cond_ffn.w"
 
 
 class GptFast(Checkpoint):
-    """Also its int8 and int4 files, and the stories models: nested as {"model": ...}, with q, k and v apart."""
+    """Also its int8 and int4 files, its Mixtral, and the stories models: {"model": ...}, with q, k and v apart."""
 
     def __init__(self, path: Path, arch: str | None = None):
         self.path = str(path)
@@ -60,7 +62,10 @@ class GptFast(Checkpoint):
         return is_pickled(path) and "tok_embeddings.weight" in _tensors(load_pickled(path))
 
     def names(self) -> Sequence[str]:
-        return list(self._names)
+        """An unknown tensor keeps its name, for the loader to report."""
+        stored = {theirs if theirs in self._tensors else _fused(theirs) for theirs, _ in self._names.values()}
+        read = {*stored, *(scales for theirs in stored for scales in _scales(theirs))}
+        return [*self._names, *(name for name in self._tensors if name not in read)]
 
     def shape(self, name: str) -> tuple[int, ...]:
         stored, _, rows = self._stored(name)
@@ -127,27 +132,40 @@ class GptFast(Checkpoint):
     def generation_config(self) -> FieldReader:
         return read_generation_config(Path(self.path).parent)
 
-    def _hugging_face_names(self) -> Iterator[tuple[str, str]]:
-        """Ours to theirs, for the tensors that are there; parts of a fused `wqkv` by the name they would have."""
+    def _hugging_face_names(self) -> Iterator[tuple[str, tuple[str, int | None]]]:
+        """Ours to theirs, for the tensors that are there; parts of a fused `wqkv` by the name they would have.
+
+        Of a tensor of all experts, which one's.
+        """
         for ours, theirs in OUTER.items():
             if theirs in self._tensors:
-                yield ours, theirs
+                yield ours, (theirs, None)
         for layer in range(self._layers):
-            for ours, theirs in LAYER.items():
-                theirs = f"layers.{layer}.{theirs}"
+            home = f"layers.{layer}."
+            for ours, theirs in {**LAYER, ROUTER: ROUTER}.items():
+                theirs = home + theirs
                 if theirs in self._tensors or (_is_qkv(theirs) and _fused(theirs) in self._tensors):
-                    yield f"model.layers.{layer}.{ours}", theirs
+                    yield f"model.{home}{ours}", (theirs, None)
+            for number in (1, 2, 3):
+                theirs = f"{home}{EXPERTS}{number}"
+                for expert in range(self._tensors[theirs].shape[0] if self._has_experts(theirs) else 0):
+                    yield f"model.{home}block_sparse_moe.experts.{expert}.w{number}.weight", (theirs, expert)
+
+    def _has_experts(self, theirs: str) -> bool:
+        return theirs in self._tensors and self._tensors[theirs].dim() == 3
 
     def _stored(self, name: str) -> tuple[torch.Tensor, torch.Tensor | None, slice]:
         """A tensor of the file, the scales beside it if it is quantized, and which of its rows have this name."""
-        theirs, rows = self._names[name], slice(None)
+        (theirs, expert), rows = self._names[name], slice(None)
         if theirs not in self._tensors:
             q, kv = self.config.q_dim, self.config.kv_dim
             rows = {"wq": slice(q), "wk": slice(q, q + kv), "wv": slice(q + kv, None)}[theirs.split(".")[3]]
             theirs = _fused(theirs)
-        stem = theirs.removesuffix("weight")
-        scales = self._tensors.get(f"{stem}scales", self._tensors.get(f"{stem}scales_and_zeros"))
-        return self._tensors[theirs], scales, rows
+        stored = self._tensors[theirs]
+        scales = next((self._tensors[key] for key in _scales(theirs) if key in self._tensors), None)
+        if expert is None:
+            return stored, scales, rows
+        return stored[expert], None if scales is None else torch.atleast_2d(scales)[expert : expert + 1].flatten(), rows
 
     def _find_config(self, path: Path, arch: str | None) -> dict[str, Any]:
         """From `config.json` beside it, else from the name given, else from the one named shape that fits."""
@@ -156,14 +174,16 @@ class GptFast(Checkpoint):
         return find_shape(path, arch, self._fits)
 
     def _fits(self, shape: dict[str, Any]) -> bool:
-        if shape["model_type"] not in ("llama", "mistral"):
+        if shape["model_type"] not in ("llama", "mistral", "mixtral"):
             return False
         head_dim = shape.get("head_dim", shape["hidden_size"] // shape["num_attention_heads"])
         kv = shape["num_key_value_heads"] * head_dim
-        expected = {
-            "tok_embeddings.weight": (shape["vocab_size"], shape["hidden_size"]),
-            "layers.0.feed_forward.w1.weight": (shape["intermediate_size"], shape["hidden_size"]),
-        }
+        expected: dict[str, tuple[int, ...]] = {"tok_embeddings.weight": (shape["vocab_size"], shape["hidden_size"])}
+        w1 = (shape["intermediate_size"], shape["hidden_size"])
+        if shape["model_type"] == "mixtral":
+            expected[f"layers.0.{EXPERTS}1"] = (shape["num_local_experts"], *w1)
+        else:
+            expected["layers.0.feed_forward.w1.weight"] = w1
         if "layers.0.attention.wqkv.weight" in self._tensors:
             expected["layers.0.attention.wqkv.weight"] = (
                 shape["num_attention_heads"] * head_dim + 2 * kv,
@@ -182,11 +202,18 @@ def _tensors(loaded: dict[str, Any]) -> dict[str, torch.Tensor]:
     return {str(k).removeprefix("_orig_mod."): v for k, v in items if isinstance(v, torch.Tensor)}
 
 
-def _has_shape(stored: torch.Tensor, shape: tuple[int, int]) -> bool:
+def _has_shape(stored: torch.Tensor, shape: tuple[int, ...]) -> bool:
     """Whether a matrix, or the tiles of an int4 one, are of this shape."""
     if stored.dim() != 4:
         return tuple(stored.shape) == shape
     return stored.shape[0] * 8 == shape[0] and columns(stored) in (shape[1], _padded(shape[1]))
+
+
+def _scales(theirs: str) -> tuple[str, ...]:
+    """What the scales of a tensor may be called."""
+    if theirs.endswith(".weight"):
+        return theirs.removesuffix("weight") + "scales", theirs.removesuffix("weight") + "scales_and_zeros"
+    return (f"{theirs[:-2]}scales{theirs[-1]}",)
 
 
 def _padded(inputs: int) -> int:

@@ -1,6 +1,7 @@
 """LLM: a text model, ready to answer."""
 
 import secrets
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from genwright.errors import UserError
+from genwright.errors import GenwrightWarning, UserError
 from genwright.kernels.cpu.amx import has_bf16
 from genwright.kernels.device import pick_device
 from genwright.quant.formats import Format, parse_format
@@ -269,7 +270,16 @@ class _Plan(NamedTuple):
 def _plan(checkpoint: Checkpoint, dtype: str, device: torch.device, quant: str | None) -> _Plan:
     packed = quant == KEEP or checkpoint.stays_packed
     form = None if quant in (None, KEEP) else parse_format(str(quant))
-    return _Plan(checkpoint, _pick_dtype(dtype, device, checkpoint), packed, form)
+    wide = _pick_dtype(dtype, device, checkpoint)
+    if quant == KEEP and checkpoint.only_widened:
+        kinds, name = " and ".join(checkpoint.only_widened), str(wide).removeprefix("torch.")
+        warnings.warn(
+            f"{checkpoint.path} has weights in {kinds}, which cannot be kept packed yet: they are widened to {name} "
+            "and take the memory of that. Quant int8 or int4 packs them anew.",
+            GenwrightWarning,
+            stacklevel=3,
+        )
+    return _Plan(checkpoint, wide, packed, form)
 
 
 def _own_format(draft: str | Path | None) -> str | None:

@@ -17,6 +17,7 @@ from genwright.text.config import ModelConfig
 from genwright.text.engine.kv import PAGE
 from genwright.text.layers.rope import cos_sin, frequencies
 from genwright.text.models.loader import LOOKED_UP, Loader
+from genwright.text.models.unused import check_unused
 from genwright.text.models.weight_map import Shape, Sources
 
 
@@ -114,8 +115,8 @@ def has_draft(checkpoint: Checkpoint) -> bool:
 
 
 def check_tensors(checkpoint: Checkpoint, draft: bool = False) -> None:
-    """Every tensor that the configuration calls for is there and has its shape; nothing is allocated to find out."""
-    cfg, names = checkpoint.config, set(checkpoint.names())
+    """Every tensor that the configuration calls for, and no other of its modules, is there and has its shape."""
+    cfg, names, used = checkpoint.config, set(checkpoint.names()), set()
 
     def check(name: str, wanted: Shape) -> None:
         where = checkpoint.where(name)
@@ -123,6 +124,7 @@ def check_tensors(checkpoint: Checkpoint, draft: bool = False) -> None:
             raise UserError(f"{where} has no tensor {name!r}, which its configuration calls for.")
         if (found := checkpoint.shape(name)) != wanted:
             raise UserError(f"{where} has {name!r} of shape {list(found)}; its configuration calls for {list(wanted)}.")
+        used.add(name)
 
     for name, wanted in architecture(cfg).weight_map(cfg).tensors(draft):
         check(name, wanted)
@@ -132,6 +134,7 @@ def check_tensors(checkpoint: Checkpoint, draft: bool = False) -> None:
             if len(wanted) != 2 or checkpoint.dtype(scales) == VALUES:
                 what = "which matrices alone are, with scales of more bits"
                 raise UserError(f"{checkpoint.where(name)} has {name!r} in FP8, {what}.")
+    check_unused(checkpoint, used)
 
 
 def rope_tables(cfg: ModelConfig, max_context: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:

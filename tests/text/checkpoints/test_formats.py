@@ -66,7 +66,8 @@ def neighbours(weight: torch.Tensor, head_dim: int) -> torch.Tensor:
 
 def meta_tensors(model: PreTrainedModel) -> dict[str, torch.Tensor]:
     """The tensors by Meta's names, as gpt-fast and the stories models have them, q, k and v apart."""
-    theirs, head_dim = model.state_dict(), model.config.head_dim
+    theirs, config = model.state_dict(), model.config
+    head_dim = config.head_dim or config.hidden_size // config.num_attention_heads
     tensors = {
         "tok_embeddings.weight": theirs["model.embed_tokens.weight"],
         "norm.weight": theirs["model.norm.weight"],
@@ -79,12 +80,12 @@ def meta_tensors(model: PreTrainedModel) -> dict[str, torch.Tensor]:
             f"{to}attention.wk.weight": neighbours(theirs[f"{of}self_attn.k_proj.weight"], head_dim),
             f"{to}attention.wv.weight": theirs[f"{of}self_attn.v_proj.weight"],
             f"{to}attention.wo.weight": theirs[f"{of}self_attn.o_proj.weight"],
-            f"{to}feed_forward.w1.weight": theirs[f"{of}mlp.gate_proj.weight"],
-            f"{to}feed_forward.w2.weight": theirs[f"{of}mlp.down_proj.weight"],
-            f"{to}feed_forward.w3.weight": theirs[f"{of}mlp.up_proj.weight"],
             f"{to}attention_norm.weight": theirs[f"{of}input_layernorm.weight"],
             f"{to}ffn_norm.weight": theirs[f"{of}post_attention_layernorm.weight"],
         }
+        for number, name in ((1, "gate"), (2, "down"), (3, "up")):
+            if f"{of}mlp.{name}_proj.weight" in theirs:  # not Mixtral's
+                tensors[f"{to}feed_forward.w{number}.weight"] = theirs[f"{of}mlp.{name}_proj.weight"]
     return {name: tensor.clone() for name, tensor in tensors.items()}
 
 
@@ -254,6 +255,44 @@ def test_gptfast_and_back_is_the_same_model(family, models, tmp_path):
     there = open_checkpoint(str(tmp_path / "pth"))
     convert(there, tmp_path / "back", "safetensors", torch.float32, lambda done, total: None)
     assert torch.equal(logits(tmp_path / "back"), expected)
+
+
+def mixtral_tensors(model: PreTrainedModel) -> dict[str, torch.Tensor]:
+    """gpt-fast's Mixtral: each weight of all experts in one tensor [experts, rows, columns]."""
+    theirs, tensors = model.state_dict(), gptfast_tensors(model)
+    for layer in range(model.config.num_hidden_layers):
+        of, to = f"model.layers.{layer}.mlp.", f"layers.{layer}.block_sparse_moe."
+        gate, up = theirs[f"{of}experts.gate_up_proj"].chunk(2, dim=1)
+        tensors[f"{to}gate.weight"] = theirs[f"{of}gate.weight"]
+        experts = {"w1": gate, "w2": theirs[f"{of}experts.down_proj"], "w3": up}
+        tensors |= {f"{to}cond_ffn.{name}": tensor for name, tensor in experts.items()}
+    return {name: tensor.clone() for name, tensor in tensors.items()}
+
+
+def test_gptfasts_mixtral_is_the_same_model(models, tmp_path):
+    model, _, expected = models["mixtral"]
+    model.config.save_pretrained(tmp_path)
+    tensors = mixtral_tensors(model)
+    torch.save(tensors, tmp_path / "model.pth")
+    assert torch.equal(logits(tmp_path), expected)
+    shape = {key: value for key, value in model.config.to_dict().items() if value is not None}
+    assert GptFast(tmp_path / "model.pth")._fits(shape)
+    assert not GptFast(tmp_path / "model.pth")._fits({**shape, "num_local_experts": 7})
+    packed = {}
+    for name, tensor in tensors.items():
+        stem, _, kind = name.rpartition(".")
+        if "tok_" in name or "norm" in name or "gate" in name:
+            continue
+        scales = (tensor.abs().amax(-1) / 127).bfloat16()
+        packed[name] = (tensor / scales[..., None]).round().to(torch.int8)
+        packed[f"{stem}.scales{kind[1] if kind.startswith('w') and kind != 'weight' else ''}"] = scales
+        tensors[name] = packed[name] * scales[..., None].float()
+    torch.save(tensors, tmp_path / "model.pth")
+    expected = logits(tmp_path)
+    torch.save({**tensors, **packed}, tmp_path / "model.pth")
+    form = open_checkpoint(str(tmp_path)).format("model.layers.0.block_sparse_moe.experts.5.w2.weight")
+    assert form is not None and form.kind == "int8"
+    assert (logits(tmp_path) - expected).norm() / expected.norm() < 1e-4
 
 
 def without_config(model: str, folder: Path) -> Path:

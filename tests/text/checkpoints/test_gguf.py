@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from genwright.errors import UserError
+from genwright.text.checkpoints import open_checkpoint
 from genwright.text.checkpoints.gguf import GGUF
 from genwright.text.config import ModelConfig
 
@@ -117,11 +118,11 @@ def test_other_rope_scalings_are_told_in_hugging_face_words(tmp_path: Path) -> N
 
 
 def test_longrope_comes_as_two_lists_of_factors(tmp_path: Path) -> None:
-    model = tiny_model("llama")
-    model.config.longrope_factors = {"short": [1.0 + i for i in range(8)], "long": [2.0 + i for i in range(8)]}
+    factors = {"short": torch.arange(1.0, 9), "long": torch.arange(2.0, 10)}
+    extra = {f"rope_factors_{length}.weight": each for length, each in factors.items()}
     scaling = {"llama__rope__scaling__type": "longrope", "llama__rope__scaling__attn_factor": 1.25}
     scaling["llama__rope__scaling__original_context_length"] = 32
-    checkpoint = GGUF(write_gguf(tmp_path / "tiny.gguf", model, **scaling))
+    checkpoint = GGUF(write_gguf(tmp_path / "tiny.gguf", tiny_model("llama"), extra=extra, **scaling))
     assert checkpoint.config.rope.kind == "longrope"
     assert checkpoint.config.rope.settings == {
         "short_factor": [1.0 + i for i in range(8)],
@@ -141,7 +142,7 @@ def test_a_sliding_window_makes_a_mistral(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("metadata", "sentence"),
     [
-        ({"split__count": 3}, "part of a split model"),
+        ({"split__count": 3}, "one of the 3 parts of a split model, but not named"),
         ({"llama__expert_count": 8}, "mixture of experts"),
         ({"llama__attention__key_length": 8}, "attention.key_length"),
         ({"llama__rope__scaling__type": "longrope"}, "'short_factor' as 8 positive numbers"),
@@ -150,6 +151,48 @@ def test_a_sliding_window_makes_a_mistral(tmp_path: Path) -> None:
 def test_what_is_not_supported_is_said(metadata: dict[str, int | str], sentence: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=sentence):
         GGUF(write_gguf(tmp_path / "tiny.gguf", tiny_model("llama"), **metadata))
+
+
+def write_parts(folder: Path) -> tuple[Path, list[Path]]:
+    """A whole file, and the same in three parts as llama-gguf-split writes them: metadata in the first alone."""
+    whole = write_gguf(folder / "whole.gguf", tiny_model("llama"))
+    reader, parts = gguf.GGUFReader(whole), []
+    for number in range(3):
+        path = folder / f"tiny-{number + 1:05}-of-00003.gguf"
+        writer = gguf.GGUFWriter(path, "llama")
+        for field in reader.fields.values() if number == 0 else ():
+            if not field.name.startswith("GGUF.") and field.name != "general.architecture":
+                kinds = field.types
+                writer.add_key_value(field.name, field.contents(), kinds[0], kinds[1] if len(kinds) > 1 else None)
+        writer.add_uint16("split.no", number)
+        writer.add_uint16("split.count", 3)
+        writer.add_int32("split.tensors.count", len(reader.tensors))
+        for tensor in reader.tensors[number::3]:
+            writer.add_tensor(tensor.name, tensor.data.copy())
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        parts.append(path)
+    return whole, parts
+
+
+def test_any_part_of_a_split_model_opens_all(tmp_path: Path) -> None:
+    whole, parts = write_parts(tmp_path)
+    expected = GGUF(whole)
+    whole.unlink()
+    for path in (*parts, tmp_path):
+        checkpoint = open_checkpoint(str(path))
+        assert checkpoint.config == expected.config and sorted(checkpoint.names()) == sorted(expected.names())
+        for name in expected.names():
+            assert torch.equal(checkpoint.tensor(name), expected.tensor(name)), name
+    assert {checkpoint.where(name) for name in checkpoint.names()} == set(map(str, parts))
+    parts[1].write_bytes(parts[2].read_bytes())
+    with pytest.raises(UserError, match=r"tiny-00002-of-00003\.gguf is not part 2 of 3 by its own metadata"):
+        GGUF(parts[0])
+    parts[1].unlink()
+    with pytest.raises(UserError, match=r"lacks tiny-00002-of-00003\.gguf, one of the 3 parts of the model\.$"):
+        GGUF(parts[2])
 
 
 def test_an_unknown_architecture_names_the_known_ones(tmp_path: Path) -> None:

@@ -39,7 +39,9 @@ def permute(weight: torch.Tensor, heads: int) -> torch.Tensor:
     return torch.stack((rows[:, 0], rows[:, 1]), dim=2).flatten(0, 2)
 
 
-def write_gguf(path: Path, model: PreTrainedModel, kind: str = "F32", **metadata: Any) -> Path:
+def write_gguf(
+    path: Path, model: PreTrainedModel, kind: str = "F32", extra: dict[str, torch.Tensor] | None = None, **metadata: Any
+) -> Path:
     """`kind` is the type of the matrices; `metadata` adds integers, floats and strings, with "__" for a dot."""
     config = model.config
     family = config.model_type
@@ -83,8 +85,8 @@ def write_gguf(path: Path, model: PreTrainedModel, kind: str = "F32", **metadata
         )
     if factors := getattr(config, "rope_factors", None):
         writer.add_tensor("rope_freqs.weight", torch.tensor(factors).numpy())
-    for length, factors in getattr(config, "longrope_factors", {}).items():
-        writer.add_tensor(f"rope_factors_{length}.weight", torch.tensor(factors).numpy())
+    for name, tensor in (extra or {}).items():
+        writer.add_tensor(name, tensor.numpy())
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

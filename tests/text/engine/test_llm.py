@@ -1,9 +1,14 @@
 """The public surface, on the real default model, against transformers on the same file."""
 
+import warnings
+from pathlib import Path
+
 import pytest
 import torch
+from text.checkpoints.tiny_gguf import tiny_model, write_gguf
 
 from genwright import LLM, SamplingParams
+from genwright.errors import GenwrightWarning
 from genwright.text.conversation import Conversation
 
 QUESTIONS = (
@@ -115,3 +120,16 @@ def test_turn_five_prefills_only_its_own_tokens(smollm2):
         # All but a last token that was never fed back is in the cache.
         known = prompt + answered - 1
     assert known > 150
+
+
+def test_keep_says_which_types_it_does_not_keep(tmp_path: Path) -> None:
+    model = tiny_model("llama")
+    for kind, told in (("Q8_0", 0), ("Q5_0", 1)):
+        path = write_gguf(tmp_path / f"{kind}.gguf", model, kind)
+        with warnings.catch_warnings(record=True) as lines:
+            warnings.simplefilter("always", GenwrightWarning)
+            LLM(path, device="cpu", dtype="bfloat16", quant="keep")
+            assert len(lines) == told
+            LLM(path, device="cpu", dtype="bfloat16")
+            assert len(lines) == told
+    assert "has weights in Q5_0, which cannot be kept packed yet: they are widened to bfloat16" in str(lines[0].message)

@@ -1,0 +1,56 @@
+"""Tensors of a checkpoint that its configuration has no use for: none is dropped in silence."""
+
+import re
+import warnings
+from collections.abc import Collection
+
+import torch
+
+from genwright.errors import GenwrightWarning, UserError
+from genwright.text.checkpoints import Checkpoint
+
+# What is computed from the configuration, or while a model runs, and was saved beside the weights all the same.
+_BUFFERS = re.compile(
+    r"(.*\.)?(rotary_emb\.inv_freq|rope\.freqs|freqs_c(is|os)|freqs_sin|causal_mask|masked_bias|kv_cache\.[kv]_cache"
+    r"|decoder\.version)"
+)
+_LAYER = re.compile(r"(?:^|\.)(?:layers|blk)\.([0-9]{1,6})\.")
+
+
+def check_unused(checkpoint: Checkpoint, used: Collection[str]) -> None:
+    """Refuse tensors inside the model's own modules, such as biases; warn of others that are not known to be idle."""
+    cfg = checkpoint.config
+    modules = {name.rpartition(".")[0] for name in used}
+    others = []
+    for name in checkpoint.names():
+        found = _LAYER.search(name)
+        layer = int(found[1]) if found else None
+        draft = layer is not None and cfg.layers <= layer < cfg.layers + cfg.draft_layers
+        if name in used or draft or _BUFFERS.fullmatch(name):
+            continue
+        if name == "lm_head.weight" and cfg.tied:
+            _check_tied(checkpoint, name, next(each for each in used if each.endswith("embed_tokens.weight")))
+        elif (layer is not None and layer < cfg.layers) or name.rpartition(".")[0] in modules:
+            raise UserError(
+                f"{checkpoint.where(name)} has the tensor {name!r:.120}, which its configuration does not call for: "
+                "without it the answers would be wrong, so the configuration may be another model's."
+            )
+        else:
+            others.append(name)
+    if others:
+        count = "a tensor" if len(others) == 1 else f"{len(others)} tensors"
+        what = f"{count} that the model does not use: {others[0]!r:.120}{'' if len(others) == 1 else ' and others'}."
+        warnings.warn(f"{checkpoint.path} has {what}", GenwrightWarning, stacklevel=2)
+
+
+def _check_tied(checkpoint: Checkpoint, head: str, embed: str) -> None:
+    """A head that is said to be the embedding is often stored as a copy; some rows tell whether it is one."""
+    if checkpoint.format(head) is not None or checkpoint.format(embed) is not None:
+        return
+    one, other = (checkpoint.tensor(name) for name in (head, embed))
+    rows = slice(None, None, max(len(other) // 64, 1))
+    if one.shape != other.shape or not torch.equal(one[rows].float(), other[rows].float()):
+        raise UserError(
+            f"{checkpoint.where(head)} has the tensor {head!r}, which is not {embed!r}, though its configuration says "
+            "so by tie_word_embeddings; set that to false to use it."
+        )
