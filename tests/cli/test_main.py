@@ -93,3 +93,11 @@ def test_mistakes_end_in_one_sentence(arguments, code, words):
     if code == 1:
         assert done.stderr.count("\n") == 1
         assert done.stderr.startswith("genwright: ")
+
+
+def test_a_warning_is_one_line_and_others_keep_pythons_form() -> None:
+    from genwright.cli import _format_warning
+    from genwright.errors import GenwrightWarning
+
+    assert _format_warning("It is so.", GenwrightWarning, "file.py", 3) == "genwright: It is so.\n"
+    assert _format_warning("It is so.", UserWarning, "file.py", 3).startswith("file.py:3: UserWarning: It is so.")
