@@ -66,8 +66,11 @@ def _run(verb: str, arguments: list[str]) -> None:
     except UserError as error:
         print(f"genwright: {error}", file=sys.stderr)
         sys.exit(1)
-    except KeyboardInterrupt:
-        sys.exit(130)
+    except (KeyboardInterrupt, SystemExit) as end:  # typer turns Ctrl-C into SystemExit(130)
+        code = 130 if isinstance(end, KeyboardInterrupt) else end.code
+        if code == 130 and sys.stderr.isatty():
+            print(file=sys.stderr)  # the shell's prompt goes on a line of its own
+        sys.exit(code)
 
 
 def _format_warning(

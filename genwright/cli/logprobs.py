@@ -9,6 +9,8 @@ if TYPE_CHECKING:
     from genwright.text.engine.request import Logprob
     from genwright.text.tokenizer import Tokenizer
 
+_GAP = "\ue000"  # a space at which no line is broken; no token's repr has this character
+
 
 def show_logprobs(title: str, rows: "Sequence[Logprob | None] | None", tokenizer: "Tokenizer | None") -> None:
     """Print a row per token: its id and text, how likely the model found it, and what else was likely."""
@@ -19,14 +21,16 @@ def show_logprobs(title: str, rows: "Sequence[Logprob | None] | None", tokenizer
     from rich.text import Text
 
     def name(token: int) -> str:
-        return repr(tokenizer.spelling(token)) if tokenizer else str(token)
+        return repr(tokenizer.spelling(token)).replace(" ", _GAP) if tokenizer else str(token)
 
     table = Table(title, "id", "logprob", "probability", "likeliest", box=None, padding=(0, 2, 0, 0))
     for row in rows:
         if row is not None:  # nothing predicts a prompt's first token
-            others = ", ".join(f"{name(token)} {x:.2f}" for token, x in row.top.items())
+            others = ", ".join(f"{name(token)}{_GAP}{x:.2f}" for token, x in row.top.items())
             cells = (name(row.id), str(row.id), f"{row.logprob:.3f}", f"{exp(row.logprob):.1%}", others)
             table.add_row(*map(Text, cells))  # plain text: a token may look like markup
     width = None if sys.stdout.isatty() else 10_000  # a file's lines are not wrapped
-    print()
-    Console(width=width).print(table)
+    console = Console(width=width)
+    with console.capture() as text:
+        console.print(table)
+    print(f"\n{text.get().replace(_GAP, ' ')}", end="")

@@ -3,20 +3,23 @@
 import io
 import json
 import os
-import pty
+import re
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from cli.test_main import genwright
+from terminal import Terminal, call, run
 
 from genwright import LLM
 from genwright.cli.generate import app
 from genwright.cli.options import ModelOptions
 from genwright.errors import UserError
 
+ROOT = Path(__file__).parents[2]
 TINY = ("--model", "random:stories15m,layers=1", "--device", "cpu", "--dtype", "float32")
 
 
@@ -80,12 +83,22 @@ def test_input_that_is_no_prompt(generate, stdin, words):
 
 
 def test_a_terminal_without_a_prompt_gets_one_sentence():
-    ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "genwright", "generate"]
-    done = subprocess.run(command, stdin=theirs, stderr=subprocess.PIPE, text=True, timeout=60)
-    os.close(ours), os.close(theirs)
-    assert done.returncode == 1
-    assert done.stderr.startswith("genwright: Give a prompt, as in ") and done.stderr.count("\n") == 1
+    code, output = run(sys.executable, "-m", "genwright", "generate", cwd=ROOT)
+    assert code == 1
+    assert output.startswith("genwright: Give a prompt, as in ") and output.count("\n") == 1
+
+
+def test_a_prompt_is_typed_and_an_answer_interrupted():
+    command = ("generate", "-", "--max-new-tokens", "4000", "--ignore-eos")
+    terminal = Terminal(sys.executable, "-m", "genwright", *command, cwd=ROOT)
+    terminal.wait_for("Ctrl-D on a line of its own ends it")
+    terminal.type("Once upon a time, in h\u00e9 \u65e5\u672c")
+    os.write(terminal.master, b"\x04")
+    terminal.wait_for(r"\w+ \w+ \w+ ")
+    os.write(terminal.master, b"\x03")
+    code, output = terminal.end()
+    assert code == 130
+    assert output.endswith("\n") and "Traceback" not in output
 
 
 @pytest.mark.parametrize("flag", ["-n", "--n", "--num-samples"])
@@ -110,6 +123,15 @@ def test_log_probabilities_are_a_table(generate, llm):
             assert f"{token['id']} " in line and f" {token['logprob']:.3f} " in line
             for other, value in token["top"].items():
                 assert f"{llm.tokenizer.spelling(int(other))!r} {value:.2f}" in line
+
+
+def test_on_a_terminal_an_alternative_is_not_broken(llm, monkeypatch):
+    monkeypatch.setattr(ModelOptions, "load", lambda options, model: llm)
+    command = ["The [red]capital[/red] of France is", "--max-new-tokens", "1", "--logprobs", "20"]
+    lines = call(lambda: app(command)).output.splitlines()
+    table = lines[lines.index("") + 1 : -1]
+    assert len(table) > 2 and max(map(len, table)) <= 120  # the terminal's width
+    assert sum(len(re.findall(r"""'[^']*' -\d+\.\d\d|"[^"]*" -\d+\.\d\d""", line)) for line in table) == 20
 
 
 def test_synthetic_prompts_and_token_ids():
