@@ -2,30 +2,33 @@
 
 import subprocess
 import sys
+import warnings
 
 import pytest
 
+from genwright.errors import GenwrightWarning
 from genwright.kernels.cpu import compiled
 from genwright.kernels.cpu.compiled import build
 from genwright.kernels.cpu.products import kernel
 
 
-def test_no_compiler_a_broken_one_or_no_folder_mean_no_kernel(tmp_path, monkeypatch, capsys):
-    compiled._warn.cache_clear()
+def test_no_compiler_a_broken_one_or_no_folder_mean_no_kernel(tmp_path, monkeypatch):
     monkeypatch.setenv("CXX", "false")
     monkeypatch.setattr(compiled.shutil, "which", lambda name: name if name == "false" else None)
-    assert build(tmp_path / "broken", "products") is None
+    with pytest.warns(GenwrightWarning, match="false could not compile products.cpp"):
+        assert build(tmp_path / "broken", "products") is None
     assert not [path for path in (tmp_path / "broken").iterdir() if path.name != "lock"], "nothing is left behind"
-    assert capsys.readouterr().err.startswith("genwright: false could not compile products.cpp. Without ")
     monkeypatch.setattr(compiled.shutil, "which", lambda name: None)
-    assert build(tmp_path / "none", "products") is None
-    assert build(tmp_path / "none", "attend") is None
-    told = capsys.readouterr().err
-    assert told.startswith("genwright: No C++ compiler") and "times as long" in told
-    assert told.count("\n") == 1, "once per process, not per kernel"
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("default")
+        assert build(tmp_path / "none", "products") is None
+        assert build(tmp_path / "none", "attend") is None
+    (warning,) = told  # once per process, not once per kernel
+    assert "No C++ compiler" in str(warning.message) and "times as long" in str(warning.message)
     (tmp_path / "file").touch()
     monkeypatch.undo()
-    assert build(tmp_path / "file", "products") is None
+    with pytest.warns(GenwrightWarning, match="file cannot be written"):
+        assert build(tmp_path / "file", "products") is None
 
 
 @pytest.mark.skipif(kernel() is None, reason="no C++ compiler")

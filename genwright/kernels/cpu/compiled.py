@@ -6,11 +6,12 @@ import os
 import platform
 import shutil
 import subprocess
-import sys
 import tempfile
+import warnings
 from functools import cache
 from pathlib import Path
 
+from genwright.errors import GenwrightWarning
 from genwright.kernels.cache import cache_folder, lock
 from genwright.kernels.cpu.amx import cpu_flags
 
@@ -60,10 +61,7 @@ def build(folder: Path, source: str, **defines: str | int) -> Path | None:
     return target
 
 
-@cache
 def _warn(why: str) -> None:
-    """Say once per process and reason what is lost."""
-    print(
-        f"genwright: {why}. Without the C++ kernels decoding on a CPU takes two to three times as long.",
-        file=sys.stderr,
-    )
+    """Say what is lost; Python shows a warning once per process."""
+    lost = "Without the C++ kernels decoding on a CPU takes two to three times as long."
+    warnings.warn(f"{why}. {lost}", GenwrightWarning, stacklevel=1)
