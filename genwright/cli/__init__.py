@@ -48,6 +48,8 @@ def _main(verb: str, *arguments: str) -> None:
         print(_usage())
     elif verb == "--version":
         print(f"genwright {version('genwright')}")
+    elif verb in ("--show-completion", "--complete"):
+        _run("completion", [verb, *arguments])
     elif verb in VERBS:
         _run(verb, list(arguments))
     else:
@@ -90,4 +92,5 @@ def _usage() -> str:
         "",
     ]
     lines += [f"  {verb:<10} {sentence}" for verb, sentence in VERBS.items()]
-    return "\n".join([*lines, "", "`genwright COMMAND --help` tells more about each."])
+    lines += ["", "`genwright COMMAND --help` tells more about each."]
+    return "\n".join([*lines, "`genwright --show-completion` prints what completes them in bash and zsh."])

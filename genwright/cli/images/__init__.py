@@ -16,12 +16,13 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "search": search,
     "metrics": metrics,
 }
+DEFAULT = "sample"
 for command in COMMANDS.values():
     commands.command()(command)
 
 
 def app(arguments: list[str], prog_name: str) -> None:
-    """Run a subcommand; without one's name, `sample`."""
+    """Run a subcommand; without one's name, the default."""
     if not arguments or arguments[0] not in (*COMMANDS, "--help", "-h"):
-        arguments = ["sample", *arguments]
+        arguments = [DEFAULT, *arguments]
     commands(arguments, prog_name=prog_name)
