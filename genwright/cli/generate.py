@@ -168,11 +168,11 @@ def _synthetic(length: int, vocab: int) -> list[int]:
 
 
 def _run_file(llm: "LLM", prompts: Path, out: Path, params: SamplingParams, chat: bool) -> None:
-    from genwright.text.jobs import Results, read_jobs, run_jobs
+    from genwright.text.jobs import Results, read_jobs, read_lines, run_jobs
 
+    lines = read_lines(prompts)
     results = Results(out)
-    total = sum(1 for line in prompts.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip())
-    done = 0
+    total, done = len(lines), 0
 
     with bar("Prompts") as progress:
 
@@ -185,7 +185,7 @@ def _run_file(llm: "LLM", prompts: Path, out: Path, params: SamplingParams, chat
             print(f"{prompts}: {line}", file=sys.stderr)
 
         try:
-            bad = run_jobs(llm, read_jobs(prompts, params, llm, chat), results, tell, tick)
+            bad = run_jobs(llm, read_jobs(lines, params, llm, chat), results, tell, tick)
         finally:
             results.close()
     if bad:

@@ -3,16 +3,19 @@
 import json
 import os
 import random
+import resource
 import subprocess
 import sys
 import time
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from genwright import LLM, SamplingParams
 from genwright.errors import UserError
-from genwright.text.jobs import Results, read_jobs, run_jobs
+from genwright.text.jobs import Results, read_jobs, read_lines, run_jobs
 
 MODEL = "random:stories15m,layers=1"
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -39,12 +42,9 @@ def write_prompts(path: Path, count: int) -> Path:
 
 def run(llm, prompts: Path, out: Path, params=None) -> tuple[int, list[str]]:
     told: list[str] = []
-    results = Results(out)
-    bad = run_jobs(
-        llm, read_jobs(prompts, params or SamplingParams(), llm, chat=False), results, told.append, lambda: None
-    )
-    results.close()
-    return bad, told
+    jobs = read_jobs(read_lines(prompts), params or SamplingParams(), llm, chat=False)
+    with closing(Results(out)) as results:
+        return run_jobs(llm, jobs, results, told.append, lambda: None), told
 
 
 def rows_of(out: Path) -> dict[int, list[int]]:
@@ -93,6 +93,8 @@ def test_bad_lines_are_told_by_number_and_the_others_run(llm, tmp_path):
         '{"prompt": "text without a tokenizer"}',
         '{"messages": "hi"}',
         '{"prompt": [1], "messages": []}',
+        '{"prompt": [1], "logit_bias": {"\u00b2": 1}}',
+        '{"prompt": ' + "[" * 100_000 + "}",
         '{"prompt": [1, "x"]}',
         '{"prompt": {"a": 1}}',
         "[1, 2]",
@@ -102,11 +104,63 @@ def test_bad_lines_are_told_by_number_and_the_others_run(llm, tmp_path):
     ]
     prompts.write_text("\n".join(lines))
     bad, told = run(llm, prompts, out)
-    assert bad == 12
-    assert [int(line.split()[1]) for line in told] == [2, 4, 5, 6, 7, 8, 9, 10, 11, 12, 14, 15]
-    assert sorted(rows_of(out)) == [1, 13]
+    assert bad == 14
+    assert [int(line.split()[1]) for line in told] == [2, *range(4, 15), 16, 17]
+    assert sorted(rows_of(out)) == [1, 15]
     samples = {row["line"]: row for row in map(json.loads, out.read_text().splitlines())}
-    assert len(samples[13]["samples"]) == 1
+    assert len(samples[15]["samples"]) == 1
+
+
+def test_only_line_feeds_end_a_line_and_a_byte_order_mark_is_none(tmp_path):
+    path = tmp_path / "p.txt"
+    path.write_bytes("\ufeffone\u2028two\x85three\x0cfour\r\n\r\nfive\rsix\n \nseven".encode())
+    assert read_lines(path) == [(1, "one\u2028two\x85three\x0cfour"), (3, "five\rsix"), (5, "seven")]
+
+
+def test_ids_of_the_user_are_carried_through(llm, tmp_path):
+    prompts, out = tmp_path / "p.jsonl", tmp_path / "o.jsonl"
+    ids = ["a-7", 7, None, {"shard": [1, 2]}, "half \ud800\u2028"]
+    rows = [{"prompt": [3], "max_new_tokens": 1, "id": own} for own in ids] + [{"prompt": [3], "max_new_tokens": 1}]
+    prompts.write_bytes(b"\xef\xbb\xbf" + "\r\n".join(map(json.dumps, rows)).encode())
+    assert run(llm, prompts, out) == (0, [])
+    found = {row["line"]: row for row in map(json.loads, out.read_bytes().splitlines())}
+    assert [found[line]["id"] for line in range(1, 6)] == ids
+    assert "id" not in found[6]
+    assert run(llm, prompts, out) == (0, [])
+
+
+def test_a_full_disk_is_one_sentence_and_loses_nothing(llm, tmp_path):
+    prompts, out, whole = write_prompts(tmp_path / "p.jsonl", 20), tmp_path / "o.jsonl", tmp_path / "whole.jsonl"
+    run(llm, prompts, whole)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for size in (1500, 3001):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+        try:
+            with pytest.raises(
+                UserError, match=r"o\.jsonl cannot be written: File too large; the results before are kept"
+            ):
+                run(llm, prompts, out)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        assert not llm.engine.busy()
+    kept = out.read_bytes().rpartition(b"\n")[0]
+    assert len(kept) > 2500
+    run(llm, prompts, out)
+    assert out.read_bytes().startswith(kept)
+    assert rows_of(out) == rows_of(whole)
+
+
+def test_a_resume_with_another_model_or_other_flags_is_refused(llm, tmp_path):
+    prompts, out = write_prompts(tmp_path / "p.jsonl", 3), tmp_path / "o.jsonl"
+    run(llm, prompts, out)
+    before = out.read_bytes()
+    load = partial(LLM, device="cpu", dtype="float32")
+    others = [load(MODEL + ",seed=1"), load(MODEL, kv="int8")]
+    for model, params in [(llm, SamplingParams(temperature=1.0)), *((other, None) for other in others)]:
+        with pytest.raises(UserError, match="another model or other flags"):
+            run(model, prompts, out, params)
+    assert run(load(MODEL), prompts, out) == (0, [])
+    assert out.read_bytes() == before
 
 
 def test_plain_lines_are_prompts_and_their_own_parameters_win(smollm2, tmp_path):
@@ -118,9 +172,14 @@ def test_plain_lines_are_prompts_and_their_own_parameters_win(smollm2, tmp_path)
     assert {line: len(row["ids"]) for line, row in rows.items()} == {1: 2, 3: 2}
     mixed, out = tmp_path / "p.jsonl", tmp_path / "o2.jsonl"
     rows = [{"messages": [{"role": "user", "content": "Say hi"}], "max_new_tokens": 3}, {"prompt": "Hello there"}]
-    mixed.write_text("\n".join(map(json.dumps, rows)))
-    run(llm, mixed, out, SamplingParams(max_new_tokens=2))
+    mixed.write_text("\n".join(map(json.dumps, [*rows, {"messages": "hi"}, {"messages": [1]}, {"prompt": rows[0]}])))
+    bad, told = run(llm, mixed, out, SamplingParams(max_new_tokens=2))
     assert {line: len(ids) for line, ids in rows_of(out).items()} == {1: 3, 2: 2}
+    assert bad == 3
+    assert "Chat messages must be a list" in told[0]
+    with pytest.raises(UserError, match="another model or other flags"):
+        jobs = read_jobs(read_lines(mixed), SamplingParams(max_new_tokens=2), llm, chat=True)
+        run_jobs(llm, jobs, Results(out), told.append, lambda: None)
 
 
 def test_a_results_file_is_guarded(llm, tmp_path):
@@ -138,3 +197,9 @@ def test_a_results_file_is_guarded(llm, tmp_path):
     with pytest.raises(UserError, match="no result of ours"):
         Results(foreign)
     assert foreign.read_text() == "these are my notes\n"
+    foreign.write_text("no line feed")
+    with pytest.raises(UserError, match="no result of ours"):
+        Results(foreign)
+    assert foreign.read_text() == "no line feed"
+    with pytest.raises(UserError, match="not a regular file"):
+        Results(Path("/dev/full"))

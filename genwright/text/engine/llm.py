@@ -76,6 +76,7 @@ class LLM:
             cfg.eos_ids + generation.ids("eos_token_id") + (self.tokenizer.eos_ids if self.tokenizer else ())
         )
         self._generation_config = generation
+        self._settings = (kv, deterministic, max_context, str(draft), speculate_k)
         both = [_plan(checkpoint, dtype, where, quant)]
         if drafting is not None:
             both.append(_plan(drafting, dtype, where, _own_format(draft)))
@@ -174,6 +175,12 @@ class LLM:
         finally:
             pool.release(pages)
         return torch.cat(rows)
+
+    @property
+    def fingerprint(self) -> str:
+        """The same only for models and settings that give the same tokens, but for rounding."""
+        template = self.tokenizer.chat_template if self.tokenizer else None
+        return repr((self.model.fingerprint, self._settings, sorted(self.eos_ids), template))
 
     def requests(self, prompt: Prompt, params: SamplingParams | None, index: int = 0) -> list[Request]:
         """A prompt's n requests, for the engine to take."""

@@ -1,7 +1,9 @@
 """Text models: one file per architecture, written as embed, blocks and head, with its weight map as data."""
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -48,6 +50,17 @@ class Model:
                 for tensor in tensors_of(weight)
             )
         )
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Tells this model from others and from the same with other weights, by 64 values of every tensor."""
+        digest = hashlib.sha256(repr((self.cfg, self.dtype)).encode())
+        for part in (self.outer, *self.blocks):
+            for name in sorted(part.keys() - {"cos", "sin"}):
+                for tensor in tensors_of(part[name]):
+                    values = tensor.flatten()[:: max(tensor.numel() // 64, 1)].contiguous()
+                    digest.update(values.view(torch.uint8).cpu().numpy().tobytes())
+        return digest.hexdigest()
 
 
 def architecture(cfg: ModelConfig) -> ModuleType:
