@@ -186,6 +186,9 @@ def _run_file(llm: "LLM", prompts: Path, out: Path, params: SamplingParams, chat
 
         try:
             bad = run_jobs(llm, read_jobs(lines, params, llm, chat), results, tell, tick)
+        except KeyboardInterrupt:
+            print(f"Stopped after {done} of {total} lines; the same command goes on from there.", file=sys.stderr)
+            raise
         finally:
             results.close()
     if bad:

@@ -4,6 +4,7 @@ import json
 import os
 import random
 import resource
+import signal
 import subprocess
 import sys
 import time
@@ -53,7 +54,7 @@ def rows_of(out: Path) -> dict[int, list[int]]:
     return {row["line"]: row["ids"] for row in rows}
 
 
-def test_kill_9_at_random_moments_loses_and_repeats_nothing(llm, tmp_path, full_size):
+def test_kill_9_and_ctrl_c_at_random_moments_lose_and_repeat_nothing(llm, tmp_path, full_size):
     count = 600 if full_size else 250
     prompts = write_prompts(tmp_path / "big.jsonl", count)
     out = tmp_path / "out.jsonl"
@@ -70,7 +71,7 @@ def test_kill_9_at_random_moments_loses_and_repeats_nothing(llm, tmp_path, full_
             while process.poll() is None and (not out.exists() or out.read_bytes().count(b"\n") < target):
                 time.sleep(0.002)
             landed += process.poll() is None
-            process.kill()
+            process.send_signal(signal.SIGINT if kill % 2 else signal.SIGKILL)
     assert landed >= kills - 1, "the kills should land before the end"
     with out.open("ab") as file:
         file.write(b'{"line": 7, "dig')  # torn, as a crash of the machine leaves it
