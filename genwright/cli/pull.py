@@ -19,13 +19,16 @@ def pull(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """List the models that can be fetched, or fetch some and print where they are."""
+    from genwright.images import inception_download as inception
     from genwright.text.pull import CATALOGUE, find, pull
 
     if names:
-        paths = {name: str(pull(name)) for name in names}
+        paths = {name: str(inception.pull() if name == "inception" else pull(name)) for name in names}
         print(json.dumps(paths) if as_json else "\n".join(paths.values()))
         return
     rows = [{"name": name, "about": entry.about, "path": find(name)} for name, entry in CATALOGUE.items()]
+    fetched = inception.find()
+    rows.append({"name": "inception", "about": inception.ABOUT, "path": None if fetched is None else str(fetched)})
     if as_json:
         print(json.dumps(rows))
         return

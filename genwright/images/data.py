@@ -133,7 +133,7 @@ def read_data(path: Path, image_size: int | None = None) -> TrainingImages:
         return _read_folder(path, image_size)
     if not path.is_file():
         raise UserError(f"There is no file or folder {path}.")
-    data = _read_file(path)
+    data = read_file(path)
     height, width = data.images.shape[1:3]
     if height != width or image_size not in (None, height):
         raise UserError(f"{path} holds images of {width} x {height}, which should be square and of --image-size.")
@@ -151,7 +151,8 @@ def _read_arrays(path: Path) -> dict[str, np.ndarray]:
         return arrays | {name: file[name] for name in file.files if name not in arrays}
 
 
-def _read_file(path: Path) -> TrainingImages:
+def read_file(path: Path) -> TrainingImages:
+    """The images of an .npz or .npy with what it says of them."""
     try:
         arrays = _read_arrays(path)
     except (OSError, ValueError, TypeError, BadZipFile, EOFError, KeyError) as error:

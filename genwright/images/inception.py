@@ -4,7 +4,6 @@ It differs from the better known one in its pooling: averages leave the padding 
 """
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from genwright.errors import UserError
-from genwright.images.checkpoint import check_state, read_state
+from genwright.images.checkpoint import check_state
 
 SIZE = 299
 CLASSES = 1008
@@ -127,10 +126,6 @@ class Inception:
             self.weights[name] = weight.to(self.device), bias.to(self.device)
         self.classifier = state["fc.weight"].to(self.device)
 
-    @classmethod
-    def load(cls, path: Path, device: str | torch.device = "cpu") -> "Inception":
-        return cls(read_state(path), str(path), device)
-
     @torch.no_grad()
     def features(self, images: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """pool_3 features [N, 2048], spatial features [N, 2023] and class probabilities [N, 1008] of uint8 NHWC."""
@@ -178,15 +173,15 @@ class Inception:
 def shapes() -> dict[str, tuple[int, ...]]:
     """Every key of the weights and its shape."""
     result: dict[str, tuple[int, ...]] = {}
-    for name, conv, channels in _layers():
+    for name, conv, channels in layers():
         result[f"{name}.conv.weight"] = (conv.out, channels, *conv.kernel)
         for key in ("weight", "bias", "running_mean", "running_var"):
             result[f"{name}.bn.{key}"] = (conv.out,)
     return result | {"fc.weight": (CLASSES, 2048), "fc.bias": (CLASSES,)}
 
 
-def _layers() -> Iterator[tuple[str, Conv, int]]:
-    # Every convolution's full name, itself and its input channels.
+def layers() -> Iterator[tuple[str, Conv, int]]:
+    """Every convolution's full name, itself and its input channels."""
     channels = 3
     for convs in STEM:
         for conv in convs:

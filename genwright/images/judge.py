@@ -15,6 +15,7 @@ from genwright.images.metrics import fit, frechet_distance
 
 NEAR = 16  # root-mean-square difference of 255 up to which two images count as near copies
 BATCH = 256
+ORIGINALS = 4096  # how many are compared with at a time
 
 Sample = Callable[[np.ndarray, int], np.ndarray]  # labels [N] and a seed -> images [N, H, W, 3] uint8
 
@@ -52,7 +53,13 @@ class Judge(nn.Module):
         return torch.cat(features).numpy(), torch.cat(labels).numpy()
 
 
-def train_judge(data: TrainingImages, device: torch.device, steps: int = 1500, seed: int = 0) -> Judge:
+def train_judge(
+    data: TrainingImages,
+    device: torch.device,
+    steps: int = 1500,
+    seed: int = 0,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Judge:
     """A classifier of the data's labels: classes equally often, images mirrored and shifted by up to two pixels."""
     assert data.num_classes is not None
     torch.manual_seed(seed)
@@ -60,7 +67,8 @@ def train_judge(data: TrainingImages, device: torch.device, steps: int = 1500, s
     batches = Batches(data, device, balance=1.0, mirrored=("all",))
     optimizer = torch.optim.AdamW(judge.parameters(), lr=2e-3, weight_decay=0.05)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 2e-3, total_steps=steps)
-    for _ in range(steps):
+    for step in range(steps):
+        progress(step, steps)
         x, labels = batches.draw(128)
         dy, dx = torch.randint(5, (2,)).tolist()
         size = x.shape[-1]
@@ -80,22 +88,27 @@ def balanced_accuracy(predicted: np.ndarray, labels: np.ndarray) -> float:
 
 def distinct(images: np.ndarray) -> float:
     """The share of images that differ from all before them by more than NEAR."""
-    kept: list[Tensor] = []
     rows = torch.from_numpy(images.astype(np.float32)).flatten(1)
+    kept, count = torch.empty_like(rows), 0
     for row in rows:
-        if not kept or (torch.stack(kept) - row).square().mean(dim=1).min() > NEAR**2:
-            kept.append(row)
-    return len(kept) / len(rows)
+        if not ((kept[:count] - row).square().mean(dim=1) <= NEAR**2).any():
+            kept[count] = row
+            count += 1
+    return count / len(rows)
 
 
 def near_copies(images: np.ndarray, originals: np.ndarray) -> float:
     """The share of images whose nearest original, mirrored or not, differs by at most NEAR."""
-    flat = torch.from_numpy(originals.astype(np.float32)).flatten(1)
-    mirrored = torch.from_numpy(originals[:, :, ::-1].astype(np.float32)).flatten(1)
     rows = torch.from_numpy(images.astype(np.float32)).flatten(1)
     limit = NEAR * rows.shape[1] ** 0.5
-    nearest = [torch.minimum(torch.cdist(r, flat), torch.cdist(r, mirrored)).amin(dim=1) for r in rows.split(BATCH)]
-    return float((torch.cat(nearest) <= limit).float().mean())
+    near = torch.zeros(len(rows), dtype=torch.bool)
+    for start in range(0, len(originals), ORIGINALS):
+        part = originals[start : start + ORIGINALS]
+        for either in (part, part[:, :, ::-1]):
+            flat = torch.from_numpy(either.astype(np.float32)).flatten(1)
+            for i in range(0, len(rows), BATCH):
+                near[i : i + BATCH] |= torch.cdist(rows[i : i + BATCH], flat).amin(dim=1) <= limit
+    return float(near.float().mean())
 
 
 def assess(

@@ -1,4 +1,4 @@
-"""FID, sFID, Inception Score, precision and recall, as OpenAI's evaluator computes them."""
+"""FID, sFID, Inception Score, precision and recall, as OpenAI's evaluator computes them, and KID."""
 
 import math
 from dataclasses import dataclass
@@ -15,6 +15,8 @@ from genwright.images.inception import Inception
 
 NEIGHBOURS = 3
 SPLIT = 5000
+SUBSETS, SUBSET = 100, 1000  # of KID, as clean-fid has them
+FEW = 10_000  # images below which FID is mostly its bias
 ROWS = 1024  # how many rows of a distance matrix are held at once
 
 
@@ -64,6 +66,23 @@ def inception_score(probabilities: np.ndarray) -> float:
     return float(np.mean(scores))
 
 
+def kernel_distance(a: np.ndarray, b: np.ndarray, subsets: int = SUBSETS, subset: int = SUBSET) -> float:
+    """KID (Binkowski et al. 2018): the squared MMD of features under (x y / D + 1)^3, unbiased, a mean over subsets."""
+    if a.shape[1] != b.shape[1]:
+        raise UserError(f"The features have {a.shape[1]} and {b.shape[1]} dimensions and cannot be compared.")
+    size = min(len(a), len(b), subset)
+    if size == max(len(a), len(b)):
+        subsets = 1  # there is but one
+    rng = np.random.default_rng(0)
+    total = 0.0
+    for _ in range(subsets):
+        x, y = (np.asarray(f[rng.permutation(len(f))[:size]], np.float64) for f in (a, b))
+        xx, yy, xy = ((p @ q.T / a.shape[1] + 1) ** 3 for p, q in ((x, x), (y, y), (x, y)))
+        apart = sum(k.sum() - np.trace(k) for k in (xx, yy)) / (size * (size - 1))
+        total += apart - 2 * xy.mean()
+    return total / subsets
+
+
 def precision_recall(reference: np.ndarray, samples: np.ndarray) -> tuple[float, float]:
     """Shares of samples within the references' manifold and of references within the samples'.
 
@@ -92,21 +111,27 @@ def _squared_distances(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def read_features(path: Path, inception: Inception | None) -> FeatureSet:
-    """From an .npz: images (`arr_0`, through `inception`), `features` [N, D] (with `spatial` and `probabilities`), or
-    `mu` and `sigma` (with `mu_s` and `sigma_s`); given statistics come before computed ones.
+    """From an .npz: images (`arr_0` or `images`, through `inception`), `features` [N, D] (with `spatial` and
+    `probabilities`), or `mu` and `sigma` (with `mu_s` and `sigma_s`); given statistics come before computed ones.
     """
     arrays = _read_npz(path)
     features, spatial, probabilities = (arrays.get(key) for key in ("features", "spatial", "probabilities"))
-    if features is None and "arr_0" in arrays and inception is not None:
-        features, spatial, probabilities = inception.features(_check_images(path, arrays["arr_0"]))
+    images = arrays.get("arr_0", arrays.get("images"))
+    if features is None and images is not None and inception is not None:
+        features, spatial, probabilities = inception.features(_check_images(path, images))
     for key, array in (("features", features), ("spatial", spatial), ("probabilities", probabilities)):
         if array is not None and (array.ndim != 2 or len(array) < 2):
             raise UserError(f"{path}: {key} should be two rows or more of numbers, but has shape {list(array.shape)}.")
+        if array is not None:
+            _check_finite(path, key, array)
     statistics = _given(path, arrays, "mu", "sigma") or (None if features is None else fit(features))
     spatial_statistics = _given(path, arrays, "mu_s", "sigma_s") or (None if spatial is None else fit(spatial))
     if statistics is None:
-        if "arr_0" in arrays:
-            raise UserError(f"{path} holds images; measuring them needs Inception weights (--inception FILE).")
+        if images is not None:
+            raise UserError(
+                f"{path} holds images; measuring them needs Inception weights: --inception FILE, or what "
+                "`genwright pull inception` fetches."
+            )
         raise UserError(f"{path} should hold images (arr_0), features, or mu and sigma, but holds {_names(arrays)}.")
     return FeatureSet(features, probabilities, statistics, spatial_statistics)
 
@@ -121,8 +146,20 @@ def compare(samples: FeatureSet, reference: FeatureSet) -> dict[str, float]:
     if samples.probabilities is not None:
         result["inception_score"] = inception_score(samples.probabilities)
     if samples.features is not None and reference.features is not None:
+        result["kid"] = kernel_distance(samples.features, reference.features)
         result["precision"], result["recall"] = precision_recall(reference.features, samples.features)
     return result
+
+
+def too_few(samples: FeatureSet, reference: FeatureSet) -> str | None:
+    """A warning where FID is of so few images that it says little."""
+    counts = [len(one.features) for one in (samples, reference) if one.features is not None]
+    if not counts or min(counts) >= FEW:
+        return None
+    return (
+        f"FID and sFID of {min(counts):,} images are too large by far and depend on their number; "
+        f"{FEW:,} or more are usual. KID has no such bias."
+    )
 
 
 def _read_npz(path: Path) -> dict[str, np.ndarray]:
@@ -148,7 +185,14 @@ def _given(path: Path, arrays: dict[str, np.ndarray], mu: str, sigma: str) -> St
         return None
     if arrays[mu].ndim != 1 or arrays[sigma].shape != 2 * arrays[mu].shape:
         raise UserError(f"{path}: {mu} and {sigma} should be a vector and a square matrix of the same size.")
+    for key in (mu, sigma):
+        _check_finite(path, key, arrays[key])
     return Statistics(arrays[mu].astype(np.float64), arrays[sigma].astype(np.float64))
+
+
+def _check_finite(path: Path, key: str, array: np.ndarray) -> None:
+    if array.dtype.kind not in "fiu" or not np.isfinite(array).all():
+        raise UserError(f"{path}: {key} should be finite numbers, but holds others, such as NaN.")
 
 
 def _names(arrays: dict[str, np.ndarray]) -> str:

@@ -156,12 +156,29 @@ def test_metrics_and_search(images, model, tmp_path):
     code, out, error = images("metrics", samples, samples, "--inception", "inception.pt", "--json")
     assert code == 0, error
     result = json.loads(out)
-    assert set(result) == {"fid", "sfid", "inception_score", "precision", "recall"}
+    copies = {"near_copies", "distinct", "distinct_reference"}
+    assert set(result) == {"fid", "sfid", "inception_score", "kid", "precision", "recall"} | copies
+    assert error.startswith("Warning: FID and sFID of 6 images are too large")
     assert result["fid"] == pytest.approx(0, abs=1e-2) and result["precision"] == result["recall"] == 1
     measured = ["--reference", samples, "--inception", "inception.pt"]
     code, out, error = images("search", model, "--preset", "tiny", *measured, "--steps", 3, "--end", 2, "-n", 4)
     assert code == 0, error
     assert out == "The best point is 1: --ts 0,1,2\n" and error.startswith("ts 0,1,2: FID ")
+
+
+def test_metrics_without_inception(images, tmp_path, monkeypatch):
+    monkeypatch.setenv("GENWRIGHT_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr("genwright.images.image_metrics.STEPS", 3)
+    pixels = np.random.default_rng(0).integers(0, 256, (12, 8, 8, 3), dtype=np.uint8)
+    np.savez(tmp_path / "samples.npz", pixels[:6])
+    np.savez(tmp_path / "data.npz", images=pixels, labels=np.arange(12) % 2)
+    code, out, error = images("metrics", "samples.npz", "data.npz", "--json")
+    assert code == 0 and error == "No FID: it needs --inception FILE or `genwright pull inception`.\n"
+    result = json.loads(out)
+    assert result.keys() == {"near_copies", "distinct", "distinct_reference", "judge_frechet"}
+    assert result["near_copies"] == result["distinct"] == 1
+    code, _, error = images("metrics", "samples.npz", "data.npz", "--inception", "data.npz")
+    assert code == 1 and "data.npz" in error and error.count("\n") == 1
 
 
 @pytest.mark.parametrize(

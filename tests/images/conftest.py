@@ -3,6 +3,7 @@ import torch
 
 from genwright.images import checkpoint, pipeline
 from genwright.images.unet import UNetConfig
+from images.piq_stub import import_piq
 
 TINY = UNetConfig(
     image_size=16,
@@ -26,3 +27,8 @@ def tiny_file(tmp_path_factory):
 @pytest.fixture(scope="session")
 def tiny(tiny_file):
     return pipeline.ImageModel(str(tiny_file), config=TINY, device="cpu")
+
+
+@pytest.fixture
+def piq(monkeypatch):
+    return import_piq(monkeypatch)

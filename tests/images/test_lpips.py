@@ -1,7 +1,4 @@
-"""LPIPS against piq, whose network is given random weights: piq asks torchvision for it, which a stub stands in for."""
-
-import sys
-from types import ModuleType, SimpleNamespace
+"""LPIPS against piq's on the same random weights."""
 
 import pytest
 import torch
@@ -10,20 +7,7 @@ from torch import nn
 from genwright.errors import UserError
 from genwright.images.losses import loss_norm
 from genwright.images.lpips import WIDTHS, Lpips
-
-
-def vgg16(**_):
-    """torchvision's VGG-16, in whose shapes it is published; the classifier is cut short."""
-    torch.manual_seed(0)
-    layers, channels = [], 3
-    for width, convolutions in zip(WIDTHS, (2, 2, 3, 3, 3), strict=True):
-        for _ in range(convolutions):
-            layers += [nn.Conv2d(channels, width, 3, padding=1), nn.ReLU()]
-            channels = width
-        layers.append(nn.MaxPool2d(2))
-    network = nn.Module()
-    network.features, network.classifier = nn.Sequential(*layers), nn.Sequential(nn.Linear(4, 2))
-    return network
+from images.piq_stub import vgg16
 
 
 @pytest.fixture(scope="module")
@@ -32,16 +16,9 @@ def heads():
 
 
 @pytest.fixture
-def piq_lpips(monkeypatch, heads):
-    models, blocks = ModuleType("torchvision.models"), ("InceptionA", "InceptionC", "InceptionE")
-    models.vgg16 = models.vgg19 = vgg16
-    models.inception = SimpleNamespace(**dict.fromkeys(blocks, nn.Module))
-    torchvision = ModuleType("torchvision")
-    torchvision.models = models
-    monkeypatch.setitem(sys.modules, "torchvision", torchvision)
-    monkeypatch.setitem(sys.modules, "torchvision.models", models)
+def piq_lpips(piq, monkeypatch, heads):
     monkeypatch.setattr(torch.hub, "load_state_dict_from_url", lambda *_, **__: heads)
-    return pytest.importorskip("piq").LPIPS(replace_pooling=True, reduction="none")
+    return piq.LPIPS(replace_pooling=True, reduction="none")
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import scipy.linalg
 import scipy.stats
+import torch
 
 from genwright.errors import UserError
 from genwright.images import metrics
@@ -59,6 +60,25 @@ def test_inception_score_is_the_mutual_information(monkeypatch):
     assert metrics.inception_score(probabilities) == pytest.approx(np.mean(halves))
 
 
+def test_kid_is_piqs(piq):
+    a, b = gaussian(60, 16, scale=0.3), gaussian(60, 16, shift=0.2, scale=0.4)
+    expected = piq.KID(average=False).compute_metric(torch.from_numpy(a), torch.from_numpy(b))
+    assert metrics.kernel_distance(a, b) == pytest.approx(float(expected), rel=1e-6)
+    # Subsets are as good as the whole, up to their noise; and it is unbiased: of the same distribution, around 0.
+    assert metrics.kernel_distance(a, b, subsets=300, subset=30) == pytest.approx(float(expected), rel=0.2)
+    points = RNG.normal(size=(40, 30, 8))
+    same = [metrics.kernel_distance(x, y) for x, y in zip(points[:20], points[20:], strict=True)]
+    assert abs(np.mean(same)) < 3 * np.std(same) / 20**0.5
+
+
+def test_few_images_are_warned_of(monkeypatch):
+    few = metrics.FeatureSet(features=gaussian(30, 8))
+    assert "30 images" in metrics.too_few(few, metrics.FeatureSet(features=gaussian(40, 8)))
+    assert metrics.too_few(metrics.FeatureSet(), metrics.FeatureSet()) is None
+    monkeypatch.setattr(metrics, "FEW", 30)
+    assert metrics.too_few(few, few) is None
+
+
 def test_files_give_what_they_hold(tmp_path):
     features, spatial, probabilities = gaussian(30, 8), gaussian(30, 5), RNG.dirichlet(np.ones(4), size=30)
     np.savez(tmp_path / "samples.npz", features=features, spatial=spatial, probabilities=probabilities)
@@ -70,7 +90,7 @@ def test_files_give_what_they_hold(tmp_path):
     assert set(result) == {"fid", "inception_score"}
     assert result["fid"] == metrics.frechet_distance(metrics.fit(features), metrics.Statistics(mu, sigma))
     same = metrics.compare(samples, samples)
-    assert set(same) == {"fid", "sfid", "inception_score", "precision", "recall"}
+    assert set(same) == {"fid", "sfid", "inception_score", "kid", "precision", "recall"}
     assert same["precision"] == same["recall"] == 1
 
 
@@ -78,6 +98,9 @@ def test_files_give_what_they_hold(tmp_path):
     ("arrays", "words"),
     [
         ({"arr_0": np.zeros((2, 4, 4, 3), np.uint8)}, "needs Inception weights"),
+        ({"features": np.full((5, 2), np.nan)}, "features should be finite numbers"),
+        ({"features": np.zeros((5, 2)), "probabilities": np.full((5, 2), np.inf)}, "probabilities should be finite"),
+        ({"mu": np.array([np.nan]), "sigma": np.zeros((1, 1))}, "mu should be finite"),
         ({"x": np.zeros(2)}, "should hold images .* but holds x"),
         ({"features": np.zeros(5)}, "two rows or more"),
         ({"mu": np.zeros(3), "sigma": np.zeros((2, 2))}, "a vector and a square matrix"),

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from genwright.cli import progress
 from genwright.cli.images.options import (
     Device,
     Dtype,
@@ -39,7 +40,8 @@ def search(
     json_output: Json = False,
 ) -> None:
     """Find the next multistep point by the original's ternary search for the least FID."""
-    from genwright.images.inception import Inception
+    from genwright.images.inception_download import find
+    from genwright.images.inception_weights import load_inception
     from genwright.images.metrics import fit, frechet_distance, read_features
     from genwright.images.pipeline import ImageModel
     from genwright.images.search import ternary_search
@@ -48,10 +50,13 @@ def search(
     points = (*before, *after)
     if not before or not after or list(points) != sorted(set(points)) or after[0] - before[-1] < 2:
         raise UserError(f"There is no room for a point between {begin} and {end}.")
+    inception = inception or find()
     if reference is None or inception is None:
-        raise UserError("A search needs --reference FILE and --inception FILE to measure by.")
+        raise UserError(
+            "A search needs --reference FILE to measure by, and --inception FILE or `genwright pull inception`."
+        )
     image_model = ImageModel(model, preset=preset, device=device, dtype=dtype, micro_batch=micro_batch)
-    network = Inception.load(inception, image_model.device)
+    network = load_inception(inception, image_model.device)
     target = read_features(reference, network).statistics
     assert target is not None
 
@@ -74,11 +79,31 @@ def metrics(
     device: Device = "cpu",
     json_output: Json = False,
 ) -> None:
-    """FID, sFID, Inception Score, precision and recall of samples against a reference."""
-    from genwright.images.inception import Inception
-    from genwright.images.metrics import compare, read_features
+    """FID, sFID, Inception Score, KID, precision and recall of samples against a reference, and copies among them.
+
+    Without Inception weights, a small classifier of the reference's classes judges the samples instead.
+    """
+    from genwright.images.image_metrics import compare_images, judge_images, read_images
+    from genwright.images.inception_download import find
+    from genwright.images.inception_weights import load_inception
+    from genwright.images.metrics import compare, read_features, too_few
     from genwright.kernels.device import pick_device
 
-    network = None if inception is None else Inception.load(inception, pick_device(device))
-    result = compare(read_features(samples, network), read_features(reference, network))
+    weights, on = inception or find(), pick_device(device)
+    images = [read_images(path) for path in (samples, reference)]
+    ours, theirs = images
+    result: dict[str, float] = {}
+    if weights is not None or ours is None or theirs is None:
+        network = None if weights is None else load_inception(weights, on)
+        features = [read_features(path, network) for path in (samples, reference)]
+        result = compare(*features)
+        if warning := too_few(*features):
+            print(f"Warning: {warning}", file=sys.stderr)
+    if ours is not None and theirs is not None:
+        result |= compare_images(ours, theirs)
+        if weights is None:
+            print("No FID: it needs --inception FILE or `genwright pull inception`.", file=sys.stderr)
+        if weights is None and (theirs.num_classes or 0) > 1:
+            with progress.bar("Training the judge") as tell:
+                result |= judge_images(ours, theirs, on, tell)
     say("\n".join(f"{name}: {value:.4f}" for name, value in result.items()), result, json_output)

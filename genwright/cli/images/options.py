@@ -32,7 +32,10 @@ Png = Annotated[bool, typer.Option("--png", help="Also write every image as a PN
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Dtype = Annotated[str, typer.Option(help="auto, float32, float16 or bfloat16.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
-InceptionFile = Annotated[Path | None, typer.Option(help="InceptionV3 weights (pt_inception-2015-12-05).")]
+InceptionFile = Annotated[
+    Path | None,
+    typer.Option(help="Inception's weights, pytorch-fid's or NVIDIA's; else what `pull inception` fetched."),
+]
 
 
 def numbers(text: str | None, flag: str) -> tuple[int, ...] | None:
