@@ -65,12 +65,13 @@ def run(*command: str, cwd: Path, term: str = "xterm-256color", **environment: s
     return Terminal(*command, cwd=cwd, term=term, **environment).end()
 
 
-def call(function: Callable[[], object]) -> Ended:
+def call(function: Callable[[], object], typed: str = "") -> Ended:
     """Call a function of this process with a terminal as its standard streams; quicker than a process of its own."""
     master, slave = _open()
     shown, ended = bytearray(), threading.Event()
     reader = threading.Thread(target=_drain, args=(master, shown, ended))
     reader.start()
+    os.write(master, typed.encode())
     code = 0
     streams = {
         name: os.fdopen(os.dup(slave), mode) for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w"))

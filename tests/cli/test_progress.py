@@ -1,58 +1,35 @@
-"""Every command that shows a bar, on a terminal."""
+"""The bar of long commands; tests/test_readme.py and test_makefile.py run them all on a terminal."""
 
 import shutil
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 import terminal
 
 from genwright import cli
 from genwright.cli.progress import bar
 
-MODEL = "random:stories15m,layers=1"
-TRAINING = "--num-channels 32 --num-res-blocks 1 --channel-mult 1 --attention-resolutions 8 --steps 2 --hold-out 0"
+PROJECT = Path(__file__).parents[1] / "inspect" / "fixtures" / "project"
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with what the commands read."""
-    path = tmp_path_factory.mktemp("progress")
-    rng = np.random.default_rng(0)
-    np.savez(path / "data.npz", images=rng.integers(0, 256, (8, 8, 8, 3), dtype=np.uint8))
-    (path / "words.txt").write_text("one two three " * 40)
-    (path / "prompts.txt").write_text("One\nTwo\n")
-    shutil.copytree(Path(__file__).parents[1] / "inspect" / "fixtures" / "project", path / "project")
-    return path
+def test_a_rate_that_is_not_known_yet() -> None:
+    def work() -> None:
+        with bar("Title") as tell:
+            for done in range(3):
+                tell(done, 2)
+
+    code, shown = terminal.call(work)
+    assert code == 0
+    assert "Title" in shown and "0/?" in shown and "2/2" in shown
 
 
-@pytest.mark.parametrize(
-    ("command", "bars"),
-    [
-        (f"generate --prompt-length 3 --max-new-tokens 2 --model {MODEL}", "Loading"),
-        ("generate --prompts prompts.txt --out results.jsonl --max-new-tokens 1", "Loading, Prompts"),
-        ("eval --text words.txt smollm2", "Loading, Evaluating"),
-        (f"bench {MODEL} --prompt-length 3 --max-new-tokens 2 --samples 1", "measuring"),
-        (f"convert {MODEL} converted", "Converting"),
-        (f"quantize {MODEL} quantized --format int8", "Quantizing"),
-        ("images -n 2 --seed 1 --out sampled", "Sampling"),
-        (f"images train data.npz --out trained --batch-size 2 {TRAINING}", "steps"),
-        ("inspect locate project/class_object.py project/argparse_options.py", "Inspecting"),
-    ],
-    ids=lambda value: value[:16],
-)
-def test_bar_on_a_terminal(command: str, bars: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(folder)
-    monkeypatch.setattr("genwright.images.train.GRID", 4)
-    monkeypatch.setattr(sys, "argv", ["genwright", *command.split(), *device(command)])
+def test_several_scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(PROJECT, tmp_path / "project")
+    monkeypatch.chdir(tmp_path / "project")
+    monkeypatch.setattr(sys, "argv", ["genwright", "inspect", "locate", "class_object.py", "argparse_options.py"])
     code, shown = terminal.call(cli.main)
-    assert code == 0, shown
-    assert all(name in shown for name in bars.split(", ")) and "━" in shown
-
-
-def device(command: str) -> list[str]:
-    return [] if command.startswith(("convert", "inspect")) else ["--device", "cpu"]
+    assert code == 0 and "Inspecting" in shown and "argparse_options.py" in shown
 
 
 def test_output_to_a_file_stays_there_while_a_bar_is_shown(tmp_path: Path) -> None:

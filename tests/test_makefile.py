@@ -1,0 +1,28 @@
+"""`make demo`, as its first user sees it."""
+
+import os
+import sys
+from pathlib import Path
+
+import terminal
+
+ROOT = Path(__file__).parents[1]
+# One image of each category instead of nine.
+CHANGED = {"$(BIN)/genwright": f'"{sys.executable}" -m genwright', "-n 81": "-n 9"}
+
+
+def demo() -> str:
+    """The recipe, as a shell script."""
+    recipe = (ROOT / "Makefile").read_text().partition("\ndemo:")[2].partition("\n\n")[0].splitlines()[1:]
+    script = "set -e\n" + "\n".join(line.removeprefix("\t") for line in recipe)
+    for old, new in CHANGED.items():
+        assert old in script
+        script = script.replace(old, new)
+    return script
+
+
+def test_demo_on_a_terminal(smollm2: Path, tmp_path: Path) -> None:
+    code, shown = terminal.run("sh", "-c", demo(), cwd=tmp_path, PYTHONPATH=os.pathsep.join([str(ROOT), *sys.path]))
+    assert code == 0, shown
+    assert "The capital of France is Paris." in shown and "9 images of seed 7" in shown
+    assert (tmp_path / "emoji.png").is_file()

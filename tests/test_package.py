@@ -1,0 +1,74 @@
+"""The package that `pip install .` makes, in an environment of its own."""
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from genwright.kernels.cpu.products import kernel
+
+ROOT = Path(__file__).parents[1]
+PIP = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+OFFLINE = ["--no-index", "--no-deps"]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built from a copy, because setuptools writes into the source tree."""
+    folder = tmp_path_factory.mktemp("wheel")
+    for name in ("genwright", "Inspection"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, folder)
+    subprocess.run([*PIP, "wheel", *OFFLINE, "--no-build-isolation", "--wheel-dir", folder, folder], check=True)
+    return next(folder.glob("*.whl"))
+
+
+@pytest.fixture(scope="module")
+def genwright(wheel: Path, tmp_path_factory: pytest.TempPathFactory):
+    """Runs the installed command, in a folder from which the source tree cannot be imported."""
+    home = tmp_path_factory.mktemp("environment")
+    venv.create(home, symlinks=True)
+    subprocess.run([*PIP, "--python", home, "install", *OFFLINE, "--no-compile", wheel], check=True)
+    # What the package depends on is this environment's; of a folder that is named so, no other .pth is read.
+    (next(home.glob("lib/*/site-packages")) / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environment |= {"GENWRIGHT_HOME": str(home / "kept"), "OMP_NUM_THREADS": "1"}
+
+    def run(*arguments: str) -> str:
+        command = [home / "bin" / "genwright", *arguments]
+        done = subprocess.run(command, cwd=home, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    run.home = home
+    return run
+
+
+def test_every_file_of_the_source_is_in_the_wheel(wheel: Path) -> None:
+    packed = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    tracked = subprocess.run(["git", "ls-files", "genwright", "Inspection"], cwd=ROOT, capture_output=True, text=True)
+    if tracked.returncode:
+        pytest.skip("no git, or no checkout")
+    assert {name for name in tracked.stdout.splitlines() if (ROOT / name).exists()} <= packed
+
+
+@pytest.mark.skipif(kernel() is None, reason="no C++ compiler")
+def test_text_and_the_kernel_it_compiles(genwright) -> None:
+    assert genwright("--version") == "genwright 0.1.0\n"
+    model = ("--model", "random:stories15m,layers=1", "--device", "cpu")
+    assert (
+        len(genwright("generate", "--prompt-length", "3", "--max-new-tokens", "4", "--ignore-eos", *model).split()) == 4
+    )
+    assert list((genwright.home / "kept" / "kernels").glob("products-*.so"))
+
+
+def test_images_of_the_model_in_the_box(genwright) -> None:
+    genwright("images", "-n", "1", "--seed", "1", "--sampler", "onestep", "--out", "drawn", "--device", "cpu")
+    assert (genwright.home / "drawn" / "grid.png").is_file()
