@@ -150,10 +150,8 @@ class TrainRun:
             if self.rank == 0:
                 self.save_models()
             if interrupted():
-                raise KeyboardInterrupt(
-                    f"Stopped after step {self.trainer.step} of {self.settings.steps}, and saved; "
-                    "the same command goes on from there."
-                )
+                done = f"Stopped after step {self.trainer.step} of {self.settings.steps}, and saved"
+                raise KeyboardInterrupt(f"{done}; the same command goes on from there." if self.rank == 0 else "")
         if self.rank:
             return {}
         seconds = time.perf_counter() - started

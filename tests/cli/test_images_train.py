@@ -2,6 +2,7 @@ import json
 import os
 import signal
 import sys
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -79,15 +80,23 @@ def test_a_diverging_run_stops_and_keeps_the_last_good_weights(run, at_step, tmp
     assert "No checkpoint was saved before" in run("--steps", 20, "--out", "at-once")[2]
 
 
-def test_an_interrupt_saves_and_the_run_goes_on_as_if_there_were_none(run, at_step):
+def test_an_interrupt_saves_and_the_run_goes_on_as_if_there_were_none(run, at_step, monkeypatch):
+    @contextmanager
+    def stages(**_):
+        try:
+            yield lambda *_: None
+        finally:
+            print("bar cleared", file=sys.stderr)
+
     def interrupt(loss):
         os.kill(os.getpid(), signal.SIGINT)
         return loss
 
     assert run("--steps", 5, "--out", "whole")[0] == 0
     at_step(3, interrupt)
+    monkeypatch.setattr("genwright.cli.progress.stages", stages)
     code, out, error = run("--steps", 5, "--out", "out")
-    assert (code, out) == (130, "") and error.startswith("Stopped after step 3 of 5, and saved")
+    assert (code, out) == (130, "") and error.startswith("bar cleared\nStopped after step 3 of 5, and saved")
     assert checkpoint("out")["step"] == 3 and load_unet("out/model")
     assert run("--steps", 5, "--out", "out")[0] == 0
     assert same(checkpoint("out"), checkpoint("whole"))

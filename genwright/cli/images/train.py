@@ -137,23 +137,23 @@ def train(
         save_dtype=DTYPES[save_dtype],
     )
     backend = "nccl" if pick_device(device).type == "cuda" else "gloo"
-    with ranks(device, backend) as (rank, world, device, _), progress.stages(show=rank == 0) as tell:
-        training = TrainRun(
-            run,
-            settings,
-            shape,
-            pick_device(device),
-            rank=rank,
-            world=world,
-            compiled=compile_unet,
-            tracing=partial(tell, "the teacher's images"),
-        )
-        try:
+    try:
+        with ranks(device, backend) as (rank, world, device, _), progress.stages(show=rank == 0) as tell:
+            training = TrainRun(
+                run,
+                settings,
+                shape,
+                pick_device(device),
+                rank=rank,
+                world=world,
+                compiled=compile_unet,
+                tracing=partial(tell, "the teacher's images"),
+            )
             result = training(partial(tell, "steps"))
-        except KeyboardInterrupt as stopped:
-            if rank == 0 and str(stopped):
-                print(stopped, file=sys.stderr)
-            raise
+    except KeyboardInterrupt as stopped:
+        if str(stopped):  # told after the bar, which clears its own lines, is gone
+            print(stopped, file=sys.stderr)
+        raise
     if rank == 0:
         said = ", ".join(f"{name} {value:.4g}" for name, value in result.items())
         say(f"{out / 'model'}: {said}", {"model": str(out / "model")} | result, json_output)
