@@ -1,12 +1,14 @@
 """`make demo`, as its first user sees it."""
 
 import os
+import re
 import sys
 from pathlib import Path
 
 import terminal
 
 ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 # One image of each category instead of nine.
 CHANGED = {"$(BIN)/genwright": f'"{sys.executable}" -m genwright', "-n 81": "-n 9"}
 
@@ -26,3 +28,9 @@ def test_demo_on_a_terminal(smollm2: Path, tmp_path: Path) -> None:
     assert code == 0, shown
     assert "The capital of France is Paris." in shown and "9 images of seed 7" in shown
     assert (tmp_path / "emoji.png").is_file()
+    for line in README.partition("$ make demo\n")[2].partition("$ make test")[0].splitlines():
+        assert numbers_left_out(line) in numbers_left_out(shown), "README shows what it prints"
+
+
+def numbers_left_out(text: str) -> str:
+    return re.sub(r"[0-9.]+", "N", text)

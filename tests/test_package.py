@@ -7,6 +7,7 @@ import sys
 import sysconfig
 import venv
 import zipfile
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -61,7 +62,7 @@ def test_every_file_of_the_source_is_in_the_wheel(wheel: Path) -> None:
 
 @pytest.mark.skipif(kernel() is None, reason="no C++ compiler")
 def test_text_and_the_kernel_it_compiles(genwright) -> None:
-    assert genwright("--version") == "genwright 0.1.0\n"
+    assert genwright("--version") == f"genwright {version('genwright')}\n"
     model = ("--model", "random:stories15m,layers=1", "--device", "cpu")
     assert (
         len(genwright("generate", "--prompt-length", "3", "--max-new-tokens", "4", "--ignore-eos", *model).split()) == 4
