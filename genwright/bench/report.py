@@ -54,16 +54,24 @@ def table(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
     return headings, [[_COLUMNS[heading](row) for heading in headings] for row in rows]
 
 
-def plain(rows: Sequence[Row]) -> str:
-    """The table in fixed columns."""
+def plain(rows: Sequence[Row], room: int | None = None) -> str:
+    """The table in fixed columns; where it is wider than `room`, rows become columns."""
     headings, lines = table(rows)
-    widths = [max(len(line[column]) for line in (headings, *lines)) for column in range(len(headings))]
-    shown = []
-    for line in (headings, *lines):
-        cells = zip(headings, line, widths, strict=True)
-        aligned = [cell.ljust(width) if heading in LEFT else cell.rjust(width) for heading, cell, width in cells]
-        shown.append("  ".join(aligned).rstrip())
+    shown = _align([headings, *lines], [heading in LEFT for heading in headings])
+    if room is not None and max(map(len, shown)) > room:
+        shown = _align(list(zip(headings, *lines, strict=True)), [True] + [False] * len(lines))
     return "\n".join(shown)
+
+
+def _align(lines: Sequence[Sequence[str]], left: Sequence[bool]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return [
+        "  ".join(
+            cell.ljust(width) if first else cell.rjust(width)
+            for cell, width, first in zip(line, widths, left, strict=True)
+        ).rstrip()
+        for line in lines
+    ]
 
 
 def limits(rows: Sequence[Row]) -> str:

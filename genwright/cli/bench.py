@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -90,24 +91,12 @@ def bench(
 
 
 def _report(rows: "Sequence[Row]", notes: Sequence[str], as_json: bool) -> None:
-    from genwright.bench.report import LEFT, LEGEND, limits, plain, table
+    from genwright.bench.report import LEGEND, limits, plain
 
     if as_json:
         print(json.dumps({"rows": [row.as_dict() for row in rows], "notes": list(notes)}))
         return
-    if sys.stdout.isatty():
-        from rich.console import Console
-        from rich.table import Table
-
-        headings, lines = table(rows)
-        shown = Table(box=None, pad_edge=False)
-        for heading in headings:
-            shown.add_column(heading, justify="left" if heading in LEFT else "right")
-        for line in lines:
-            shown.add_row(*line)
-        Console().print(shown)
-    else:
-        print(plain(rows))
+    print(plain(rows, shutil.get_terminal_size().columns if sys.stdout.isatty() else None))
     measured = [limits(rows), LEGEND] if any(row.decode is not None for row in rows) else []
     for note in (*measured, *notes):
         print(f"\n{note}")

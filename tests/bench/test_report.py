@@ -51,6 +51,16 @@ def test_the_table_says_what_broke():
     assert "memory 80.0 to 80.0 GB/s" in limits([DONE, BROKEN])
 
 
+def test_a_table_that_is_too_wide_has_its_rows_as_columns():
+    rows = [DONE, replace(DONE, engine="transformers")]
+    wide = plain(rows)
+    assert plain(rows, 200) == wide
+    narrow = plain(rows, 80)
+    assert sorted(narrow.split()) == sorted(wide.split()), "nothing is cut off"
+    assert max(map(len, narrow.splitlines())) <= 80
+    assert narrow.splitlines()[1].split() == ["engine", "genwright", "transformers"]
+
+
 def test_the_picture(tmp_path):
     draw([DONE, replace(DONE, batch=8, decode_tflops=0.6), BROKEN], tmp_path / "roofline.png")
     with Image.open(tmp_path / "roofline.png") as image:
