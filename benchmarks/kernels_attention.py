@@ -33,8 +33,8 @@ def main() -> None:
 
 
 def decode(case: str, length: int, batch: int, heads: int, kv_heads: int) -> None:
-    from genwright.kernels.triton.attention import Tile
-    from genwright.kernels.triton.decode import PROGRAMS, DecodeScratch, decode_attention, decode_tile
+    from genwright.kernels.triton.decode_attention import PROGRAMS, DecodeScratch, decode_attention, decode_tile
+    from genwright.kernels.triton.prefill_attention import Tile
 
     moved = 2 * batch * length * kv_heads * HEAD_DIM * DTYPE.itemsize
     caches, table, lengths = draw(length, batch, kv_heads, layers=max(4, min(64, 400_000_000 // moved)))
@@ -63,7 +63,7 @@ def decode(case: str, length: int, batch: int, heads: int, kv_heads: int) -> Non
 
 
 def prefill(case: str, length: int, heads: int, kv_heads: int) -> None:
-    from genwright.kernels.triton.attention import Tile, prefill_attention, prefill_tile
+    from genwright.kernels.triton.prefill_attention import Tile, prefill_attention, prefill_tile
 
     flops = 2 * length * length * heads * HEAD_DIM  # half of all pairs, two products, two operations each
     caches, table, lengths = draw(length, 1, kv_heads, layers=8)

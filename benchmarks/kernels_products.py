@@ -12,12 +12,12 @@ import torch
 from torch.nn.functional import linear
 from triton.runtime.errors import OutOfResources
 
-from genwright.kernels.hash import key, key_tensor
 from genwright.kernels.triton import sample as sampling
 from genwright.kernels.triton.matmul import Tiles, packed_matmul
 from genwright.kernels.triton.unpack import unpack
 from genwright.quant.formats import parse_format
 from genwright.quant.packed import Weight, tensors_of
+from genwright.rng import key, key_tensor
 
 PROMPTS = [(shape, rows) for shape in ((4096, 4096), (28672, 4096)) for rows in (256, 2048)]
 PACKED = ["int4", "int4:g128", "int4:asym", "int8", "fp8"]

@@ -17,13 +17,13 @@ from pathlib import Path
 import torch
 
 from genwright import LLM, SamplingParams
+from genwright.text.cache.layout import PAGE
+from genwright.text.drafts.prompt_lookup import PromptLookup
+from genwright.text.drafts.speculation import Draft, DraftModel, Speculation, row_cost
 from genwright.text.engine.engine import Engine
-from genwright.text.engine.kv import PAGE
-from genwright.text.engine.lookup import PromptLookup
+from genwright.text.engine.executor import ResidentRunner
 from genwright.text.engine.request import Acceptance
-from genwright.text.engine.runner import ResidentRunner
-from genwright.text.engine.speculative import Draft, DraftModel, Speculation, row_cost
-from genwright.text.layers.reference import Reference
+from genwright.text.ops.torch_ops import Reference
 
 # Openings of public-domain texts: Darwin's Origin of Species, Doyle's Sherlock Holmes, Roosevelt's speech of December
 # 1941, Smith's Wealth of Nations, Wells's Time Machine. Nothing was tuned on them.

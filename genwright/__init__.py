@@ -3,26 +3,26 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from genwright.kernels.cpu.amx import keep_onednn_off
-from genwright.kernels.cpu.threads import keep_waiting_short
+from genwright.kernels.cpu.amx import disable_broken_amx
+from genwright.kernels.cpu.threads import limit_spinning
 
 if TYPE_CHECKING:
     from genwright.images.pipeline import ImageModel as ImageModel
     from genwright.inspect.executor import Executor as Executor
-    from genwright.text.engine.llm import LLM as LLM
     from genwright.text.engine.request import SamplingParams as SamplingParams
+    from genwright.text.llm import LLM as LLM
 
 _HOMES = {
     "Executor": "genwright.inspect.executor",
     "ImageModel": "genwright.images.pipeline",
-    "LLM": "genwright.text.engine.llm",
+    "LLM": "genwright.text.llm",
     "SamplingParams": "genwright.text.engine.request",
 }
 __all__ = ["LLM", "Executor", "ImageModel", "SamplingParams"]
 
 # These only set environment variables, which torch reads when it starts.
-keep_onednn_off()
-keep_waiting_short()
+disable_broken_amx()
+limit_spinning()
 
 
 def __getattr__(name: str) -> Any:

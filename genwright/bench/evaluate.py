@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from genwright.errors import UserError
-from genwright.text.engine.llm import LLM
 from genwright.text.engine.request import Logprob, SamplingParams
+from genwright.text.llm import LLM
 
 Progress = Callable[[int, int], None]
 WINDOW = 1024  # tokens, unless told otherwise or the context is shorter

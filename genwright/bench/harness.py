@@ -13,8 +13,8 @@ from lm_eval.tasks import TaskManager
 
 from genwright.bench.evaluate import Progress, likelihoods, logprobs, spans
 from genwright.errors import UserError
-from genwright.text.engine.llm import LLM
 from genwright.text.engine.request import SamplingParams
+from genwright.text.llm import LLM
 
 NEW_TOKENS = 256  # of an answer, where a task does not say
 

@@ -15,11 +15,11 @@ from genwright.bench.experiments import Experiment, Point
 from genwright.bench.roofline import measure_roofline
 from genwright.bench.rows import GIGA, Row, Sample, Tell, blank, fill
 from genwright.bench.work import Work, work_of
+from genwright.device import pick_device
 from genwright.errors import UserError
-from genwright.kernels.device import pick_device
-from genwright.kernels.hash import key
-from genwright.text.engine.llm import LLM
+from genwright.rng import key
 from genwright.text.engine.request import Piece, SamplingParams
+from genwright.text.llm import LLM
 
 TEMPERATURE, TOP_K = 0.8, 200
 FAILURES = (UserError, RuntimeError, MemoryError, ValueError, ImportError, OSError)

@@ -18,7 +18,7 @@ from genwright.bench.work import Work, plain_cache_read, work_of
 from genwright.quant.formats import parse_format
 from genwright.text.checkpoints import open_checkpoint
 from genwright.text.checkpoints.gguf import GGUF
-from genwright.text.engine.llm import LLM
+from genwright.text.llm import LLM
 from genwright.text.pull import resolve
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from genwright.bench.experiments import Point
 from genwright.quant.packed import tensors_of
+from genwright.text.cache.layout import PAGE
 from genwright.text.config import ModelConfig
-from genwright.text.engine.kv import PAGE
-from genwright.text.engine.llm import LLM
-from genwright.text.models import Model
-from genwright.text.models.loader import LOOKED_UP
+from genwright.text.llm import LLM
+from genwright.text.loader import LOOKED_UP
+from genwright.text.model import Model
 
 TABLES = (*LOOKED_UP, "cos", "sin")  # a row of them is read, not the whole
 

@@ -62,7 +62,7 @@ def bench(
         ):
             raise UserError(f"{path} cannot be written to.")
     from genwright.bench.run import Settings, run
-    from genwright.kernels.device import pick_device
+    from genwright.device import pick_device
 
     experiments = [
         adapt(experiment, options.settings(changed=True), batch, prompt_length, max_new_tokens, samples)

@@ -30,7 +30,7 @@ def convert(
 ) -> None:
     """Write a checkpoint as a Hugging Face safetensors folder, as gpt-fast's model.pth or as DeepSeek's shards."""
     from genwright.text.checkpoints import open_checkpoint, parse_dtype
-    from genwright.text.checkpoints.convert import convert as write
+    from genwright.text.export.convert import convert as write
     from genwright.text.pull import resolve
 
     if model_parallel is not None and to not in ("safetensors", "deepseek"):

@@ -57,7 +57,7 @@ def evaluate(
 
 def _text(options: ModelOptions, model: str, text: Path, window: int | None, stride: int | None, as_json: bool) -> None:
     from genwright.bench.evaluate import evaluate
-    from genwright.text.fields import read_text
+    from genwright.text.config_file import read_text
 
     words = read_text(text)
     llm = options.load(model)

@@ -16,8 +16,8 @@ from genwright.errors import UserError
 from genwright.text.engine.request import Acceptance, SamplingParams
 
 if TYPE_CHECKING:
-    from genwright.text.engine.llm import LLM
     from genwright.text.engine.request import Piece, Result
+    from genwright.text.llm import LLM
 
 app = new_app()
 
@@ -105,7 +105,7 @@ def _answer(llm: "LLM", prompts: list[Any], params: SamplingParams, as_json: boo
         print()
     for index, result in enumerate(results):
         if as_json:
-            from genwright.text.jobs import as_json as row
+            from genwright.text.batch import as_json as row
 
             print(json.dumps({"prompt": prompts[index], **row(result)}, ensure_ascii=False))
             continue
@@ -162,13 +162,13 @@ def _memory(llm: "LLM") -> int:
 
 def _synthetic(length: int, vocab: int) -> list[int]:
     """Token ids that look random and are the same every time."""
-    from genwright.kernels.hash import key
+    from genwright.rng import key
 
     return [key(0, position) % vocab for position in range(length)]
 
 
 def _run_file(llm: "LLM", prompts: Path, out: Path, params: SamplingParams, chat: bool) -> None:
-    from genwright.text.jobs import Results, read_jobs, read_lines, run_jobs
+    from genwright.text.batch import Results, read_jobs, read_lines, run_jobs
 
     lines = read_lines(prompts)
     results = Results(out)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from genwright.text.engine.request import Logprob
-    from genwright.text.tokenizer import Tokenizer
+    from genwright.text.tokenizer.tokenizer import Tokenizer
 
 _GAP = "\ue000"  # a space at which no line is broken; no token's repr has this character
 

@@ -13,7 +13,7 @@ from genwright.errors import UserError
 from genwright.text.pull import DEFAULT
 
 if TYPE_CHECKING:
-    from genwright.text.engine.llm import LLM
+    from genwright.text.llm import LLM
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class ModelOptions:
     cpu_mem: float | None = None
 
     def load(self, model: str) -> "LLM":
-        from genwright.text.engine.llm import LLM
+        from genwright.text.llm import LLM
 
         with bar("Loading") as progress:
             return LLM(model, progress=progress, **self.settings())

@@ -27,12 +27,12 @@ def quantize(
     arch: Annotated[str | None, typer.Option(help="The named shape of a checkpoint that has no configuration.")] = None,
 ) -> None:
     """Write a checkpoint with its linear weights and experts packed, for `generate` and `chat` to open."""
-    from genwright.kernels.device import pick_device
+    from genwright.device import pick_device
     from genwright.quant.formats import parse_format
-    from genwright.text.calibration import calibrated, calibration_windows
     from genwright.text.checkpoints import open_checkpoint
-    from genwright.text.checkpoints.quantize import quantize as write
-    from genwright.text.fields import read_text
+    from genwright.text.config_file import read_text
+    from genwright.text.export.calibration import calibrated, calibration_windows
+    from genwright.text.export.quantize import quantize as write
     from genwright.text.pull import resolve
 
     if method not in ("rtn", "gptq"):

@@ -32,7 +32,7 @@ def norm_act(
     x [N, C, H, W]; add [C] or [N, C]; scale and shift [N, C], both or neither.
     """
     if _fused(x):
-        from genwright.images import kernels
+        from genwright.kernels.triton import images as kernels
 
         return kernels.norm_act(x, norm, add, scale, shift, silu, resampled)
     dtype = torch.promote_types(x.dtype, torch.float32)
@@ -50,7 +50,7 @@ def resample(x: Tensor, how: str | None) -> Tensor:
     if how is None:
         return x
     if _fused(x):
-        from genwright.images import kernels
+        from genwright.kernels.triton import images as kernels
 
         return kernels.resample(x, how)
     return F.interpolate(x, scale_factor=2.0, mode="nearest") if how == "up" else F.avg_pool2d(x, 2)
@@ -59,7 +59,7 @@ def resample(x: Tensor, how: str | None) -> Tensor:
 def add_residual(h: Tensor, x: Tensor, bias: Tensor) -> Tensor:
     """h + x + bias per channel; h and x [N, C, H, W], bias [C]."""
     if _fused(h):
-        from genwright.images import kernels
+        from genwright.kernels.triton import images as kernels
 
         return kernels.add_residual(h, x, bias)
     return h + x + bias.to(h.dtype).view(1, -1, 1, 1)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from genwright.errors import UserError
-from genwright.kernels.cache import cache_folder, lock
+from genwright.home import cache_folder, lock
 
 URL = "https://github.com/mseitzer/pytorch-fid/releases/download/fid_weights/pt_inception-2015-12-05-6726825d.pth"
 SHA256 = "6726825d0af5f729cebd5821db510b11b1cfad8faad88a03f1befd49fb9129b2"

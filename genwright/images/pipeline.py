@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from genwright.device import pick_device
 from genwright.errors import UserError
 from genwright.images import schedules, seeds
 from genwright.images.checkpoint import Description, describe, load_unet
@@ -21,7 +22,6 @@ from genwright.images.runner import Runner
 from genwright.images.samplers import SAMPLERS, Callback, Churn, Denoise
 from genwright.images.seeds import Noise
 from genwright.images.unet import UNet, UNetConfig
-from genwright.kernels.device import pick_device
 
 CONSISTENCY_SAMPLERS = ("onestep", "multistep")
 SCHEDULES = ("karras", "exponential", "vp")

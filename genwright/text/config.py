@@ -113,7 +113,7 @@ class ModelConfig:
     @classmethod
     def from_hf(cls, config: Mapping[str, Any], where: str) -> "ModelConfig":
         """Read a Hugging Face `config.json`; `where` names it in errors."""
-        from genwright.text.families import read_config
+        from genwright.text.architectures.families import read_config
 
         return read_config(config, where)
 

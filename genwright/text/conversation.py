@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from typing import Any
 
-from genwright.text.engine.llm import LLM
 from genwright.text.engine.request import Piece, SamplingParams
-from genwright.text.tokenizer import Tokenizer
+from genwright.text.llm import LLM
+from genwright.text.tokenizer.tokenizer import Tokenizer
 
 
 class Conversation:

@@ -14,9 +14,9 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from genwright.errors import UserError
-from genwright.kernels.cache import cache_folder, lock
+from genwright.home import cache_folder, lock
 from genwright.text import hub
-from genwright.text.shapes import NAMES
+from genwright.text.architectures.named_shapes import NAMES
 
 
 @dataclass(frozen=True)

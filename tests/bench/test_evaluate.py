@@ -13,7 +13,7 @@ from text.families import make
 from genwright import LLM
 from genwright.bench.evaluate import evaluate, logprobs, spans
 from genwright.errors import UserError
-from genwright.text.fields import read_text
+from genwright.text.config_file import read_text
 
 
 @torch.no_grad()

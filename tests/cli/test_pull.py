@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from genwright.errors import UserError
-from genwright.kernels.cache import cache_folder
+from genwright.home import cache_folder
 from genwright.text import pull as home
 from genwright.text.checkpoints import open_checkpoint
 from genwright.text.pull import Wheel, pull, resolve

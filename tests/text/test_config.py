@@ -10,10 +10,10 @@ import transformers
 from text.families import FAMILIES
 
 from genwright.errors import GenwrightWarning, UserError
+from genwright.text.architectures.named_shapes import NAMES, named_shape
 from genwright.text.config import ARCHITECTURES, ModelConfig
-from genwright.text.fields import read_json
-from genwright.text.models import architecture
-from genwright.text.shapes import NAMES, named_shape
+from genwright.text.config_file import read_json
+from genwright.text.model import architecture
 
 LLAMA3 = {
     "rope_type": "llama3",

@@ -83,11 +83,11 @@ def metrics(
 
     Without Inception weights, a small classifier of the reference's classes judges the samples instead.
     """
+    from genwright.device import pick_device
     from genwright.images.image_metrics import compare_images, judge_images, read_images
     from genwright.images.inception_download import find
     from genwright.images.inception_weights import load_inception
     from genwright.images.metrics import compare, read_features, too_few
-    from genwright.kernels.device import pick_device
 
     weights, on = inception or find(), pick_device(device)
     images = [read_images(path) for path in (samples, reference)]

@@ -86,6 +86,7 @@ def train(
     json_output: Json = False,
 ) -> None:
     """Train a model of images. torchrun spreads it over several GPUs; a stopped run goes on when asked for again."""
+    from genwright.device import pick_device
     from genwright.errors import UserError
     from genwright.images.pipeline import DTYPES
     from genwright.images.presets import usual_channel_mult
@@ -93,7 +94,6 @@ def train(
     from genwright.images.train import RunSettings, TrainRun
     from genwright.images.train_settings import TrainSettings
     from genwright.images.unet import UNetConfig
-    from genwright.kernels.device import pick_device
 
     values = context.params | {
         "ema": decimals(ema, "--ema"),

@@ -51,7 +51,7 @@ def cpuid_eax(leaf: int, subleaf: int) -> int:
     return eax
 
 
-def keep_onednn_off() -> None:
+def disable_broken_amx() -> None:
     """Bar oneDNN from a broken AMX; it listens until its first operation."""
     if amx_is_broken():
         os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")

@@ -4,7 +4,7 @@ import os
 import sys
 
 
-def keep_waiting_short() -> None:
+def limit_spinning() -> None:
     """Let OpenMP's threads sleep after a few microseconds of waiting, unless the user says otherwise.
 
     By default they spin 15 times as long, many times in a decoding step. On two cores beside other busy processes that

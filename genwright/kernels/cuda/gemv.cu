@@ -50,7 +50,7 @@ __device__ __forceinline__ float dot(const Chunk& c, const float (&x)[WIDTH], fl
             sum = fmaf(half_to_float((u16)(pair >> 16)), x[4 * word + 2 * i + 1], sum);
         }
 #else
-#error "digits.cu reads whole numbers"
+#error "integer_mma.cu reads whole numbers"
 #endif
     }
     return sum;

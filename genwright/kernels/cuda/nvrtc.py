@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from genwright.kernels.cache import keep, kernel_file
+from genwright.home import keep, kernel_file
 
 HEADER = "types.cuh"
 _DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES

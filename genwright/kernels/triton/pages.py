@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from genwright.quant import cache
+from genwright.quant import kv_cache as cache
 
 GROUP = tl.constexpr(cache.GROUP[4])  # elements per scale in 4 bits; in 8 bits a row has one
 # Adding it leaves no room for a fraction: x + ROUND - ROUND is x rounded to nearest, ties to even.

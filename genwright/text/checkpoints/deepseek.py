@@ -10,13 +10,13 @@ from safetensors import SafetensorError, safe_open
 
 from genwright.errors import UserError
 from genwright.quant.fp8 import BLOCK, VALUES
+from genwright.text.architectures.named_shapes import find_shape
 from genwright.text.checkpoints import Checkpoint, reason, widen
+from genwright.text.checkpoints.generation_config import read_generation_config
 from genwright.text.checkpoints.safetensors_file import DTYPES
 from genwright.text.config import ModelConfig
-from genwright.text.fields import FieldReader, read_json
-from genwright.text.generation_config import read_generation_config
-from genwright.text.shapes import find_shape
-from genwright.text.tokenizer import Tokenizer
+from genwright.text.config_file import FieldReader, read_json
+from genwright.text.tokenizer.tokenizer import Tokenizer
 
 # Hugging Face's module: DeepSeek's, and the dimension of its weight that is cut over ranks. Experts stay whole.
 MODULES: dict[str, tuple[str, int | None]] = {

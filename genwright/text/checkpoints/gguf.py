@@ -17,8 +17,8 @@ from genwright.text.checkpoints import Checkpoint
 from genwright.text.checkpoints.gguf_header import MAGIC, Header
 from genwright.text.checkpoints.rope_order import halves_from_neighbours
 from genwright.text.config import ModelConfig
-from genwright.text.fields import FieldReader
-from genwright.text.tokenizer import Tokenizer
+from genwright.text.config_file import FieldReader
+from genwright.text.tokenizer.tokenizer import Tokenizer
 
 FAMILIES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 

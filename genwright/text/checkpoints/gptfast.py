@@ -13,14 +13,14 @@ from genwright.quant.formats import Format
 from genwright.quant.int8 import Int8
 from genwright.quant.packed import Packed
 from genwright.quant.tinygemm import columns, repack
+from genwright.text.architectures.named_shapes import find_shape
 from genwright.text.checkpoints import Checkpoint, cast
+from genwright.text.checkpoints.generation_config import read_generation_config
 from genwright.text.checkpoints.pickled import is_pickled, load_pickled
 from genwright.text.checkpoints.rope_order import halves_from_neighbours
 from genwright.text.config import ModelConfig
-from genwright.text.fields import FieldReader, read_json
-from genwright.text.generation_config import read_generation_config
-from genwright.text.shapes import find_shape
-from genwright.text.tokenizer import Tokenizer
+from genwright.text.config_file import FieldReader, read_json
+from genwright.text.tokenizer.tokenizer import Tokenizer
 
 OUTER = {
     "model.embed_tokens.weight": "tok_embeddings.weight",
@@ -53,7 +53,7 @@ class GptFast(Checkpoint):
         self.hf_config: dict[str, Any] = self._find_config(path, arch)
         self.config = ModelConfig.from_hf(self.hf_config, self.path)
         self._names = dict(self._hugging_face_names())
-        from genwright.text.models import architecture
+        from genwright.text.model import architecture
 
         self._shapes = dict(architecture(self.config).weight_map(self.config).tensors())
 

@@ -9,12 +9,12 @@ from safetensors import SafetensorError, safe_open
 
 from genwright.errors import UserError
 from genwright.text.checkpoints import Checkpoint, reason, widen
+from genwright.text.checkpoints.generation_config import read_generation_config
 from genwright.text.checkpoints.pickled import load_pickled
 from genwright.text.checkpoints.safetensors_file import DTYPES
 from genwright.text.config import ModelConfig
-from genwright.text.fields import FieldReader, read_json
-from genwright.text.generation_config import read_generation_config
-from genwright.text.tokenizer import Tokenizer
+from genwright.text.config_file import FieldReader, read_json
+from genwright.text.tokenizer.tokenizer import Tokenizer
 
 _INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 _SINGLES = ("model.safetensors", "pytorch_model.bin")

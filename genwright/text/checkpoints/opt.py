@@ -8,12 +8,12 @@ import numpy as np
 import torch
 
 from genwright.errors import UserError
+from genwright.text.architectures.named_shapes import find_shape
 from genwright.text.checkpoints import Checkpoint, cast, reason
+from genwright.text.checkpoints.generation_config import read_generation_config
 from genwright.text.config import ModelConfig
-from genwright.text.fields import FieldReader, read_json
-from genwright.text.generation_config import read_generation_config
-from genwright.text.shapes import find_shape
-from genwright.text.tokenizer import Tokenizer
+from genwright.text.config_file import FieldReader, read_json
+from genwright.text.tokenizer.tokenizer import Tokenizer
 
 _EMBEDDING = "decoder.embed_tokens.weight"
 _MAGIC = b"\x93NUMPY"

@@ -13,7 +13,7 @@ from genwright.errors import UserError
 from genwright.quant.formats import Format, parse_format
 from genwright.quant.packed import Packed
 from genwright.text.checkpoints.huggingface import HuggingFace
-from genwright.text.fields import FieldReader, read_json
+from genwright.text.config_file import FieldReader, read_json
 
 METHOD = "genwright"
 
@@ -23,7 +23,7 @@ class Quantized(HuggingFace):
 
     def __init__(self, folder: Path):
         super().__init__(folder)
-        from genwright.text.models import architecture
+        from genwright.text.model import architecture
 
         where = str(folder / "config.json")
         read = FieldReader(self.hf_config, where).table("quantization_config")

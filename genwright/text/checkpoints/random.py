@@ -7,12 +7,12 @@ from typing import Any
 import torch
 
 from genwright.errors import UserError
-from genwright.kernels.hash import extend, key, key_tensor, mix
+from genwright.rng import extend, key, key_tensor, mix
+from genwright.text.architectures.named_shapes import named_shape
 from genwright.text.checkpoints import Checkpoint
 from genwright.text.config import ModelConfig
-from genwright.text.fields import FieldReader
-from genwright.text.shapes import named_shape
-from genwright.text.tokenizer import Tokenizer
+from genwright.text.config_file import FieldReader
+from genwright.text.tokenizer.tokenizer import Tokenizer
 
 _STD = 0.02
 _PIECE = 1 << 15  # elements that share a key: few enough for the cache, and for torch not to wake other threads
@@ -34,7 +34,7 @@ class RandomWeights(Checkpoint):
             raise UserError(f"{name!r} has the option {next(iter(settings))!r}; known are layers and seed.")
         self.hf_config: dict[str, Any] = {**named_shape(shape), **layers}
         self.config = ModelConfig.from_hf(self.hf_config, name)
-        from genwright.text.models import architecture
+        from genwright.text.model import architecture
 
         self._shapes = dict(architecture(self.config).weight_map(self.config).tensors(draft=True))
 

@@ -10,14 +10,14 @@ from collections.abc import Sequence
 
 import torch
 
-from genwright.kernels.hash import key, key_tensor
 from genwright.kernels.triton.advance import advance
 from genwright.kernels.triton.sample import sample
-from genwright.text.engine.graphs import GraphRunner
-from genwright.text.engine.kv import PAGE
+from genwright.rng import key, key_tensor
+from genwright.text.cache.layout import PAGE
+from genwright.text.engine.cuda_graphs import GraphRunner
 from genwright.text.engine.request import Request
 from genwright.text.engine.sampler import adjusts
-from genwright.text.engine.step import Chunk, Group, Step
+from genwright.text.ops.step import Chunk, Group, Step
 
 
 class DecodeLoop:

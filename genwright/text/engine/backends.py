@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from genwright.errors import UserError
-from genwright.text.engine.runner import ResidentRunner
-from genwright.text.layers.deterministic import Deterministic
-from genwright.text.layers.reference import Reference
-from genwright.text.models import Model
+from genwright.text.engine.executor import ResidentRunner
+from genwright.text.model import Model
+from genwright.text.ops.deterministic import Deterministic
+from genwright.text.ops.torch_ops import Reference
 
 if TYPE_CHECKING:
     from genwright.text.engine.ahead import DecodeLoop
@@ -30,10 +30,10 @@ def pick_backend(name: str, device: torch.device, deterministic: bool, compiled:
     if name == "reference" or not able:
         return Deterministic() if deterministic else Reference()
     if compiled:
-        from genwright.text.layers.compiled import Compiled
+        from genwright.text.ops.inductor_ops import Compiled
 
         return Compiled(device)
-    from genwright.text.layers.fused import Fused, FusedDeterministic
+    from genwright.text.ops.triton_ops import Fused, FusedDeterministic
 
     return FusedDeterministic(device) if deterministic else Fused(device)
 
@@ -42,8 +42,8 @@ def new_runner(model: Model, ops: Reference, graph: bool, *settings: Any) -> Res
     """With CUDA graphs where every op of a step leaves the host alone."""
     if not ops.fused:
         return ResidentRunner(model, ops, *settings)
-    from genwright.text.engine.graphs import GraphRunner
-    from genwright.text.layers.fused import Fused
+    from genwright.text.engine.cuda_graphs import GraphRunner
+    from genwright.text.ops.triton_ops import Fused
 
     assert isinstance(ops, Fused)
     return GraphRunner(model, ops, *settings, most_graphed=ops.most_graphed(model.cfg, model.blocks) if graph else 0)
@@ -54,7 +54,7 @@ def new_loop(runner: ResidentRunner) -> "DecodeLoop | None":
     if not runner.ops.fused or runner.model.cfg.mla is not None:
         return None
     from genwright.text.engine.ahead import DecodeLoop
-    from genwright.text.engine.graphs import GraphRunner
+    from genwright.text.engine.cuda_graphs import GraphRunner
 
     assert isinstance(runner, GraphRunner)
     return DecodeLoop(runner)

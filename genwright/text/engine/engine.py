@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 import torch
 
 from genwright.errors import UserError
-from genwright.text.engine.kv import PagePool
+from genwright.text.cache.layout import PagePool
+from genwright.text.config_file import short
+from genwright.text.drafts.speculation import NO_GUESS, Guess, Speculation, verify
+from genwright.text.engine.executor import ResidentRunner
 from genwright.text.engine.request import Request
-from genwright.text.engine.runner import ResidentRunner
 from genwright.text.engine.sampler import logprobs
 from genwright.text.engine.scheduler import Scheduler
-from genwright.text.engine.speculative import NO_GUESS, Guess, Speculation, verify
-from genwright.text.engine.step import Chunk
-from genwright.text.fields import short
+from genwright.text.ops.step import Chunk
 
 if TYPE_CHECKING:
     from genwright.text.engine.ahead import DecodeLoop

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from genwright.errors import UserError
+from genwright.text.config_file import plain, short, token_ids
 from genwright.text.engine.stop_strings import StopString
-from genwright.text.fields import plain, short, token_ids
 
 if TYPE_CHECKING:  # so that the command line reads SamplingParams without importing torch
-    from genwright.text.engine.kv import SequencePages
-    from genwright.text.tokenizer import Detokenizer
+    from genwright.text.cache.layout import SequencePages
+    from genwright.text.tokenizer.tokenizer import Detokenizer
 
 # parameter: lowest, highest
 _RANGES = {

@@ -6,7 +6,7 @@ from enum import IntEnum
 
 import torch
 
-from genwright.kernels.hash import key, key_tensor, mix, uniform
+from genwright.rng import key, key_tensor, mix, uniform
 from genwright.text.engine.request import Logprob, Request
 
 _COLDEST = 1e-37  # a float32 temperature that is still a normal number

@@ -2,7 +2,7 @@
 
 from collections import deque
 
-from genwright.text.engine.kv import PAGE, PagePool
+from genwright.text.cache.layout import PAGE, PagePool
 from genwright.text.engine.request import Request
 
 

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from genwright.text.engine.kv import PAGE, Cache, CacheSpec, LayerCache
+from genwright.text.cache.layout import PAGE, Cache, CacheSpec, LayerCache
 
 
 def draw(lengths: list[int], kv_heads: int, head_dim: int, dtype: torch.dtype, device: str) -> dict[str, Tensor]:

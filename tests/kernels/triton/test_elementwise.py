@@ -5,7 +5,7 @@ import torch
 from torch.nn.functional import silu
 
 from genwright.kernels.triton.elementwise import rms_norm, silu_mul
-from genwright.text.layers import norm
+from genwright.text.ops import norm
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 # Triton's interpreter cuts bf16 off where a GPU rounds it.

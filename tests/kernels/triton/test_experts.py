@@ -5,7 +5,7 @@ import torch
 
 from genwright.kernels.triton.experts import mix, route
 from genwright.text.config import Moe
-from genwright.text.layers import moe
+from genwright.text.ops import moe
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 

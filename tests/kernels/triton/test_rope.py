@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from genwright.kernels.triton.rope import rope_write
-from genwright.text.engine.kv import Cache, CacheSpec
-from genwright.text.layers.reference import Reference
-from genwright.text.layers.rope import cos_sin
+from genwright.text.cache.layout import Cache, CacheSpec
+from genwright.text.ops.rope import cos_sin
+from genwright.text.ops.torch_ops import Reference
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 EPS = 1e-6

@@ -6,7 +6,7 @@ import scipy.stats
 import torch
 
 from genwright import SamplingParams
-from genwright.kernels.hash import key, key_tensor
+from genwright.rng import key, key_tensor
 from genwright.text.engine import sampler
 from genwright.text.engine.request import Request
 

@@ -16,10 +16,10 @@ from genwright import LLM, SamplingParams
 from genwright.errors import UserError
 from genwright.quant.fp8 import VALUES, Fp8Blocks
 from genwright.text.checkpoints import open_checkpoint
-from genwright.text.checkpoints.convert import convert
 from genwright.text.checkpoints.safetensors_file import size, write_header
 from genwright.text.config import ModelConfig
-from genwright.text.models import load_draft, load_model
+from genwright.text.export.convert import convert
+from genwright.text.model import load_draft, load_model
 
 PROMPT = [1, *torch.randint(3, 199, (39,), generator=torch.Generator().manual_seed(0)).tolist()]
 

@@ -13,11 +13,11 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from genwright import LLM
 from genwright.errors import UserError
-from genwright.text.checkpoints import convert as conversion
 from genwright.text.checkpoints import open_checkpoint, parse_dtype
-from genwright.text.checkpoints.convert import convert
 from genwright.text.checkpoints.gptfast import GptFast
 from genwright.text.checkpoints.huggingface import HuggingFace
+from genwright.text.export import convert as conversion
+from genwright.text.export.convert import convert
 
 PROMPT = [1, *torch.randint(3, 199, (39,), generator=torch.Generator().manual_seed(0)).tolist()]
 

@@ -19,9 +19,9 @@ from genwright.quant.int4 import Int4
 from genwright.quant.int8 import Int8
 from genwright.quant.packed import Packed, tensors_of
 from genwright.text.checkpoints import open_checkpoint
-from genwright.text.checkpoints.convert import convert
-from genwright.text.checkpoints.quantize import quantize
-from genwright.text.models import Model, loaded_bytes
+from genwright.text.export.convert import convert
+from genwright.text.export.quantize import quantize
+from genwright.text.model import Model, loaded_bytes
 
 FORMATS = ("int8", "int4", "int4:g64:asym", "fp8", "fp8:channel")
 FAMILIES = ("llama", "llama-3.2", "opt-350m", "qwen2-moe", "mixtral", "deepseek-v3")

@@ -3,12 +3,12 @@
 from collections.abc import Callable
 
 from genwright import LLM, SamplingParams
+from genwright.text.cache.layout import PAGE
 from genwright.text.engine.engine import Engine
-from genwright.text.engine.kv import PAGE
+from genwright.text.engine.executor import ResidentRunner
 from genwright.text.engine.request import Request
-from genwright.text.engine.runner import ResidentRunner
-from genwright.text.layers.deterministic import Deterministic
-from genwright.text.layers.reference import Reference
+from genwright.text.ops.deterministic import Deterministic
+from genwright.text.ops.torch_ops import Reference
 
 
 def engine_of(llm: LLM, pages: int, max_batch: int = 16, max_tokens: int = 256, deterministic: bool = False) -> Engine:

@@ -8,14 +8,14 @@ from text.engine.setup import check_pages, drain, engine_of, request
 from text.families import make
 
 from genwright import LLM, SamplingParams
-from genwright.kernels.hash import mix, step_keys, uniform
+from genwright.rng import mix, step_keys, uniform
+from genwright.text.cache.layout import PAGE
 from genwright.text.engine import ahead
 from genwright.text.engine.ahead import DecodeLoop
+from genwright.text.engine.cuda_graphs import GraphRunner
 from genwright.text.engine.engine import Engine
-from genwright.text.engine.graphs import GraphRunner
-from genwright.text.engine.kv import PAGE
 from genwright.text.engine.sampler import Filters, Purpose, distribution
-from genwright.text.layers.deterministic import Deterministic
+from genwright.text.ops.deterministic import Deterministic
 
 
 class Unpadded(GraphRunner):

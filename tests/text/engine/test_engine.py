@@ -11,7 +11,7 @@ from text.families import FAMILIES, greedy, make
 
 from genwright import LLM, SamplingParams
 from genwright.errors import UserError
-from genwright.text.engine.kv import PAGE
+from genwright.text.cache.layout import PAGE
 
 GREEDY = SamplingParams(max_new_tokens=12, ignore_eos=True)
 

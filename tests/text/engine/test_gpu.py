@@ -95,7 +95,7 @@ def test_cache_formats_agree_with_the_reference_backend(kv):
 def test_deterministic_logits_are_bitwise_alone_in_a_batch_and_chunked(quant):
     llm = gpu("bfloat16", quant=quant, deterministic=True)
     texts = prompts(16, 120)
-    from genwright.text.engine.step import Chunk
+    from genwright.text.ops.step import Chunk
 
     runner, page = llm.engine.runner, 0
     pages = []

@@ -16,7 +16,7 @@ from text.families import make
 
 from genwright import LLM, SamplingParams
 from genwright.errors import UserError
-from genwright.text.tokenizer import Tokenizer
+from genwright.text.tokenizer.tokenizer import Tokenizer
 
 VOCAB, CONTEXT = 199, 512
 TEMPLATE = "{% for m in messages %}[{{ m['role'] }}] {{ m['content'] + '\n' }}{% endfor %}"

@@ -9,7 +9,7 @@ import torch
 from text.engine.setup import request
 
 from genwright import SamplingParams
-from genwright.kernels.hash import key, mix, uniform
+from genwright.rng import key, mix, uniform
 from genwright.text.engine.sampler import Filters, Purpose, adjust, distribution, draw, logprobs, sample
 
 VOCAB = 37

@@ -1,0 +1,102 @@
+"""Which tiling a product takes: measured on the H200 for Hopper, and once on any other GPU, which then remembers."""
+
+import json
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from genwright.home import keep, kernel_file
+from genwright.kernels.cuda.fused_linear import FP8, INT4, INT8, PLAIN, Operand, Tiling, product
+
+F32, F16, BF16 = PLAIN.values()
+SHARED = 200 << 10  # bytes of shared memory that a block may take
+# By format and whether there are several tokens: the chunks of a row, and the tiling that was fastest there
+# (Llama-2-7B's and Llama-3.1-8B's products, in a CUDA graph over more weights than the cache holds).
+HOPPER: dict[tuple[int, bool], dict[int, Tiling]] = {
+    (BF16, False): {512: Tiling("gemv", 256, 4, 2), 1376: Tiling("gemv", 256, 2, 1)},
+    (INT8, False): {256: Tiling("integer_mma", 512, 2, 1), 688: Tiling("integer_mma", 512, 1, 2)},
+    (INT4, False): {
+        128: Tiling("integer_mma", 512, 2, 1),
+        256: Tiling("integer_mma", 512, 4, 1),
+        344: Tiling("integer_mma", 512, 2, 1),
+        896: Tiling("integer_mma", 512, 1, 2),
+    },
+    (FP8, False): {256: Tiling("gemv", 256, 8, 1), 688: Tiling("gemv", 512, 4, 1)},
+    (INT8, True): {256: Tiling("mma", 512, 4, 1), 688: Tiling("mma", 512, 1, 1)},
+    (INT4, True): {128: Tiling("mma", 256, 4, 2), 344: Tiling("mma", 512, 2, 1)},
+    (FP8, True): {256: Tiling("mma", 512, 2, 1)},
+}
+HOPPER[F16, False] = HOPPER[BF16, False]
+HOPPER[F32, False] = {1024: Tiling("gemv", 512, 2, 1)}
+
+
+def tiling(weight: Operand, x: torch.Tensor, gate: bool, stack: bool = False) -> Tiling | None:
+    """None where no kernel fits: several tokens of a plain weight, more of them than shared memory holds, an older GPU.
+
+    Of a `stack`, x is one token.
+    """
+    kernels = kernels_for(weight, len(x)) - ({"mma"} if stack else set())
+    if not kernels or (kernels == {"mma"} and 2 * len(x) * (weight.columns + 4096) > SHARED):
+        return None
+    if torch.cuda.get_device_capability(x.device)[0] == 9:
+        known, chunks = HOPPER[weight.format, len(x) > 1], weight.columns // weight.width
+        return known[min(known, key=lambda count: abs(count - chunks))]
+    return _remembered(weight, x, gate, kernels)
+
+
+def kernels_for(weight: Operand, tokens: int) -> set[str]:
+    """Which can read such a weight: none if it is plain and there are several tokens."""
+    alone = {"integer_mma"} if weight.format in (INT8, INT4) else {"gemv"}
+    return (alone if tokens == 1 else set()) | ({"mma"} if weight.scales is not None else set())
+
+
+def _remembered(weight: Operand, x: torch.Tensor, gate: bool, kernels: set[str]) -> Tiling | None:
+    name = torch.cuda.get_device_name(x.device)
+    table = _table(name)
+    key = f"{x.dtype} {weight.format} {weight.matrix.shape[-2]} {weight.columns} {weight.group} {len(x)} {gate}"
+    key += "".join(f" {kernel}" for kernel in sorted(kernels))
+    if key not in table:
+        fastest = _fastest(weight, x, gate, kernels)
+        table[key] = [] if fastest is None else list(vars(fastest).values())
+        keep(_path(name), json.dumps(table).encode())
+    if not table[key]:
+        return None
+    kernel, threads, depth, blocks = table[key]
+    return Tiling(str(kernel), int(threads), int(depth), int(blocks))
+
+
+def _fastest(weight: Operand, x: torch.Tensor, gate: bool, kernels: set[str]) -> Tiling | None:
+    """By timing each tiling that any format takes on Hopper; those that this GPU cannot launch drop out."""
+    candidates = {each for table in HOPPER.values() for each in table.values() if each.kernel in kernels}
+    times = {}
+    for each in sorted(candidates, key=str):
+        try:
+            times[each] = _milliseconds(weight, x, gate, each)
+        except RuntimeError:
+            continue
+    return min(times, key=times.__getitem__, default=None)
+
+
+def _milliseconds(weight: Operand, x: torch.Tensor, gate: bool, cut: Tiling) -> float:
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    for turn in range(6):
+        if turn == 1:
+            start.record()
+        product(x, weight, cut, gate=gate, dependent=False)
+    end.record()
+    end.synchronize()
+    return float(start.elapsed_time(end))
+
+
+def _path(name: str) -> Path:
+    return kernel_file(f"tilings-{name.replace(' ', '-')}.json")
+
+
+@cache
+def _table(name: str) -> dict[str, list[str | int]]:
+    try:
+        found: dict[str, list[str | int]] = json.loads(_path(name).read_text(encoding="utf-8"))
+        return {key: value for key, value in found.items() if len(value) in (0, 4)}
+    except (OSError, ValueError, AttributeError, TypeError):
+        return {}

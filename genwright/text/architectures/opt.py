@@ -1,0 +1,85 @@
+"""OPT (Zhang et al., 2022), OPT-IML and Galactica: learned positions, LayerNorm, biases, a two-matrix MLP."""
+
+import torch
+from torch.nn.functional import embedding
+
+from genwright.text.architectures import llama
+from genwright.text.architectures.weight_map import Sources, WeightMap
+from genwright.text.cache.layout import LayerCache
+from genwright.text.config import ModelConfig
+from genwright.text.ops.step import Step
+from genwright.text.ops.torch_ops import Reference, Weights
+
+POSITION_OFFSET = 2  # position 0 is the table's third row
+
+
+def embed(ops: Reference, cfg: ModelConfig, weights: Weights, step: Step) -> torch.Tensor:
+    x = embedding(step.tokens, weights["embed"])
+    if "project_in" in weights:
+        x = ops.linear(x, weights, "project_in")
+    return x + embedding(step.positions + POSITION_OFFSET, weights["positions"])
+
+
+def block(
+    ops: Reference, cfg: ModelConfig, weights: Weights, cache: LayerCache, x: torch.Tensor, step: Step
+) -> torch.Tensor:
+    """One layer: x [tokens, dim]. Norms precede their sublayer, in 350m they follow the sum."""
+    assert cfg.opt is not None
+    pre, eps = cfg.opt.pre_norm, cfg.norm_eps
+    qkv = ops.linear(ops.layer_norm(x, weights, "attention_norm", eps) if pre else x, weights, "qkv")
+    mixed = ops.rope_attend(qkv, weights, cfg, cache, step, cfg.head_dim**-0.5, None)
+    x = ops.add_linear(x, mixed, weights, "out")
+    x = x if pre else ops.layer_norm(x, weights, "attention_norm", eps)
+    mlp = ops.mlp(ops.layer_norm(x, weights, "mlp_norm", eps) if pre else x, weights, cfg.opt.activation)
+    x = x + ops.all_reduce(mlp)
+    return x if pre else ops.layer_norm(x, weights, "mlp_norm", eps)
+
+
+def head(ops: Reference, cfg: ModelConfig, weights: Weights, x: torch.Tensor, step: Step) -> torch.Tensor:
+    """Logits [rows, vocab] of the rows that the step asks for."""
+    assert cfg.opt is not None
+    x = x[step.logit_rows]
+    if cfg.opt.final_norm:
+        x = ops.layer_norm(x, weights, "norm", cfg.norm_eps)
+    if "project_out" in weights:
+        x = ops.linear(x, weights, "project_out")
+    return ops.linear(x, weights, "head")
+
+
+cache_spec = llama.cache_spec
+
+
+def weight_map(cfg: ModelConfig) -> WeightMap:
+    """Our weights as Hugging Face's tensors with their shapes; several fuse along their first dimension."""
+    assert cfg.opt is not None
+    d, e, ffn = cfg.dim, cfg.opt.embed_dim, cfg.ffn_dim
+    layer: dict[str, Sources] = {
+        "qkv": [(f"self_attn.{name}_proj.weight", (d, d)) for name in "qkv"],
+        "out": [("self_attn.out_proj.weight", (d, d))],
+        "fc1": [("fc1.weight", (ffn, d))],
+        "fc2": [("fc2.weight", (d, ffn))],
+    }
+    outer: dict[str, Sources] = {
+        "embed": [("model.decoder.embed_tokens.weight", (cfg.vocab_size, e))],
+        "positions": [("model.decoder.embed_positions.weight", (cfg.max_context + POSITION_OFFSET, d))],
+    }
+    if cfg.qkv_bias:
+        layer["qkv.bias"] = [(f"self_attn.{name}_proj.bias", (d,)) for name in "qkv"]
+        layer |= {
+            f"{name}.bias": [(f"{theirs}.bias", (size,))]
+            for name, theirs, size in (("out", "self_attn.out_proj", d), ("fc1", "fc1", ffn), ("fc2", "fc2", d))
+        }
+    if cfg.opt.affine:
+        layer |= _norm("attention_norm", "self_attn_layer_norm", d) | _norm("mlp_norm", "final_layer_norm", d)
+        if cfg.opt.final_norm:
+            outer |= _norm("norm", "model.decoder.final_layer_norm", d)
+    if e != d:
+        outer["project_in"] = [("model.decoder.project_in.weight", (d, e))]
+        outer["project_out"] = [("model.decoder.project_out.weight", (e, d))]
+    if not cfg.tied:
+        outer["head"] = [("lm_head.weight", (cfg.vocab_size, e))]
+    return WeightMap(outer, [layer] * cfg.layers, "model.decoder.layers.{}.")
+
+
+def _norm(ours: str, theirs: str, d: int) -> dict[str, Sources]:
+    return {ours: [(f"{theirs}.weight", (d,))], f"{ours}.bias": [(f"{theirs}.bias", (d,))]}

@@ -1,0 +1,32 @@
+"""generation_config.json: the ids that end an answer, and the sampling that a model's authors recommend."""
+
+from pathlib import Path
+from typing import Any
+
+from genwright.errors import UserError
+from genwright.text.config_file import FieldReader, read_json
+from genwright.text.engine.request import SamplingParams
+
+_SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+
+
+def read_generation_config(folder: Path) -> FieldReader:
+    """What stands in a checkpoint's folder; nothing where there is no such file."""
+    path = folder / "generation_config.json"
+    return FieldReader(read_json(path) if path.exists() else {}, str(path))
+
+
+def recommended_sampling(read: FieldReader) -> dict[str, Any]:
+    """The fields of SamplingParams that a configuration sets."""
+    given = {key: value for key in _SAMPLING if (value := read.config.get(key)) is not None}
+    if given.get("top_k") == -1:  # how vLLM writes that all tokens are kept
+        given["top_k"] = 0
+    if read.flag("do_sample", not given.keys() <= {"repetition_penalty"}):
+        given.setdefault("temperature", 1.0)  # as in transformers
+    else:
+        given = {key: value for key, value in given.items() if key == "repetition_penalty"}
+    try:
+        SamplingParams(**given)
+    except UserError as error:
+        raise UserError(f"{read.where}: {error}") from None
+    return given

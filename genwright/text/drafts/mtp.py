@@ -1,0 +1,80 @@
+"""MtpDraft: a checkpoint's own multi-token-prediction layer as the draft (DeepSeek-V3, section 2.2)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from weakref import WeakKeyDictionary
+
+import torch
+
+from genwright.text.drafts.speculation import NO_GUESS, Draft, Guess, guess_on
+from genwright.text.engine.executor import ResidentRunner
+from genwright.text.engine.request import Request
+from genwright.text.ops.step import Chunk
+
+MTP = "mtp"
+
+
+@dataclass(frozen=True)
+class Ahead:
+    """What the layer says after a request's last token."""
+
+    known: int  # tokens that the request had
+    logits: torch.Tensor  # [vocab], of the token after them
+    hidden: torch.Tensor  # [dim]
+
+
+class MtpDraft(Draft):
+    """Reads each step's hidden states, and guesses from them; k > 1 feeds the layer's own hidden state back.
+
+    The layer's row i joins the model's hidden state at token i with token i + 1, and lies in the pages of the model's
+    own rows: so a shared prefix brings the layer's rows along. Only the last of them may come from another
+    continuation, as the next token is no part of the prefix; that can cost a guess and never changes the text.
+    """
+
+    def __init__(self, runner: ResidentRunner):
+        assert runner.mtp is not None
+        self.runner = runner
+        self.cost = replace(runner.model, blocks=[dict(runner.mtp)]).step_bytes / runner.model.step_bytes
+        self._ahead: WeakKeyDictionary[Request, Ahead] = WeakKeyDictionary()
+
+    def observe(self, requests: Sequence[Request], chunks: Sequence[Chunk]) -> None:
+        assert self.runner.hidden is not None
+        fed: list[tuple[Request, Chunk]] = []
+        rows: list[int] = []  # of the hidden states
+        first = 0
+        for request, chunk in zip(requests, chunks, strict=True):
+            assert request.pages is not None
+            # Guesses that fell are behind the length; an answer that ended has no token after its last.
+            stop = min(request.pages.length, len(request.tokens) - 1)
+            if stop > chunk.start and request.finish_reason != "error":
+                fed.append(
+                    (request, Chunk(request.tokens[chunk.start + 1 : stop + 1], chunk.start, request.pages.ids()))
+                )
+                rows += range(first, first + stop - chunk.start)
+            first += len(chunk.tokens)
+        if not fed:
+            return
+        logits, hidden = self.runner.predict([chunk for _, chunk in fed], self.runner.hidden[rows])
+        for row, (request, _) in enumerate(fed):
+            assert request.pages is not None
+            if request.pending == 1:
+                self._ahead[request] = Ahead(len(request.tokens), logits[row], hidden[row])
+
+    def guess(self, wanted: Sequence[tuple[Request, int]]) -> list[Guess]:
+        ahead = {request: self._ahead[request] for request, _ in wanted if request in self._ahead}
+        going = {r: count for r, count in wanted if r in ahead and ahead[r].known == len(r.tokens)}
+        if not going:
+            return [NO_GUESS] * len(wanted)
+        hidden = {request: ahead[request].hidden for request in going}
+
+        def feed(guessed: dict[Request, list[int]]) -> torch.Tensor:
+            chunks = []
+            for request, tokens in guessed.items():
+                assert request.pages is not None
+                chunks.append(Chunk(tokens[-1:], len(request.tokens) + len(tokens) - 2, request.pages.ids()))
+            logits, new = self.runner.predict(chunks, torch.stack([hidden[request] for request in guessed]))
+            hidden.update(zip(guessed, new, strict=True))
+            return logits
+
+        guesses, _ = guess_on(going, torch.stack([ahead[request].logits for request in going]), feed)
+        return [guesses.get(request, NO_GUESS) for request, _ in wanted]

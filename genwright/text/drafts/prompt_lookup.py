@@ -1,0 +1,57 @@
+"""Prompt lookup: a draft without a model, for text that repeats the prompt or itself."""
+
+from collections import Counter
+from collections.abc import Sequence
+from weakref import WeakKeyDictionary
+
+from genwright.text.drafts.speculation import Draft, Guess
+from genwright.text.engine.request import Request
+
+PROMPT_LOOKUP = "prompt-lookup"  # its name as a draft
+
+
+class PromptLookup(Draft):
+    """Guesses that the last few tokens go on as they mostly did before, in the prompt and the answer (Saxena, 2023)."""
+
+    cost = 0.0
+    SIZES = (4, 2, 1)  # tokens that must match, the longest first
+
+    def __init__(self) -> None:
+        self._seen: WeakKeyDictionary[Request, NGrams] = WeakKeyDictionary()
+
+    def guess(self, wanted: Sequence[tuple[Request, int]]) -> list[Guess]:
+        return [Guess(self._look_up(request, count)) for request, count in wanted]
+
+    def _look_up(self, request: Request, count: int) -> list[int]:
+        seen = self._seen.setdefault(request, NGrams(self.SIZES))
+        seen.read(request.tokens)
+        end = list(request.tokens[-max(self.SIZES) :])
+        guess: list[int] = []
+        while len(guess) < count and (token := seen.next(end + guess)) is not None:
+            guess.append(token)
+        return guess
+
+
+class NGrams:
+    """What followed each run of tokens most often; of equals, what came last."""
+
+    def __init__(self, sizes: Sequence[int]):
+        self.sizes, self.known = sizes, 0
+        self.count: Counter[tuple[int, ...]] = Counter()  # of each run with the token behind it
+        self.best: dict[tuple[int, ...], int] = {}
+
+    def read(self, tokens: Sequence[int]) -> None:
+        """Count what was added to the tokens since the last time."""
+        for place in range(self.known, len(tokens)):
+            for size in self.sizes:
+                if place >= size:
+                    run, token = tuple(tokens[place - size : place]), tokens[place]
+                    self.count[*run, token] += 1
+                    if run not in self.best or self.count[*run, token] >= self.count[*run, self.best[run]]:
+                        self.best[run] = token
+        self.known = len(tokens)
+
+    def next(self, tokens: list[int]) -> int | None:
+        """What follows the longest end of these tokens that is known."""
+        runs = (tuple(tokens[-size:]) for size in self.sizes)
+        return next((self.best[run] for run in runs if run in self.best), None)

@@ -1,0 +1,70 @@
+"""ResidentRunner: a model whose weights live on one device, run step by step."""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+
+import torch
+
+from genwright.kernels.cpu.amx import safe_products
+from genwright.text.cache.layout import PAGE, Cache
+from genwright.text.model import Model
+from genwright.text.ops.step import Chunk, Step, StepBuffers
+from genwright.text.ops.torch_ops import Reference, Weights
+
+
+class ResidentRunner:
+    """Walks embed, blocks and head over one step's tokens."""
+
+    def __init__(
+        self,
+        model: Model,
+        ops: Reference,
+        pages: int,
+        max_batch: int,
+        max_tokens: int,
+        mtp: Weights | None = None,  # the multi-token-prediction layer, where it is used
+        cache_bits: int | None = None,  # 8 or 4; None keeps the cache in the model's type
+    ):
+        self.model, self.ops, self.mtp = model, ops, mtp
+        spec = replace(model.architecture.cache_spec(model.cfg, model.dtype), bits=cache_bits)
+        self.cache = Cache(spec if mtp is None else spec.with_draft(), pages, model.device)
+        self.hidden: torch.Tensor | None = None  # [tokens, dim] after the final norm, of the last step, for `predict`
+        longest = min(pages, model.max_context // PAGE)
+        self.buffers = StepBuffers(max_tokens, max_batch, longest, model.device)
+
+    @torch.inference_mode()
+    def run(self, chunks: Sequence[Chunk]) -> torch.Tensor:
+        """Logits [rows, vocab] in float32: of each chunk's last token, or of all where it asks for them."""
+        return self.forward(self.buffers.fill(chunks))
+
+    @torch.inference_mode()
+    def forward(self, step: Step) -> torch.Tensor:
+        """One pass over a step that is laid out."""
+        model, cfg, ops = self.model, self.model.cfg, self.ops
+        with self._safely():
+            x = model.architecture.embed(ops, cfg, model.outer, step)
+            for weights, cache in zip(model.blocks, self.cache.layers[: cfg.layers], strict=True):
+                x = model.architecture.block(ops, cfg, weights, cache, x, step)
+            if self.mtp is not None:
+                self.hidden = ops.norm(x, model.outer, "norm", cfg.norm_eps)
+            logits: torch.Tensor = model.architecture.head(ops, cfg, model.outer, x, step)
+        return logits.float()
+
+    @torch.inference_mode()
+    def predict(self, chunks: Sequence[Chunk], hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The multi-token-prediction layer: float32 logits and hidden states after each chunk's last token.
+
+        hidden [tokens, dim] belongs to the tokens before the chunks'. Returns [chunks, vocab] and [chunks, dim].
+        """
+        assert self.mtp is not None
+        step, model = self.buffers.fill(chunks), self.model
+        with self._safely():
+            logits, hidden = model.architecture.predict(
+                self.ops, model.cfg, model.outer, self.mtp, self.cache.layers[-1], hidden, step
+            )
+        return logits.float(), hidden[step.logit_rows]
+
+    def _safely(self) -> AbstractContextManager[None]:
+        on_cpu, wide = self.model.device.type == "cpu", self.model.dtype == torch.float32
+        return safe_products() if on_cpu and not wide else nullcontext()

@@ -1,0 +1,116 @@
+"""What GPTQ needs to know of a text model: hidden states of a calibration text, and layers that tell their inputs."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from genwright.errors import UserError
+from genwright.quant.formats import Format
+from genwright.quant.gptq import Observe, calibrate
+from genwright.quant.packed import Packed, Weight
+from genwright.text.architectures.weight_map import Sources
+from genwright.text.cache.layout import PAGE, Cache, LayerCache
+from genwright.text.checkpoints import Checkpoint
+from genwright.text.config import ModelConfig
+from genwright.text.loader import Loader
+from genwright.text.model import architecture, rope_tables
+from genwright.text.ops.step import Chunk, Step, StepBuffers
+from genwright.text.ops.torch_ops import Reference, Weights
+
+WINDOW = 512  # tokens that are read together
+WINDOWS = 64  # at the most
+FEWEST = 2048  # tokens
+DOWN = "experts.down"
+
+
+def calibration_windows(checkpoint: Checkpoint, text: str) -> list[list[int]]:
+    """A calibration text in windows of token ids, or one sentence about what GPTQ cannot do with it."""
+    tokenizer = checkpoint.tokenizer()
+    if tokenizer is None:
+        raise UserError(f"{checkpoint.path} has no tokenizer, without which a calibration text says nothing.")
+    ids = tokenizer.encode(text)
+    if len(ids) < FEWEST:
+        raise UserError(f"the calibration text has {len(ids)} tokens; GPTQ needs {FEWEST} or more.")
+    size = min(WINDOW, checkpoint.config.max_context)
+    windows = [ids[first : first + size] for first in range(0, len(ids) - size + 1, size)]
+    # From all over a long text.
+    return [windows[i * len(windows) // WINDOWS] for i in range(WINDOWS)] if len(windows) > WINDOWS else windows
+
+
+@torch.inference_mode()
+def calibrated(
+    checkpoint: Checkpoint, form: Format, windows: list[list[int]], device: torch.device
+) -> Iterator[dict[str, Packed]]:
+    """Layer after layer its matrices packed by GPTQ, under the checkpoint's names; memory holds one layer at a time.
+
+    `windows` are equally many token ids each.
+    """
+    cfg, home = checkpoint.config, architecture(checkpoint.config)
+    load = Loader(checkpoint, home.weight_map(cfg), torch.float32, device, packed=False)
+    plan = Loader(checkpoint, load.weights, torch.float32, device, quant=form)
+    size = len(windows[0])
+    outer = load.part({name: sources for name, sources in load.weights.outer.items() if name != "head"})
+    if cfg.rope.kind != "none":
+        outer["cos"], outer["sin"] = rope_tables(cfg, size, device)
+    ops, buffers, hidden = Reference(), StepBuffers(size, 1, -(-size // PAGE), device), []
+    for window in windows:
+        step = buffers.fill([Chunk(window, 0, range(-(-size // PAGE)))])
+        hidden.append(home.embed(ops, cfg, outer, step))
+    del outer
+    spec = replace(home.cache_spec(cfg, torch.float32), layers=1)
+    rows = Cache(spec, -(-size // PAGE), device).layers[0].rows  # for every layer in its turn
+    # Windows are equally long, so all have the last one's step but for its tokens, which blocks do not read.
+    parts = [load.weights.block(layer) for layer in range(cfg.layers)]
+    blocks = (_Layer(cfg, part, load, plan, LayerCache(i, rows, spec), step) for i, part in enumerate(parts))
+    yield from calibrate(hidden, blocks, form)
+
+
+class _Layer:
+    """One layer with its weights; a fused matrix in its parts, as the checkpoint has them."""
+
+    def __init__(
+        self, cfg: ModelConfig, part: Mapping[str, Sources], load: Loader, plan: Loader, cache: LayerCache, step: Step
+    ):
+        self.cfg, self.cache, self.step = cfg, cache, step
+        self.weights = load.part(part)
+        self.matrices: dict[str, dict[str, torch.Tensor]] = {}
+        for name, sources in part.items():
+            if plan.form(name, sources) is None:
+                continue
+            rows = self.weights[name].split([shape[0] for _, shape in sources])
+            for i, ((source, _), matrix) in enumerate(zip(sources, rows, strict=True)):
+                self.matrices.setdefault(_key(name, i), {})[source] = matrix
+
+    def run(self, x: torch.Tensor, observe: Observe | None = None) -> torch.Tensor:
+        ops = Reference() if observe is None else _Observing(observe)
+        y: torch.Tensor = architecture(self.cfg).block(ops, self.cfg, self.weights, self.cache, x, self.step)
+        return y
+
+
+class _Observing(Reference):
+    """The reference, telling what each matrix is multiplied with."""
+
+    def __init__(self, observe: Observe):
+        self.observe = observe
+
+    def few(self, *args: Any, **around: Any) -> None:
+        """None: inputs are to be seen."""
+
+    def linear(self, x: torch.Tensor, weights: Weights, name: str) -> torch.Tensor:
+        self.observe(name, x)
+        return super().linear(x, weights, name)
+
+    def experts(self, x: torch.Tensor, ids: torch.Tensor, gate_up: Weight, down: Weight) -> torch.Tensor:
+        assert isinstance(gate_up, torch.Tensor)
+        self.observe("experts.gate_up", x)  # all tokens, for every expert: a Hessian of each would take too much memory
+        for expert in ids.unique().tolist():
+            gate, up = (x[(ids == expert).any(dim=1)] @ gate_up[expert].T).chunk(2, dim=-1)
+            self.observe(_key(DOWN, expert), self.silu(gate) * up)
+        return super().experts(x, ids, gate_up, down)
+
+
+def _key(name: str, expert: int) -> str:
+    """What is observed for a part of a weight: of experts' second product each one's own inputs."""
+    return f"{name}.{expert}" if name == DOWN else name

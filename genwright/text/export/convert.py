@@ -1,0 +1,251 @@
+"""Write any checkpoint as a Hugging Face folder, gpt-fast's model.pth or DeepSeek's shards, a tensor at a time."""
+
+import json
+import mmap
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from genwright.errors import UserError
+from genwright.quant.fp8 import BLOCK, VALUES
+from genwright.text.checkpoints import Checkpoint, parse_dtype
+from genwright.text.checkpoints.deepseek import deepseek_name, model_args, shard_name, slices
+from genwright.text.checkpoints.gptfast import LAYER, OUTER
+from genwright.text.checkpoints.rope_order import neighbours_from_halves
+from genwright.text.checkpoints.safetensors_file import NAMES, Entry, size, write_header, write_tensor
+from genwright.text.config import Rope
+from genwright.text.model import architecture, check_tensors, has_draft
+from genwright.text.ops.rope import frequencies
+
+FORMATS = ("safetensors", "bf16", "gptfast", "deepseek")
+SHARD_BYTES = 5 << 30
+# The embedding and the head once more, which come with the multi-token-prediction layer.
+DRAFT_COPIES = ("embed_tokens.weight", "shared_head.head.weight")
+Progress = Callable[[int, int], None]
+
+
+def convert(
+    checkpoint: Checkpoint,
+    target: Path,
+    form: str,
+    dtype: torch.dtype | None,
+    progress: Progress,
+    ranks: int = 1,
+) -> None:
+    """Write `target`, a folder that does not exist yet; it appears whole or not at all.
+
+    A `dtype` of None keeps each tensor's own, FP8 weights with their scales; the form `bf16` is safetensors with FP8
+    weights widened and all else kept. The form `deepseek` is cut for `ranks`.
+    """
+    if form not in FORMATS:
+        raise UserError(f"the format should be one of {', '.join(FORMATS)}, and is {form!r}.")
+    check_tensors(checkpoint, has_draft(checkpoint))
+    if form == "gptfast":
+        dtype = dtype or parse_dtype(checkpoint.config.dtype)
+    with new_folder(target) as part:
+        entries = _entries(checkpoint, dtype, widened=form == "bf16")
+        packed = any(kind == VALUES for _, kind in entries.values())
+        config = hugging_face_config(checkpoint, dtype)
+        if packed:
+            blocks = {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [BLOCK, BLOCK]}
+            config["quantization_config"] = {**blocks, **(checkpoint.hf_config.get("quantization_config") or {})}
+        if form == "gptfast" and dtype is not None:
+            _write_gptfast(checkpoint, part, dtype, progress)
+        elif form == "deepseek":
+            _write_shards(checkpoint, part, entries, ranks, progress)
+            (part / f"config_mp{ranks}.json").write_text(json.dumps(model_args(config, packed), indent=2) + "\n")
+        else:
+            tensors = (read_as(checkpoint, name, kind) for name, (_, kind) in entries.items())
+            write_safetensors(part, entries, tensors, progress)
+        describe(checkpoint, part, config)
+
+
+@contextmanager
+def new_folder(target: Path) -> Iterator[Path]:
+    """A folder to write into, which becomes `target` once all is written; what goes wrong leaves nothing."""
+    if target.exists():
+        raise UserError(f"{target} exists already; name a folder that does not.")
+    part = target.with_name(target.name + ".part")
+    shutil.rmtree(part, ignore_errors=True)
+    try:
+        part.mkdir(parents=True)
+        yield part
+        part.rename(target)
+    except OSError as error:
+        raise UserError(f"{target} cannot be written: {error.strerror}.") from None
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def describe(checkpoint: Checkpoint, folder: Path, config: dict[str, Any]) -> None:
+    """Write what stands beside the weights: configuration, generation settings, tokenizer."""
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    read = checkpoint.generation_config()
+    eos = list(dict.fromkeys(checkpoint.config.eos_ids + read.ids("eos_token_id")))
+    if generation := {**read.config, **({"eos_token_id": eos} if eos else {})}:
+        (folder / "generation_config.json").write_text(json.dumps(generation, indent=2) + "\n")
+    tokenizer = checkpoint.tokenizer()
+    if tokenizer is not None:
+        tokenizer.save(folder)
+
+
+def _entries(checkpoint: Checkpoint, dtype: torch.dtype | None, widened: bool) -> dict[str, Entry]:
+    """What to write: the model's tensors and those of its multi-token-prediction layer, with their types."""
+    cfg = checkpoint.config
+    weights = architecture(cfg).weight_map(cfg)
+    names = [name for name, _ in weights.tensors(has_draft(checkpoint))]
+    if has_draft(checkpoint):
+        copies = {weights.prefix.format(cfg.layers) + name for name in DRAFT_COPIES}
+        names += [name for name in checkpoint.names() if name in copies and checkpoint.dtype(name) != VALUES]
+    entries: dict[str, Entry] = {}
+    for name in names:
+        stored = checkpoint.dtype(name)
+        kind = torch.bfloat16 if widened and stored == VALUES else dtype or stored
+        entries[name] = plain_entry(checkpoint, name, kind)
+        if kind == VALUES:
+            scales = f"{name}_scale_inv"
+            entries[scales] = (checkpoint.shape(scales), checkpoint.dtype(scales))
+    return entries
+
+
+def plain_entry(checkpoint: Checkpoint, name: str, dtype: torch.dtype) -> Entry:
+    """Of a tensor that is to be written in `dtype`; one sentence if no file has such."""
+    if dtype not in NAMES:
+        checkpoint.tensor(name)  # says what is wrong with it
+    return checkpoint.shape(name), dtype
+
+
+def hugging_face_config(checkpoint: Checkpoint, dtype: torch.dtype | None) -> dict[str, Any]:
+    """What config.json says of plain weights in `dtype`, or in the checkpoint's own."""
+    kind = checkpoint.config.dtype if dtype is None else str(dtype).removeprefix("torch.")
+    config = {**checkpoint.hf_config, "torch_dtype": kind}
+    config.pop("dtype", None)
+    config.pop("quantization_config", None)
+    if checkpoint.config.rope.kind == "factors":
+        config["rope_scaling"] = _as_llama3(checkpoint)
+    return config
+
+
+def _as_llama3(checkpoint: Checkpoint) -> dict[str, Any]:
+    """GGUF's factors as the llama3 scaling that they were made from, if they were."""
+    cfg = checkpoint.config
+    factor = round(max(cfg.rope.settings["factors"]), 3)
+    bounds = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+    settings = {"factor": factor, **bounds}
+    ours, theirs = (frequencies(rope, cfg.head_dim)[0] for rope in (cfg.rope, Rope(cfg.rope.theta, "llama3", settings)))
+    if not torch.allclose(ours, theirs, rtol=1e-4):
+        return dict(checkpoint.hf_config["rope_scaling"])
+    return {"rope_type": "llama3", **settings}
+
+
+def read_as(checkpoint: Checkpoint, name: str, dtype: torch.dtype) -> torch.Tensor:
+    """A tensor in the type it is to be written in; one of 8 bits as it is stored."""
+    return checkpoint.tensor(name, None if dtype.itemsize == 1 else dtype)
+
+
+def write_safetensors(
+    folder: Path, entries: Mapping[str, Entry], tensors: Iterator[torch.Tensor], progress: Progress
+) -> None:
+    """One file, or several with an index; the tensors come in the entries' order."""
+    parts = list(_files(entries))
+    files, done = {}, 0
+    for number, names in enumerate(parts, 1):
+        file = "model.safetensors" if len(parts) == 1 else f"model-{number:05}-of-{len(parts):05}.safetensors"
+        with (folder / file).open("wb") as sink:
+            write_header(sink, {name: entries[name] for name in names})
+            for name in names:
+                write_tensor(sink, next(tensors))
+                files[name] = file
+                done += 1
+                progress(done, len(entries))
+    if len(parts) > 1:
+        index = {"metadata": {"total_size": sum(map(size, entries.values()))}, "weight_map": files}
+        (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+
+
+def _files(entries: Mapping[str, Entry]) -> Iterator[list[str]]:
+    names: list[str] = []
+    full = 0
+    for name, entry in entries.items():
+        if names and full + size(entry) > SHARD_BYTES:
+            yield names
+            names, full = [], 0
+        names.append(name)
+        full += size(entry)
+    yield names
+
+
+def _write_shards(
+    checkpoint: Checkpoint, folder: Path, entries: Mapping[str, Entry], ranks: int, progress: Progress
+) -> None:
+    """DeepSeek's shards, all of them at once, so that each tensor is read once."""
+    moe = checkpoint.config.moe
+    if checkpoint.config.architecture != "deepseek" or moe is None:
+        raise UserError(f"{checkpoint.path} is no model of DeepSeek's, which alone is cut into these shards.")
+    if moe.experts % ranks:
+        raise UserError(f"{checkpoint.path} has {moe.experts} experts, which {ranks} ranks cannot share evenly.")
+    parts: list[dict[str, Entry]] = [{} for _ in range(ranks)]
+    for name, (shape, dtype) in entries.items():
+        for rank, (cut, _, count) in slices(name, shape, dtype, moe.experts, ranks).items():
+            parts[rank][deepseek_name(name)[0]] = ((*shape[:cut], count, *shape[cut + 1 :]), dtype)
+    with ExitStack() as stack:
+        sinks = [stack.enter_context((folder / shard_name(rank, ranks)).open("wb")) for rank in range(ranks)]
+        for sink, part in zip(sinks, parts, strict=True):
+            write_header(sink, part)
+        for done, (name, (shape, dtype)) in enumerate(entries.items(), 1):
+            tensor = read_as(checkpoint, name, dtype)
+            for rank, (cut, first, count) in slices(name, shape, dtype, moe.experts, ranks).items():
+                write_tensor(sinks[rank], tensor.narrow(cut, first, count))
+            progress(done, len(entries))
+
+
+def _write_gptfast(checkpoint: Checkpoint, folder: Path, dtype: torch.dtype, progress: Progress) -> None:
+    """Lay the file out with empty tensors, map it, and fill it in place: no second copy of the model in memory."""
+    cfg = checkpoint.config
+    if cfg.architecture != "llama" or cfg.moe or cfg.qkv_bias or cfg.out_bias or cfg.mlp_bias or cfg.qk_norm:
+        raise UserError(
+            f"{checkpoint.path} has biases, q and k norms, experts or another architecture than Llama's, which "
+            "gpt-fast's model.pth cannot hold."
+        )
+    sources = _gptfast_sources(cfg.layers, cfg.tied)
+    path = folder / "model.pth"
+    shapes: dict[str, tuple[int, ...]] = {}
+    for name, parts in sources.items():
+        stacked = [checkpoint.shape(part) for part in parts]
+        shapes[name] = (sum(shape[0] for shape in stacked), *stacked[0][1:])
+    with torch.serialization.skip_data():
+        torch.save({name: torch.empty(shape, dtype=dtype) for name, shape in shapes.items()}, path)
+    with path.open("rb+") as file:  # take the space now: a full disk could only kill us once the file is mapped
+        os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+    with torch.serialization.set_default_mmap_options(mmap.MAP_SHARED):
+        mapped = torch.load(path, mmap=True, weights_only=True)
+    for done, (name, parts) in enumerate(sources.items(), 1):
+        first = 0
+        for part in parts:
+            tensor = checkpoint.tensor(part, dtype)
+            if part.endswith(("q_proj.weight", "k_proj.weight")):
+                tensor = neighbours_from_halves(tensor, cfg.head_dim)
+            mapped[name][first : first + len(tensor)] = tensor
+            first += len(tensor)
+        progress(done, len(sources))
+    del mapped
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def _gptfast_sources(layers: int, tied: bool) -> dict[str, list[str]]:
+    """gpt-fast's tensors, and which of Hugging Face's make up each."""
+    sources = {theirs: [ours] for ours, theirs in OUTER.items()}
+    if tied:
+        sources["output.weight"] = ["model.embed_tokens.weight"]
+    for layer in range(layers):
+        ours, theirs = f"model.layers.{layer}.", f"layers.{layer}."
+        qkv = [f"{ours}self_attn.{part}_proj.weight" for part in "qkv"]
+        sources[f"{theirs}attention.wqkv.weight"] = qkv
+        sources |= {theirs + name: [ours + key] for key, name in LAYER.items() if ours + key not in qkv}
+    return sources

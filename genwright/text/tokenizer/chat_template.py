@@ -1,0 +1,75 @@
+"""Chat templates: Jinja text from a checkpoint, from a file, or one of ours by its name."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from jinja2 import TemplateSyntaxError
+from jinja2.ext import loopcontrols
+
+from genwright.errors import UserError
+from genwright.text.config_file import read_text
+from genwright.text.tokenizer.template_sandbox import Budget, GenerationTag, Guards, Sandbox, join
+
+_NAMED = Path(__file__).parent / "chat_templates"  # NAME.jinja, for checkpoints that have no template
+_SOURCE = 64_000  # characters of a template; the largest published ones have about 20,000
+
+
+def template_names() -> list[str]:
+    """The templates that can be chosen by name."""
+    return sorted(path.stem for path in _NAMED.glob("*.jinja"))
+
+
+def find_template(name_or_file: str) -> str:
+    """The source of a template, by its name or from a file."""
+    if name_or_file in template_names():
+        return read_text(_NAMED / f"{name_or_file}.jinja")
+    path = Path(name_or_file).expanduser()
+    if not path.is_file():
+        names = ", ".join(template_names())
+        raise UserError(f"There is no chat template {name_or_file!r}: pass {names} or the path of a Jinja file.")
+    return read_text(path)
+
+
+class ChatTemplate:
+    """A compiled chat template."""
+
+    def __init__(self, source: str) -> None:
+        if len(source) > _SOURCE:
+            raise UserError(f"The chat template has {len(source):,} characters; at most {_SOURCE:,} are allowed.")
+        environment = Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, loopcontrols])
+        try:
+            tree = Guards().visit(environment.parse(source))
+            tree.set_environment(environment)
+            self._template = environment.from_string(tree)
+        except TemplateSyntaxError as error:
+            raise UserError(f"The chat template is not valid at line {error.lineno}: {_sentence(error)}.") from error
+        except Exception as error:  # nesting too deep for Jinja or for Python
+            raise UserError(f"The chat template cannot be compiled: {_sentence(error)}.") from error
+
+    def render(
+        self, messages: list[dict[str, Any]], names: dict[str, str], mark: Callable[[Any], Any] | None = None
+    ) -> str:
+        """The conversation as text, up to where the assistant answers; `names` are `bos_token` and its like.
+
+        What `mark` makes of the messages is what the template sees.
+        """
+        if not (isinstance(messages, list) and messages and all(isinstance(m, dict) and "role" in m for m in messages)):
+            raise UserError('Chat messages must be a list of {"role": ..., "content": ...} objects, at least one.')
+        try:
+            # Plain data and a copy: nothing of the caller's is within reach of the template.
+            messages = json.loads(json.dumps(messages))
+            messages = mark(messages) if mark else messages
+        except (TypeError, ValueError, RecursionError) as error:
+            raise UserError(f"Chat messages must be plain data: {_sentence(error)}.") from error
+        given = {"messages": messages, "tools": None, "documents": None, "add_generation_prompt": True, **names}
+        try:
+            return join(self._template.generate({**given, "#budget": Budget()}))
+        except Exception as error:  # a template can raise anything
+            raise UserError(f"The chat template fails on this conversation: {_sentence(error)}.") from error
+
+
+def _sentence(error: Exception) -> str:
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text[:300].rstrip(".")

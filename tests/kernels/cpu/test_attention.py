@@ -1,0 +1,110 @@
+"""The CPU kernel for a few queries over a paged cache gives float64's attention, and each sequence its own bits."""
+
+import pytest
+import torch
+
+from genwright.kernels.cpu.attention import MOST_QUERIES, MOST_ROTATED, few_queries, kernel, rope_write
+from genwright.text.ops.rope import cos_sin, rotate
+
+PAGE = 16
+needs_kernel = pytest.mark.skipif(kernel("Float32", 64, PAGE) is None, reason="no C++ compiler")
+
+
+def cache(lengths, kv_heads, dim, dtype):
+    """Pages of random keys and values, each sequence's in no order, and a table with more columns than are used."""
+    width = -(-max(lengths) // PAGE) + 2
+    order = torch.randperm(len(lengths) * width)
+    k, v = torch.randn(2, len(order), PAGE, kv_heads, dim).to(dtype)
+    return k, v, order.view(len(lengths), width)[:, : width - 2]
+
+
+def exact(q, k, v, pages, lengths, scale, window):
+    rows, heads, _ = q.shape
+    queries = rows // len(lengths)
+    out = []
+    for row in range(rows):
+        sequence, j = divmod(row, queries)
+        end = int(lengths[sequence]) - queries + 1 + j
+        seen = slice(max(0, end - window) if window else 0, end)
+        keys, values = (
+            x[pages[sequence]].flatten(0, 1)[seen].repeat_interleave(heads // x.shape[2], dim=1).double()
+            for x in (k, v)
+        )
+        p = (torch.einsum("hd,nhd->hn", q[row].double(), keys) * scale).softmax(dim=1)
+        out.append(torch.einsum("hn,nhd->hd", p, values))
+    return torch.stack(out)
+
+
+@needs_kernel
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("heads", "kv_heads", "dim"), [(9, 3, 64), (4, 4, 16), (8, 1, 128), (2, 2, 240)])
+@pytest.mark.parametrize("window", [None, 5, 40])
+def test_attention_is_the_float64_one(heads, kv_heads, dim, dtype, window):
+    torch.manual_seed(heads)
+    for lengths, queries in (([1], 1), ([16, 17, 300], 1), ([50, 8, 33], 3), ([MOST_QUERIES], MOST_QUERIES)):
+        k, v, pages = cache(lengths, kv_heads, dim, dtype)
+        q = 3 * torch.randn(len(lengths) * queries, heads, dim).to(dtype)  # so that some keys matter much more
+        given = (k, v, pages, torch.tensor(lengths), dim**-0.5, window)
+        mixed = few_queries(q, *given)
+        assert mixed.dtype == dtype
+        error = (mixed.double() - exact(q, *given)).abs().max()
+        assert error < (3e-6 if dtype == torch.float32 else 2e-2), (lengths, queries)
+
+
+@needs_kernel
+def test_a_sequence_has_the_same_bits_among_others_and_with_any_threads():
+    torch.manual_seed(0)
+    lengths = torch.tensor([5, 129, 64])
+    k, v, pages = cache(lengths.tolist(), 2, 64, torch.float32)
+    q = torch.randn(6, 4, 64)
+    alone = [few_queries(q[2 * i : 2 * i + 2], k, v, pages[i : i + 1], lengths[i : i + 1], 0.1, None) for i in range(3)]
+    threads = torch.get_num_threads()
+    try:
+        for count in (1, 2, 3):
+            torch.set_num_threads(count)
+            assert torch.equal(few_queries(q, k, v, pages, lengths, 0.1, None), torch.cat(alone))
+    finally:
+        torch.set_num_threads(threads)
+
+
+@needs_kernel
+def test_what_is_not_a_number_stays_so_and_what_is_not_seen_does_not_matter():
+    k, v, pages = cache([40, 40], 1, 16, torch.float32)
+    lengths = torch.tensor([20, 20])
+    k[pages[0, 1], 4:] = v[pages[0, 1], 4:] = float("nan")  # behind the sequence's end
+    k[pages[1, 0], 3] = float("nan")
+    mixed = few_queries(torch.randn(2, 2, 16), k, v, pages, lengths, 1.0, None)
+    assert mixed[0].isfinite().all() and mixed[1].isnan().all()
+
+
+def test_others_are_left_to_torch():
+    k, v, pages = cache([20], 1, 16, torch.float32)
+    given = (pages, torch.tensor([20]), 1.0, None)
+    assert few_queries(torch.randn(MOST_QUERIES + 1, 2, 16), k, v, *given) is None
+    assert few_queries(torch.randn(1, 2, 16).bfloat16(), k, v, *given) is None
+    assert few_queries(torch.randn(1, 2, 16).double(), k.double(), v.double(), *given) is None
+    assert few_queries(torch.randn(1, 2, 16), k, v, pages.int(), *given[1:]) is None
+    assert few_queries(torch.randn(1, 2, 24), *(torch.randn(9, PAGE, 1, 24) for _ in "kv"), *given) is None
+
+
+@needs_kernel
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("heads", "kv_heads", "dim"), [(9, 3, 64), (4, 4, 16), (3, 1, 240)])
+def test_queries_and_keys_are_rotated_as_torch_does_it_and_written(heads, kv_heads, dim, dtype):
+    """To the last bit: a prompt's other tokens go through torch."""
+    torch.manual_seed(dim)
+    k, v, _ = cache([64, 64], kv_heads, dim, dtype)
+    tables = cos_sin(0.5 ** torch.arange(dim // 2), 1.1, torch.arange(100))
+    for tokens in (1, 5):
+        qkv = torch.randn(tokens, (heads + 2 * kv_heads) * dim).to(dtype)
+        positions, slots = torch.randint(100, (tokens,)), torch.randperm(k.shape[0] * PAGE)[:tokens]
+        want_k, want_v = k.clone(), v.clone()
+        parts = qkv.view(tokens, -1, dim)
+        rotated = rotate(parts[:, :-kv_heads], tables[0][positions], tables[1][positions])
+        want_k.flatten(0, 1)[slots] = rotated[:, heads:]
+        want_v.flatten(0, 1)[slots] = parts[:, -kv_heads:]
+        assert torch.equal(rope_write(qkv, tables, positions, slots, k, v, heads), rotated[:, :heads])
+        assert torch.equal(k, want_k) and torch.equal(v, want_v)
+    many = torch.zeros(MOST_ROTATED + 1, (heads + 2 * kv_heads) * dim, dtype=dtype)
+    assert rope_write(many, tables, torch.zeros(len(many), dtype=torch.int64), slots, k, v, heads) is None
+    assert rope_write(qkv.double(), tables, positions, slots, k, v, heads) is None

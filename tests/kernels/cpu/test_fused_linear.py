@@ -1,0 +1,228 @@
+"""The kernel for few tokens gives the product, and each row the same bits; where it cannot be built torch steps in."""
+
+import pytest
+import torch
+from torch.nn.functional import linear
+
+from genwright.kernels.cpu import products
+from genwright.kernels.cpu.fused_linear import MOST_TOKENS, few_tokens_linear, kernel, operand
+from genwright.quant import fp8, int8
+from genwright.quant.formats import parse_format
+from genwright.quant.packed import Weight
+from genwright.text.ops.deterministic import Deterministic
+from genwright.text.ops.torch_ops import Reference
+
+SIZES = [(1, 1), (3, 5), (4, 16), (7, 31), (64, 64), (97, 333), (130, 1027), (961, 576), (9, 7000)]  # outputs, inputs
+# Groups that fill a vector, share one, or end within one.
+PACKED = ["int8", "int8:g32", "int8:g24", "int4", "int4:g8", "int4:g40:asym", "int4:g32:asym", "int4:g128", "fp8"]
+PACKED += ["fp8:channel"]
+needs_kernel = pytest.mark.skipif(kernel() is None, reason="no C++ compiler")
+
+
+def operands(tokens: int, outputs: int, inputs: int, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
+    shapes = ((tokens, inputs), (outputs, inputs), (outputs,))
+    return tuple(torch.randn(shape).to(dtype) for shape in shapes)
+
+
+def product(x: torch.Tensor, weight: Weight, bias: torch.Tensor | None = None) -> torch.Tensor:
+    found = operand(x, weight, bias)
+    assert found is not None
+    return found.product(x, bias)
+
+
+@needs_kernel
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("outputs", "inputs"), SIZES)
+def test_product_is_the_float64_one(outputs, inputs, dtype):
+    torch.manual_seed(outputs)
+    for tokens in (1, 2, 5, 6, 7, 13, MOST_TOKENS):
+        x, weight, bias = operands(tokens, outputs, inputs, dtype)
+        for shift in (None, bias):
+            exact = linear(x.double(), weight.double(), None if shift is None else shift.double())
+            y = product(x, weight, shift)
+            assert y.dtype == dtype
+            error = (y.double() - exact).abs().max() / inputs**0.5
+            assert error < (3e-6 if dtype == torch.float32 else 2e-2), (tokens, shift is None)
+
+
+@needs_kernel
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_row_has_the_same_bits_among_others_and_with_any_threads(dtype):
+    torch.manual_seed(0)
+    threads = torch.get_num_threads()
+    for outputs, inputs in SIZES:
+        x, weight, bias = operands(MOST_TOKENS, outputs, inputs, dtype)
+        alone = torch.cat([product(row, weight, bias) for row in x.split(1)])
+        try:
+            for torch_threads in (1, 2, 3):
+                torch.set_num_threads(torch_threads)
+                for tokens in (2, 3, 4, 5, 6, 7, 8, 11, MOST_TOKENS):
+                    assert torch.equal(product(x[:tokens], weight, bias), alone[:tokens])
+        finally:
+            torch.set_num_threads(threads)
+
+
+@needs_kernel
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", ["plain", "int8", "int4:g40:asym"])
+def test_what_stands_around_a_product(name, dtype):
+    """Norm, bias, gate and residual against float64, and rounded where plain torch rounds."""
+    ops = Reference()
+    for (outputs, inputs), tokens in [((70, 16), 1), ((70, 333), 1), ((962, 576), 1), ((962, 576), 7)]:
+        torch.manual_seed(outputs)
+        x, weight, bias = operands(tokens, outputs, inputs, dtype)
+        weight = weight if name == "plain" else parse_format(name).quantize(weight)
+        wide = (weight if name == "plain" else weight.dequantize(torch.float32)).double()
+        norm, residual = torch.rand(inputs).to(dtype), torch.randn(tokens, outputs).to(dtype)
+        normed = x.double() * torch.rsqrt(x.double().square().mean(dim=1, keepdim=True) + 1e-5) * norm.double()
+        y = linear(normed, wide, bias.double())
+        gated = torch.nn.functional.silu(y[:, : outputs // 2]) * y[:, outputs // 2 :]
+        cases = [
+            ({"norm": norm, "eps": 1e-5}, y),
+            ({"norm": norm, "eps": 1e-5, "gate": True}, gated),
+            ({"residual": residual}, linear(x.double(), wide, bias.double()) + residual.double()),
+        ]
+        for around, exact in cases:
+            got = ops.few(x, weight, bias=bias, **around)
+            assert got.dtype == dtype
+            assert (got.double() - exact).norm() < (2e-6 if dtype == torch.float32 else 1e-2) * exact.norm()
+        weights = {"w": weight, "w.bias": bias, "norm": norm}
+        if name == "plain":  # as the ops one after the other have it, but for sums in another order
+            apart = ops.silu_gate(ops.linear(ops.norm(x, weights, "norm", 1e-5), weights, "w"))
+            together = ops.few(x, weight, bias=bias, norm=norm, eps=1e-5, gate=True)
+            torch.testing.assert_close(together, apart, rtol=2e-2 if dtype == torch.bfloat16 else 1e-4, atol=1e-3)
+            if dtype == torch.bfloat16:
+                assert (together != apart).float().mean() < 0.2
+
+
+@needs_kernel
+@pytest.mark.parametrize("name", PACKED)
+def test_packed_products_are_the_float64_ones(name):
+    """By the kernel, and for many tokens by torch with the kernel's widened rows."""
+    torch.manual_seed(0)
+    for outputs, inputs in [*SIZES, (20, 8), (513, 200)]:
+        x, weight, bias = operands(9, outputs, inputs, torch.float32)
+        packed = parse_format(name).quantize(weight)
+        wide = packed.dequantize(torch.float32).double()
+        rounding = 1e-6 * (x.double().abs() @ wide.abs().T + 1)
+        for tokens in range(10):
+            for shift in (None, bias):
+                exact = linear(x[:tokens].double(), wide, None if shift is None else shift.double())
+                found = operand(x[:tokens], packed, shift)
+                for y in (found.product(x[:tokens], shift), found.by_pieces(x[:tokens], shift)):
+                    assert ((y.double() - exact).abs() <= rounding[:tokens]).all(), (outputs, inputs, tokens)
+
+
+@needs_kernel
+@pytest.mark.parametrize("name", PACKED)
+def test_a_packed_products_row_has_the_same_bits_among_others_and_with_any_threads(name):
+    torch.manual_seed(0)
+    threads = torch.get_num_threads()
+    for outputs, inputs in ((97, 333), (961, 576)):
+        x, weight, bias = operands(MOST_TOKENS, outputs, inputs, torch.float32)
+        packed = parse_format(name).quantize(weight)
+        alone = torch.cat([product(row, packed, bias) for row in x.split(1)])
+        try:
+            for torch_threads in (1, 2, 3):
+                torch.set_num_threads(torch_threads)
+                for tokens in (2, 3, 4, 5, 6, 7, 11, MOST_TOKENS):
+                    assert torch.equal(product(x[:tokens], packed, bias), alone[:tokens])
+        finally:
+            torch.set_num_threads(threads)
+
+
+@needs_kernel
+def test_every_e4m3_value_and_unusual_scales():
+    codes = torch.tensor([code for code in range(256) if code & 0x7F != 0x7F], dtype=torch.uint8)
+    values = codes.view(fp8.VALUES)[None].contiguous()
+    for scale in (2.0**-140, 1.0, 2.0**100):  # also one that is subnormal
+        packed = fp8.Fp8Blocks(values, torch.tensor([[scale]]), 1, len(codes))
+        assert torch.equal(product(torch.eye(len(codes)), packed)[:, 0], packed.dequantize(torch.float32)[0])
+    half = torch.tensor([[2.0**-24], [-1.5 * 2**-15], [65504.0], [0.0]], dtype=torch.float16)
+    row = int8.Int8(torch.arange(-64, 64, dtype=torch.int8).repeat(4, 1), half, 128)
+    assert torch.equal(product(torch.eye(128), row).T, row.dequantize(torch.float32))
+
+
+@needs_kernel
+def test_blocks_of_rows_and_bf16_inputs():
+    torch.manual_seed(0)
+    first, second = (fp8.quantize(torch.randn(rows, 333)) for rows in (40, 200))
+    packed = fp8.Fp8Blocks.cat([first, second])  # whose blocks are 8 rows high
+    x = torch.randn(3, 333)
+    torch.testing.assert_close(product(x, packed), linear(x, packed.dequantize(torch.float32)), rtol=1e-5, atol=1e-3)
+    for count in (3, MOST_TOKENS + 1):
+        narrow = torch.randn(count, 333).bfloat16()
+        y = few_tokens_linear(narrow, packed)
+        assert y.dtype == torch.bfloat16
+        exact = linear(narrow.double(), packed.dequantize(torch.float32).double())
+        assert (y.double() - exact).abs().max() <= 2**-8 * exact.abs().max()
+
+
+def test_packed_weights_that_the_kernel_does_not_take_are_widened(monkeypatch):
+    torch.manual_seed(0)
+    x = torch.randn(4, 96)
+    odd = fp8.Fp8Blocks(torch.randn(8, 96).to(fp8.VALUES), torch.rand(1, 3), 8, 32)  # the kernel reads 64 at a time
+    whole = parse_format("int4").quantize(torch.randn(8, 96))
+    turned = whole.map(lambda tensor: tensor.T.contiguous().T)
+    for packed in (odd, turned, int8.Int8(torch.ones(8, 96, dtype=torch.int8), torch.rand(8, 1).bfloat16(), 96)):
+        assert operand(x, packed) is None
+        expected = linear(x, packed.dequantize(torch.float32))
+        torch.testing.assert_close(few_tokens_linear(x, packed), expected)
+        torch.testing.assert_close(Deterministic().product(x, packed), expected)
+    with_kernel = few_tokens_linear(x, whole)
+    monkeypatch.setattr(products, "kernel", lambda *kind: None)
+    torch.testing.assert_close(few_tokens_linear(x, whole), with_kernel)
+
+
+@needs_kernel
+def test_a_compiler_that_knows_no_pairs_leaves_the_kernel_of_single_numbers(monkeypatch):
+    asked: list[str] = []
+    monkeypatch.setattr(products, "cpu_flags", lambda: {"avx512_bf16"})
+    monkeypatch.setattr(
+        products, "kernel", lambda *kind: asked.append(kind[0]) or (kernel() if len(asked) > 1 else None)
+    )
+    assert operand(torch.zeros(1, 32).bfloat16(), torch.zeros(4, 32).bfloat16()) is not None
+    assert asked == ["Bf16Pairs", "Bf16"]
+
+
+@needs_kernel
+def test_strides_do_not_matter():
+    x, weight, bias = operands(4, 50, 2 * 33, torch.float32)
+    narrow = x[:, ::2]
+    assert torch.equal(
+        product(narrow, weight[:, :33].contiguous(), bias), product(narrow.clone(), weight[:, :33].contiguous(), bias)
+    )
+    for w in (weight[:, :33], weight[:, ::2]):  # which the kernel leaves to torch
+        assert operand(narrow, w) is None
+        torch.testing.assert_close(few_tokens_linear(narrow, w, bias), linear(narrow, w, bias))
+    assert product(x[:0], weight).shape == (0, 50)
+    assert torch.equal(product(x[:, :0], weight[:, :0].contiguous(), bias), bias.expand(4, 50))
+
+
+def test_what_the_kernel_does_not_take_goes_to_torch():
+    x, weight, bias = operands(4, 8, 16, torch.float64)
+    assert torch.equal(few_tokens_linear(x, weight, bias), linear(x, weight, bias))
+    many, weight, bias = operands(MOST_TOKENS + 1, 8, 16, torch.float32)
+    assert torch.equal(few_tokens_linear(many, weight, bias), linear(many, weight, bias))
+    with pytest.raises((RuntimeError, ValueError)):
+        few_tokens_linear(many[:2, :15], weight)
+
+
+@pytest.mark.parametrize("ops", [Reference(), Deterministic()])
+def test_without_the_kernel_products_are_torchs(ops, monkeypatch):
+    x, weight, bias = operands(3, 20, 40, torch.float32)
+    with_kernel = ops.product(x, weight, bias)
+    monkeypatch.setattr(products, "kernel", lambda *kind: None)
+    torch.testing.assert_close(ops.product(x, weight.clone(), bias), with_kernel)
+
+
+@needs_kernel
+def test_a_weight_is_known_while_it_lives_and_where_it_lies():
+    x, weight, _ = operands(2, 8, 32, torch.float32)
+    before = len(products._operands)
+    product(x, weight)
+    assert len(products._operands) == before + 1
+    weight.data = torch.randn(4, 32)  # the kernel must not read where it was
+    torch.testing.assert_close(product(x, weight), linear(x, weight))
+    del weight
+    assert len(products._operands) == before

@@ -1,0 +1,54 @@
+"""Which tiling a product takes on a GPU that the table does not know: timed once and remembered, of those that fit."""
+
+import json
+
+import pytest
+import torch
+
+from genwright.kernels.cuda import tuned
+from genwright.kernels.cuda.fused_linear import operand
+from genwright.kernels.cuda.tilings import Tiling, tiling
+from genwright.quant.formats import parse_format
+
+
+@pytest.fixture
+def other_gpu(monkeypatch, tmp_path) -> list[Tiling]:
+    """The tilings that were timed, each as fast as the ones before it."""
+    timed: list[Tiling] = []
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Other")
+    monkeypatch.setattr(tuned, "_milliseconds", lambda weight, x, gate, cut: timed.append(cut) or -len(timed))
+    monkeypatch.setattr(tuned, "_path", lambda name: tmp_path / name)
+    tuned._table.cache_clear()
+    yield timed
+    tuned._table.cache_clear()
+
+
+def weights(name: str):
+    return operand(parse_format(name).quantize(torch.randn(128, 256)))
+
+
+@pytest.mark.parametrize(("name", "alone"), [("int8", "integer_mma"), ("int4", "integer_mma"), ("fp8", "gemv")])
+def test_only_kernels_that_can_read_the_weight_are_timed(name, alone, other_gpu):
+    weight, x = weights(name), torch.zeros(3, 256)
+    tiling(weight, x[:1], gate=False)
+    assert {cut.kernel for cut in other_gpu} == {alone, "mma"}
+    other_gpu.clear()
+    assert tiling(weight, x[:1], gate=False, stack=True).kernel == alone
+    assert {cut.kernel for cut in other_gpu} == {alone}
+    other_gpu.clear()
+    assert tiling(weight, x, gate=False).kernel == "mma"
+    assert {cut.kernel for cut in other_gpu} == {"mma"}
+    assert tiling(operand(torch.zeros(8, 64)), torch.zeros(2, 64), gate=False) is None
+
+
+def test_the_fastest_is_remembered(other_gpu, tmp_path):
+    weight, x = weights("int8"), torch.zeros(1, 256)
+    first, count = tiling(weight, x, gate=False), len(other_gpu)
+    tuned._table.cache_clear()  # as in another process
+    assert tiling(weight, x, gate=False) == first == other_gpu[-1] and len(other_gpu) == count
+    assert list(first.__dict__.values()) in json.loads((tmp_path / "Other").read_text()).values()
+    (tmp_path / "Other").write_text("{")
+    tuned._table.cache_clear()
+    tiling(weight, x, gate=False)
+    assert len(other_gpu) == 2 * count
