@@ -17,13 +17,13 @@ from pathlib import Path
 import torch
 
 from genwright import LLM, SamplingParams
-from genwright.text.cache.layout import PAGE
+from genwright.kernels import PAGE
 from genwright.text.drafts.prompt_lookup import PromptLookup
 from genwright.text.drafts.speculation import Draft, DraftModel, Speculation, row_cost
 from genwright.text.engine.engine import Engine
 from genwright.text.engine.executor import ResidentRunner
 from genwright.text.engine.request import Acceptance
-from genwright.text.ops.torch_ops import Reference
+from genwright.text.ops.torch_ops import TorchOps
 
 # Openings of public-domain texts: Darwin's Origin of Species, Doyle's Sherlock Holmes, Roosevelt's speech of December
 # 1941, Smith's Wealth of Nations, Wells's Time Machine. Nothing was tuned on them.
@@ -105,7 +105,7 @@ def compare(
 def poor(llm: LLM) -> Callable[[], Draft]:
     """Three layers of noise with the model's vocabulary."""
     noise = LLM("random:smollm2-135m,layers=3", dtype="float32", max_context=1024).model
-    runner = ResidentRunner(noise, Reference(), 1024 // PAGE * 4, 1, TOKENS)
+    runner = ResidentRunner(noise, TorchOps(), 1024 // PAGE * 4, 1, TOKENS)
     return lambda: DraftModel(runner, llm.model, TOKENS, 1024)
 
 

@@ -31,7 +31,6 @@ class ModelOptions:
     draft: str | None = None
     speculate_k: int = 5
     backend: str = "auto"
-    compile: bool = False
     no_graph: bool = False
     gpu_mem: float | None = None
     cpu_mem: float | None = None
@@ -65,8 +64,7 @@ _HELP = {
     "chat_template": "Chat not by the checkpoint's template but by llama-2, llama-3, mistral, chatml or a Jinja file.",
     "draft": "What guesses tokens for the model to check: another, prompt-lookup, mtp, or self:int4, its own copy.",
     "speculate_k": "Tokens that a draft guesses at the most.",
-    "backend": "auto, reference (plain PyTorch) or triton (NVIDIA GPUs).",
-    "compile": "On a GPU, torch.compile in the place of our own products.",
+    "backend": "auto, torch (plain PyTorch), cpu (our C++), triton (NVIDIA GPUs) or inductor (torch.compile there).",
     "no_graph": "On a GPU, no CUDA graphs: slower, for debugging.",
     "gpu_mem": "GB of GPU memory that may be used.",
     "cpu_mem": "GB of memory that may be used.",

@@ -1,7 +1,9 @@
 """ModelConfig: what a text model is, checked once, built from any checkpoint's own configuration."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 # Hugging Face class -> our file in models/. The differences inside a family are the fields of ModelConfig.
@@ -31,6 +33,9 @@ MODEL_TYPES = {
 }
 
 
+ROPE, LOCAL_ROPE = "global", "local"  # the two kinds of RoPE that a model may have
+
+
 @dataclass(frozen=True)
 class Rope:
     """Rotary position embedding: the base, and how its frequencies are stretched for long contexts."""
@@ -38,6 +43,16 @@ class Rope:
     theta: float = 10000.0
     kind: str = "default"  # default, linear, dynamic, llama3, yarn, longrope, proportional, factors; none
     settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Attention:
+    """What the attention of one layer needs beside its weights."""
+
+    scale: float
+    window: int | None = None  # tokens that a query can see, its own among them; None for all
+    rope: str | None = ROPE  # which of the model's tables of cos and sin; None for learned positions
+    norm_eps: float = 0.0  # of the norms of queries and keys, where the layer has such
 
 
 @dataclass(frozen=True)
@@ -108,6 +123,8 @@ class ModelConfig:
     moe: Moe | None = None
     mla: Mla | None = None
     opt: Opt | None = None
+    local_rope: Rope | None = None  # of layers with a window, where it is another than `rope`
+    query_scale: float | None = None  # attention divides by its root; None is head_dim
     draft_layers: int = 0  # for multi-token prediction; a checkpoint may lack them all the same
 
     @classmethod
@@ -141,3 +158,19 @@ class ModelConfig:
 
     def has_experts(self, layer: int) -> bool:
         return self.moe is not None and self.moe.layers[layer]
+
+    @cached_property
+    def attention(self) -> tuple[Attention, ...]:
+        """Of each layer."""
+        scale = (self.query_scale or self.head_dim) ** -0.5 * self._temperature**2
+        rope = None if self.rope.kind == "none" else ROPE
+        local = LOCAL_ROPE if self.local_rope is not None else rope
+        return tuple(Attention(scale, w, rope if w is None else local, self.norm_eps) for w in self.windows)
+
+    @property
+    def _temperature(self) -> float:
+        """YaRN's, where DeepSeek's configuration gives it for all channels: it grows attention's scale."""
+        settings = self.rope.settings
+        if self.mla is None or self.rope.kind != "yarn" or settings["factor"] <= 1:
+            return 1.0
+        return float(1.0 + 0.1 * settings.get("mscale_all_dim", 0.0) * math.log(settings["factor"]))

@@ -14,7 +14,7 @@ from genwright.errors import GenwrightWarning, UserError
 from genwright.kernels.cpu.amx import has_bf16
 from genwright.quant.formats import Format, parse_format
 from genwright.text.cache.budget import cache_pages, free_memory
-from genwright.text.cache.layout import parse_cache
+from genwright.text.cache.layout import CacheSpec, parse_cache_format
 from genwright.text.checkpoints import Checkpoint, open_checkpoint, parse_dtype
 from genwright.text.checkpoints.generation_config import recommended_sampling
 from genwright.text.config_file import plain, short, token_ids
@@ -56,7 +56,6 @@ class LLM:
         draft: str | Path | None = None,
         speculate_k: int = 5,
         backend: str = "auto",
-        compile: bool = False,
         graph: bool = True,
         gpu_mem: float | None = None,
         cpu_mem: float | None = None,
@@ -81,35 +80,36 @@ class LLM:
         if drafting is not None:
             both.append(_plan(drafting, dtype, where, _own_format(draft)))
         mtp = str(draft) == MTP
-        bits = parse_cache(kv)
-        specs = [replace(architecture(c.config).cache_spec(c.config, kind), bits=bits) for c, kind, *_ in both]
-        page_bytes = sum((spec.with_draft() if mtp else spec).page_bytes for spec in specs)
+        bits = parse_cache_format(kv)
+        specs = [CacheSpec(architecture(c.config).cache_layers(c.config), kind, bits) for c, kind, *_ in both]
+        specs = [spec.with_draft() if mtp else spec for spec in specs]
         weights = sum(loaded_bytes(*plan, draft=mtp) for plan in both)
         max_batch, self._max_tokens = MAX_BATCH[where.type], MAX_TOKENS[where.type]
         budget = cpu_mem if where.type == "cpu" else gpu_mem
         pages, self.max_context = cache_pages(
-            page_bytes,
+            specs,
+            self._max_tokens,
             cfg,
             max_context,
             weights,
             free_memory(where) if budget is None else _bytes(budget),
             max_batch,
         )
-        ops = pick_backend(backend, where, deterministic, compile)
+        ops = pick_backend(backend, where, deterministic)
 
-        def load(plan: _Plan, context: int) -> ResidentRunner:
+        def load(plan: _Plan, context: int, pages: int) -> ResidentRunner:
             loaded = load_model(plan.checkpoint, plan.dtype, where, context, progress, plan.packed, plan.quant)
             layer = load_draft(plan.checkpoint, loaded, plan.packed, plan.quant) if mtp else None
             return new_runner(loaded, ops, graph, pages, max_batch, self._max_tokens, layer, bits)
 
-        runner = load(both[0], self.max_context)
+        runner = load(both[0], self.max_context, pages[0])
         self.model = runner.model
         speculation = None
         if draft is not None:
             guesser: Draft = MtpDraft(runner) if mtp else PromptLookup()
             if drafting is not None:
                 context = min(self.max_context, drafting.config.longest_context)
-                guesser = DraftModel(load(both[1], context), self.model, self._max_tokens, context)
+                guesser = DraftModel(load(both[1], context, pages[1]), self.model, self._max_tokens, context)
             speculation = Speculation(guesser, speculate_k, row_cost(where))
         loop = new_loop(runner) if speculation is None else None
         self.engine = Engine(runner, max_batch, self._max_tokens, self.max_context, speculation, loop)
@@ -167,11 +167,13 @@ class LLM:
             raise UserError(_NO_ROOM.format(len(ids)))
         rows = []
         try:
-            if not pool.extend(pages, len(ids)):
-                raise UserError(_NO_ROOM.format(len(ids)))
             for start in range(0, len(ids), self._max_tokens):
-                chunk = Chunk(ids[start : start + self._max_tokens], start, pages.ids(), True)
-                rows.append(self.engine.runner.run([chunk]))
+                chunk = ids[start : start + self._max_tokens]
+                if not pool.extend(pages, start + len(chunk)):
+                    raise UserError(_NO_ROOM.format(len(ids)))
+                rows.append(self.engine.runner.run([Chunk(chunk, start, pages.tables(), True)]))
+                pages.length += len(chunk)
+                pool.share(pages, ids)  # frees pages that windows have passed
         finally:
             pool.release(pages)
         return torch.cat(rows)

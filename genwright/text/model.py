@@ -11,15 +11,16 @@ from typing import Any
 import torch
 
 from genwright.errors import UserError
+from genwright.kernels import PAGE
 from genwright.quant.formats import Format
 from genwright.quant.fp8 import VALUES, scales_shape
 from genwright.quant.packed import tensors_of
 from genwright.text.architectures.weight_map import Shape, Sources
-from genwright.text.cache.layout import PAGE
 from genwright.text.checkpoints import Checkpoint
-from genwright.text.config import ModelConfig
+from genwright.text.config import LOCAL_ROPE, ROPE, ModelConfig
 from genwright.text.loader import LOOKED_UP, Loader
 from genwright.text.ops.rope import cos_sin, frequencies
+from genwright.text.ops.step import RopeTables
 from genwright.text.unused_tensors import check_unused
 
 
@@ -28,18 +29,18 @@ class Model:
     """A loaded model: its architecture's functions, and the weights that they read."""
 
     cfg: ModelConfig
-    architecture: ModuleType  # embed, block, head, cache_spec, weight_map
+    architecture: ModuleType  # embed, block, head, cache_layers, weight_map
     outer: dict[str, Any]  # tensors; of matrices also packed weights
     blocks: list[dict[str, Any]]
     dtype: torch.dtype
     device: torch.device
     max_context: int  # in whole pages
+    rope_tables: dict[str, RopeTables]
 
     @property
     def step_bytes(self) -> int:
         """Bytes of weights that a decoding step of one token reads: no embedding but a row, of experts its own."""
-        skipped = (*LOOKED_UP, "cos", "sin")
-        outer = {name: weight for name, weight in self.outer.items() if name not in skipped}
+        outer = {name: weight for name, weight in self.outer.items() if name not in LOOKED_UP}
         moe = self.cfg.moe
         share = {"experts.gate_up": moe.top_k / moe.experts, "experts.down": moe.top_k / moe.experts} if moe else {}
         return int(
@@ -88,9 +89,8 @@ def load_model(
     load.total = sum(len(sources) for part in parts for sources in part.values())
     outer, *blocks = (load.part(part) for part in parts)
     outer.setdefault("head", outer["embed"])
-    if cfg.rope.kind != "none":
-        outer["cos"], outer["sin"] = rope_tables(cfg, max_context, device)
-    return Model(cfg, home, outer, blocks, dtype, device, -(-max_context // PAGE) * PAGE)
+    context = -(-max_context // PAGE) * PAGE
+    return Model(cfg, home, outer, blocks, dtype, device, context, rope_tables(cfg, max_context, device))
 
 
 def load_draft(
@@ -150,9 +150,16 @@ def check_tensors(checkpoint: Checkpoint, draft: bool = False) -> None:
     check_unused(checkpoint, used)
 
 
-def rope_tables(cfg: ModelConfig, max_context: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """cos and sin of the positions of whole pages, computed page by page: bits do not depend on how many there are."""
-    inv_freq, scale = frequencies(cfg.rope, cfg.rope_dim, max_context)
-    pages = [cos_sin(inv_freq, scale, torch.arange(i, i + PAGE)) for i in range(0, max_context, PAGE)]
-    cos, sin = (torch.cat(tables).to(device) for tables in zip(*pages, strict=True))
-    return cos, sin
+def rope_tables(cfg: ModelConfig, max_context: int, device: torch.device) -> dict[str, RopeTables]:
+    """cos and sin of whole pages of positions, for each kind of RoPE.
+
+    They are computed page by page, so that their bits do not depend on how many pages there are.
+    """
+    tables: dict[str, RopeTables] = {}
+    for kind, rope in ((ROPE, cfg.rope), (LOCAL_ROPE, cfg.local_rope)):
+        if rope is not None and rope.kind != "none":
+            inv_freq, scale = frequencies(rope, cfg.rope_dim, max_context)
+            pages = [cos_sin(inv_freq, scale, torch.arange(i, i + PAGE)) for i in range(0, max_context, PAGE)]
+            cos, sin = (torch.cat(parts).to(device) for parts in zip(*pages, strict=True))
+            tables[kind] = cos, sin
+    return tables

@@ -267,7 +267,7 @@ def test_random_models_have_gptfasts_names() -> None:
         ("random:7B,layers=5000", r"'num_hidden_layers' as a whole number from 1 to 4096, and has 5000\.$"),
         ("random:7B,heads=4", r"has the option 'heads'; known are layers and seed\.$"),
         ("random:7B,", r"has the option ''; known are layers and seed\.$"),
-        ("random:llama-3.1-405b", r"the weights take 8[0-9]{2}\.[0-9]{2} GB .* may be used"),
+        ("random:llama-3.1-405b", r"The weights take 8[0-9]{2}\.[0-9]{2} GB .* may be used"),
     ],
 )
 def test_what_random_cannot_be_is_one_sentence(name: str, sentence: str) -> None:

@@ -42,7 +42,6 @@ def rope_write(
     slots: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
-    heads: int,
 ) -> torch.Tensor | None:
     """q, rotated, of few tokens, whose k, rotated too, and v go to their slots; None without a kernel for it.
 
@@ -50,6 +49,7 @@ def rope_write(
     and slots [tokens], k and v [pages, PAGE, kv_heads, head_dim]. Returns [tokens, heads, head_dim].
     """
     tokens, kv_heads, dim = len(qkv), *k.shape[2:]
+    heads = qkv.shape[1] // dim - 2 * kv_heads
     given = (qkv, *tables, positions, slots, k, v)
     if tokens > MOST_ROTATED or not qkv.is_cpu or not all(tensor.is_contiguous() for tensor in given):
         return None

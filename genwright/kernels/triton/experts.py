@@ -74,7 +74,7 @@ def route(
     scale: float,
     pdl: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """As `text.layers.moe.route`, of experts in one group: logits [tokens, experts] in float32."""
+    """As `text.ops.moe.route`, of experts in one group: logits [tokens, experts] in float32."""
     tokens, experts = logits.shape
     assert logits.is_contiguous() and logits.dtype == torch.float32
     shares = torch.empty(tokens, top_k, dtype=torch.float32, device=logits.device)

@@ -1,31 +1,32 @@
 """DeepSeek-V2, V3, R1 and V3.1: latent attention, mixtures of experts, and V3's multi-token-prediction layer."""
 
-import math
-
 import torch
 
 from genwright.text.architectures.llama import ROUTER, embed, expert_map, head, mlp_map
 from genwright.text.architectures.weight_map import Sources, WeightMap
-from genwright.text.cache.layout import CacheSpec, LayerCache
+from genwright.text.cache.layout import LayerCache, LayerSpec
 from genwright.text.config import ModelConfig
+from genwright.text.ops.protocol import LATENT_EPS, Ops, Weights
 from genwright.text.ops.step import Step
-from genwright.text.ops.torch_ops import LATENT_EPS, Reference, Weights
 
-__all__ = ["block", "cache_spec", "embed", "head", "predict", "weight_map"]
+__all__ = ["block", "cache_layers", "embed", "head", "predict", "weight_map"]
 
 
-def block(
-    ops: Reference, cfg: ModelConfig, weights: Weights, cache: LayerCache, x: torch.Tensor, step: Step
-) -> torch.Tensor:
+def block(ops: Ops, cfg: ModelConfig, weights: Weights, cache: LayerCache, x: torch.Tensor, step: Step) -> torch.Tensor:
     """One layer: x [tokens, dim]."""
-    x = x + ops.all_reduce(_attention(ops, cfg, weights, cache, x, step))
-    if "router" in weights:
-        return x + ops.all_reduce(ops.moe(x, weights, "mlp_norm", cfg))
+    assert cfg.mla is not None
+    q, kv = ops.norm_linear(x, weights, "attention_norm", "qkv_a", cfg.norm_eps).split(_a_rows(cfg), dim=-1)
+    if cfg.mla.q_lora_rank:
+        q = ops.norm_linear(q, weights, "q_norm", "q_b", LATENT_EPS)
+    mixed = ops.latent_attend(q, kv, weights, cfg.mla, cfg.attention[0], cache, step)
+    x = ops.add_linear(x, mixed, weights, "out")
+    if cfg.moe is not None and "router" in weights:
+        return ops.add_moe(x, weights, "mlp_norm", cfg.norm_eps, cfg.moe)
     return ops.add_gated_mlp(x, weights, "mlp_norm", cfg.norm_eps)
 
 
 def predict(
-    ops: Reference,
+    ops: Ops,
     cfg: ModelConfig,
     outer: Weights,
     weights: Weights,
@@ -45,34 +46,14 @@ def predict(
     return ops.linear(hidden[step.logit_rows], outer, "head"), hidden
 
 
-def _attention(
-    ops: Reference, cfg: ModelConfig, weights: Weights, cache: LayerCache, x: torch.Tensor, step: Step
-) -> torch.Tensor:
-    assert cfg.mla is not None
-    q, kv = ops.norm_linear(x, weights, "attention_norm", "qkv_a", cfg.norm_eps).split(_a_rows(cfg), dim=-1)
-    if cfg.mla.q_lora_rank:
-        q = ops.norm_linear(q, weights, "q_norm", "q_b", LATENT_EPS)
-    q = ops.latent_rope_write(q, kv, weights, cfg, cache, step)
-    return ops.linear(ops.latent_attend(q, weights, cfg, cache, step, _scale(cfg)), weights, "out")
-
-
 def _a_rows(cfg: ModelConfig) -> tuple[int, int]:
     """Outputs of the first projections: of queries, whole or their latent, and of keys and values."""
     assert cfg.mla is not None
     return cfg.mla.q_lora_rank or cfg.q_dim, cfg.mla.kv_lora_rank + cfg.mla.qk_rope_head_dim
 
 
-def _scale(cfg: ModelConfig) -> float:
-    """1 / sqrt(head_dim), times the square of YaRN's temperature where the configuration gives it for all channels."""
-    settings = cfg.rope.settings
-    temperature = 1.0
-    if cfg.rope.kind == "yarn" and settings["factor"] > 1:
-        temperature += 0.1 * settings.get("mscale_all_dim", 0.0) * math.log(settings["factor"])
-    return cfg.head_dim**-0.5 * temperature**2
-
-
-def cache_spec(cfg: ModelConfig, dtype: torch.dtype) -> CacheSpec:
-    return CacheSpec(cfg.layers, {"latent": (_a_rows(cfg)[1],)}, dtype)
+def cache_layers(cfg: ModelConfig) -> list[LayerSpec]:
+    return [LayerSpec({"latent": (_a_rows(cfg)[1],)})] * cfg.layers
 
 
 def weight_map(cfg: ModelConfig) -> WeightMap:

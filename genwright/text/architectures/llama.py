@@ -1,40 +1,35 @@
 """The Llama family: Llama 1 to 3.2, CodeLlama, Mistral and Mixtral, Qwen2, 2.5 and 3 with experts or without."""
 
 import torch
-from torch.nn.functional import embedding
 
 from genwright.text.architectures.weight_map import Sources, WeightMap
-from genwright.text.cache.layout import CacheSpec, LayerCache
+from genwright.text.cache.layout import LayerCache, LayerSpec
 from genwright.text.config import ModelConfig
+from genwright.text.ops.protocol import Ops, Weights
 from genwright.text.ops.step import Step
-from genwright.text.ops.torch_ops import Reference, Weights
 
 
-def embed(ops: Reference, cfg: ModelConfig, weights: Weights, step: Step) -> torch.Tensor:
-    step.tables = (weights["cos"], weights["sin"])
-    return embedding(step.tokens, weights["embed"])
+def embed(ops: Ops, cfg: ModelConfig, weights: Weights, step: Step) -> torch.Tensor:
+    return ops.embedding(step.tokens, weights, "embed")
 
 
-def block(
-    ops: Reference, cfg: ModelConfig, weights: Weights, cache: LayerCache, x: torch.Tensor, step: Step
-) -> torch.Tensor:
+def block(ops: Ops, cfg: ModelConfig, weights: Weights, cache: LayerCache, x: torch.Tensor, step: Step) -> torch.Tensor:
     """One layer: x [tokens, dim]."""
     qkv = ops.norm_linear(x, weights, "attention_norm", "qkv", cfg.norm_eps)
-    mixed = ops.rope_attend(qkv, weights, cfg, cache, step, cfg.head_dim**-0.5, cfg.windows[cache.layer])
-    x = ops.add_linear(x, mixed, weights, "out")
-    if cfg.has_experts(cache.layer):
-        return x + ops.all_reduce(ops.moe(x, weights, "mlp_norm", cfg))
+    x = ops.add_linear(x, ops.rope_attend(qkv, weights, cfg.attention[cache.layer], cache, step), weights, "out")
+    if cfg.moe is not None and "router" in weights:
+        return ops.add_moe(x, weights, "mlp_norm", cfg.norm_eps, cfg.moe)
     return ops.add_gated_mlp(x, weights, "mlp_norm", cfg.norm_eps)
 
 
-def head(ops: Reference, cfg: ModelConfig, weights: Weights, x: torch.Tensor, step: Step) -> torch.Tensor:
+def head(ops: Ops, cfg: ModelConfig, weights: Weights, x: torch.Tensor, step: Step) -> torch.Tensor:
     """Logits [rows, vocab] of the rows that the step asks for."""
     return ops.norm_linear(x[step.logit_rows], weights, "norm", "head", cfg.norm_eps)
 
 
-def cache_spec(cfg: ModelConfig, dtype: torch.dtype) -> CacheSpec:
+def cache_layers(cfg: ModelConfig) -> list[LayerSpec]:
     row = (cfg.kv_heads, cfg.head_dim)
-    return CacheSpec(cfg.layers, {"k": row, "v": row}, dtype)
+    return [LayerSpec({"k": row, "v": row}, window) for window in cfg.windows]
 
 
 def weight_map(cfg: ModelConfig) -> WeightMap:

@@ -1,41 +1,37 @@
 """OPT (Zhang et al., 2022), OPT-IML and Galactica: learned positions, LayerNorm, biases, a two-matrix MLP."""
 
 import torch
-from torch.nn.functional import embedding
 
 from genwright.text.architectures import llama
 from genwright.text.architectures.weight_map import Sources, WeightMap
 from genwright.text.cache.layout import LayerCache
 from genwright.text.config import ModelConfig
+from genwright.text.ops.protocol import Ops, Weights
 from genwright.text.ops.step import Step
-from genwright.text.ops.torch_ops import Reference, Weights
 
 POSITION_OFFSET = 2  # position 0 is the table's third row
 
 
-def embed(ops: Reference, cfg: ModelConfig, weights: Weights, step: Step) -> torch.Tensor:
-    x = embedding(step.tokens, weights["embed"])
+def embed(ops: Ops, cfg: ModelConfig, weights: Weights, step: Step) -> torch.Tensor:
+    x = ops.embedding(step.tokens, weights, "embed")
     if "project_in" in weights:
         x = ops.linear(x, weights, "project_in")
-    return x + embedding(step.positions + POSITION_OFFSET, weights["positions"])
+    return x + ops.embedding(step.positions + POSITION_OFFSET, weights, "positions")
 
 
-def block(
-    ops: Reference, cfg: ModelConfig, weights: Weights, cache: LayerCache, x: torch.Tensor, step: Step
-) -> torch.Tensor:
+def block(ops: Ops, cfg: ModelConfig, weights: Weights, cache: LayerCache, x: torch.Tensor, step: Step) -> torch.Tensor:
     """One layer: x [tokens, dim]. Norms precede their sublayer, in 350m they follow the sum."""
     assert cfg.opt is not None
     pre, eps = cfg.opt.pre_norm, cfg.norm_eps
     qkv = ops.linear(ops.layer_norm(x, weights, "attention_norm", eps) if pre else x, weights, "qkv")
-    mixed = ops.rope_attend(qkv, weights, cfg, cache, step, cfg.head_dim**-0.5, None)
-    x = ops.add_linear(x, mixed, weights, "out")
+    x = ops.add_linear(x, ops.rope_attend(qkv, weights, cfg.attention[cache.layer], cache, step), weights, "out")
     x = x if pre else ops.layer_norm(x, weights, "attention_norm", eps)
-    mlp = ops.mlp(ops.layer_norm(x, weights, "mlp_norm", eps) if pre else x, weights, cfg.opt.activation)
-    x = x + ops.all_reduce(mlp)
+    normed = ops.layer_norm(x, weights, "mlp_norm", eps) if pre else x
+    x = ops.add_mlp(x, normed, weights, cfg.opt.activation)
     return x if pre else ops.layer_norm(x, weights, "mlp_norm", eps)
 
 
-def head(ops: Reference, cfg: ModelConfig, weights: Weights, x: torch.Tensor, step: Step) -> torch.Tensor:
+def head(ops: Ops, cfg: ModelConfig, weights: Weights, x: torch.Tensor, step: Step) -> torch.Tensor:
     """Logits [rows, vocab] of the rows that the step asks for."""
     assert cfg.opt is not None
     x = x[step.logit_rows]
@@ -46,7 +42,7 @@ def head(ops: Reference, cfg: ModelConfig, weights: Weights, x: torch.Tensor, st
     return ops.linear(x, weights, "head")
 
 
-cache_spec = llama.cache_spec
+cache_layers = llama.cache_layers
 
 
 def weight_map(cfg: ModelConfig) -> WeightMap:

@@ -1,11 +1,14 @@
 """How many cache pages the memory at hand allows."""
 
+from bisect import bisect_right
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
 from genwright.errors import UserError
-from genwright.text.cache.layout import PAGE
+from genwright.kernels import PAGE
+from genwright.text.cache.layout import CacheSpec
 from genwright.text.config import ModelConfig
 
 LONGEST = 1 << 17  # tokens of context, unless more is asked for: tables of positions grow with it
@@ -25,23 +28,39 @@ def free_memory(device: torch.device) -> int:
 
 
 def cache_pages(
-    page_bytes: int, cfg: ModelConfig, max_context: int | None, weights: int, budget: int, max_batch: int
-) -> tuple[int, int]:
-    """Pages of the cache, and the longest sequence that they hold: within the budget, beside the weights."""
+    specs: Sequence[CacheSpec],
+    step_tokens: int,
+    cfg: ModelConfig,
+    max_context: int | None,
+    weights: int,
+    budget: int,
+    max_batch: int,
+) -> tuple[list[int], int]:
+    """Pages of the model's cache and of its draft model's, and the longest sequence that they hold.
+
+    They take what the budget leaves beside the weights, or as much as `max_batch` sequences can use.
+    """
     if max_context is not None and not 1 <= max_context <= cfg.longest_context:
         raise UserError(f"max_context must be between 1 and the model's {cfg.longest_context}, not {max_context}.")
     wanted = max_context or min(cfg.max_context, LONGEST)
-    fitting = (budget - weights) // page_bytes
-    if fitting < 1:
+    needed = [spec.pages_of(wanted, step_tokens) for spec in specs]  # for one sequence
+    page_bytes = sum(spec.page_bytes * count for spec, count in zip(specs, needed, strict=True)) / needed[0]
+    fitting = int((budget - weights) // page_bytes) - specs[0].null_pages
+    longest = PAGE * (
+        bisect_right(range(PAGE, wanted + PAGE, PAGE), fitting, key=lambda n: specs[0].pages_of(n, step_tokens))
+    )
+    if longest < 1:
         raise UserError(
-            f"the weights take {weights / 1e9:.2f} GB and a page of cache {page_bytes / 1e9:.3f} GB, and only "
+            f"The weights take {weights / 1e9:.2f} GB and a page of cache {page_bytes / 1e9:.3f} GB, and only "
             f"{budget / 1e9:.2f} GB may be used: a smaller model, or a narrower dtype, would fit."
         )
-    if max_context is not None and fitting * PAGE < max_context:
+    if max_context is not None and longest < max_context:
         raise UserError(
-            f"{max_context} tokens of context need {-(-max_context // PAGE) * page_bytes / 1e9:.2f} GB of cache "
+            f"{max_context} tokens of context need {needed[0] * page_bytes / 1e9:.2f} GB of cache "
             f"beside {weights / 1e9:.2f} GB of weights, and {budget / 1e9:.2f} GB may be used: "
-            f"max_context={fitting * PAGE} would fit."
+            f"max_context={longest} would fit."
         )
-    pages = min(fitting, max_batch * -(-wanted // PAGE))
-    return pages, min(wanted, pages * PAGE)
+    pages = min(fitting, max_batch * needed[0])
+    return [-(-pages * count // needed[0]) + spec.null_pages for spec, count in zip(specs, needed, strict=True)], min(
+        wanted, longest
+    )

@@ -48,7 +48,7 @@ class MtpDraft(Draft):
             stop = min(request.pages.length, len(request.tokens) - 1)
             if stop > chunk.start and request.finish_reason != "error":
                 fed.append(
-                    (request, Chunk(request.tokens[chunk.start + 1 : stop + 1], chunk.start, request.pages.ids()))
+                    (request, Chunk(request.tokens[chunk.start + 1 : stop + 1], chunk.start, request.pages.tables()))
                 )
                 rows += range(first, first + stop - chunk.start)
             first += len(chunk.tokens)
@@ -71,7 +71,7 @@ class MtpDraft(Draft):
             chunks = []
             for request, tokens in guessed.items():
                 assert request.pages is not None
-                chunks.append(Chunk(tokens[-1:], len(request.tokens) + len(tokens) - 2, request.pages.ids()))
+                chunks.append(Chunk(tokens[-1:], len(request.tokens) + len(tokens) - 2, request.pages.tables()))
             logits, new = self.runner.predict(chunks, torch.stack([hidden[request] for request in guessed]))
             hidden.update(zip(guessed, new, strict=True))
             return logits

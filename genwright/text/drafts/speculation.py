@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary, WeakSet
 import torch
 
 from genwright.kernels.cpu.fused_linear import kernel
-from genwright.text.cache.layout import PagePool, SequencePages
+from genwright.text.cache.pages import PagePool, SequencePages
 from genwright.text.engine.executor import ResidentRunner
 from genwright.text.engine.request import Request
 from genwright.text.engine.sampler import Filters, Purpose, adjust, chance, choose, distribution, draw, sample
@@ -59,7 +59,7 @@ class DraftModel(Draft):
     def __init__(self, runner: ResidentRunner, model: Model, max_tokens: int, max_context: int):
         self.runner, self.max_tokens, self.max_context = runner, max_tokens, max_context
         self.cost = runner.model.step_bytes / model.step_bytes
-        self.pool = PagePool(runner.cache)
+        self.pool = PagePool(runner.cache, max_tokens)
         self._pages: dict[Request, SequencePages] = {}
         self._fed: dict[Request, list[int]] = {}  # guessed tokens whose rows lie behind a sequence's length
         self._broken: WeakSet[Request] = WeakSet()  # whose logits were not numbers
@@ -104,10 +104,14 @@ class DraftModel(Draft):
         while len(last) < len(requests):
             budget, work = self.max_tokens, list[tuple[Request, int]]()
             for request in requests:
-                count = min(len(request.tokens) - self._pages[request].length, budget)
+                pages = self._pages[request]
+                self.pool.extend(pages, len(request.tokens))
+                count = min(len(request.tokens) - pages.length, budget, pages.capacity() - pages.length)
                 if count:
                     work.append((request, count))
                     budget -= count
+            if not work:
+                raise torch.OutOfMemoryError("the draft model's cache has no page left")
             work.sort(key=lambda item: item[1])
             logits = self.runner.run([self._chunk(request, count) for request, count in work])
             for row, (request, count) in zip(logits, work, strict=True):
@@ -120,12 +124,12 @@ class DraftModel(Draft):
 
     def _chunk(self, request: Request, count: int) -> Chunk:
         pages = self._pages[request]
-        return Chunk(request.tokens[pages.length : pages.length + count], pages.length, pages.ids())
+        return Chunk(request.tokens[pages.length : pages.length + count], pages.length, pages.tables())
 
     def _feed(self, guessed: dict[Request, list[int]]) -> torch.Tensor:
         return self.runner.run(
             [
-                Chunk(tokens[-1:], len(request.tokens) + len(tokens) - 1, self._pages[request].ids())
+                Chunk(tokens[-1:], len(request.tokens) + len(tokens) - 1, self._pages[request].tables())
                 for request, tokens in guessed.items()
             ]
         )

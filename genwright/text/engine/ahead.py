@@ -10,14 +10,14 @@ from collections.abc import Sequence
 
 import torch
 
+from genwright.kernels import PAGE
 from genwright.kernels.triton.advance import advance
 from genwright.kernels.triton.sample import sample
 from genwright.rng import key, key_tensor
-from genwright.text.cache.layout import PAGE
 from genwright.text.engine.cuda_graphs import GraphRunner
 from genwright.text.engine.request import Request
 from genwright.text.engine.sampler import adjusts
-from genwright.text.ops.step import Chunk, Group, Step
+from genwright.text.ops.step import Chunk, QueryGroup, Step
 
 
 class DecodeLoop:
@@ -25,10 +25,12 @@ class DecodeLoop:
 
     def __init__(self, runner: GraphRunner):
         self.runner = runner
-        device, most = runner.model.device, len(runner.buffers.page_table)
+        device, most = runner.model.device, runner.buffers.most_sequences
         self.requests: list[Request] = []
         self._bucket = 0
-        self._pages: list[tuple[tuple[int, int], list[int]]] = []  # what the page table holds, and how to see a change
+        self._pages: list[
+            tuple[tuple[int, ...], list[list[int]]]
+        ] = []  # what the page table holds, and how to see a change
         self._floats = torch.zeros(3, most, dtype=torch.float32, device=device)  # temperature, top_p, min_p
         self._ints = torch.zeros(2, most, dtype=torch.int32, device=device)  # key(seed, sample), top_k
         self._sampled = torch.zeros(most, dtype=torch.int64, device=device)
@@ -52,8 +54,8 @@ class DecodeLoop:
         self._pages = []
         for request in requests:
             assert request.pages is not None
-            chunks.append(Chunk(request.tokens[-1:], request.pages.length, request.pages.ids()))
-            self._pages.append((_shape(request), request.pages.ids()))
+            chunks.append(Chunk(request.tokens[-1:], request.pages.length, request.pages.tables()))
+            self._pages.append((_shape(request), request.pages.tables()))
         self._bucket = self.runner.bucket(len(chunks))
         self.runner.buffers.fill(chunks, padded=self._bucket)
         # As a step before it would have left it: its token sampled, and its row not yet counted.
@@ -93,31 +95,30 @@ class DecodeLoop:
     def _step(self) -> torch.Tensor:
         buffers, count = self.runner.buffers, self._bucket
         lengths, sampled = buffers.lengths[:count], self._sampled[:count]
-        advance(sampled, buffers.tokens, buffers.positions, buffers.slots, lengths, buffers.page_table)
+        advance(sampled, buffers.tokens, buffers.positions, buffers.slots, lengths, buffers.page_tables)
         logits = self.runner.forward(self._view())
         (temperature, top_p, min_p), (keys, top_k) = self._floats[:, :count], self._ints[:, :count]
         return sample(logits, keys, lengths, temperature, top_k, top_p, min_p, out=sampled)
 
     def _view(self) -> Step:
-        width = self.runner.buffers.page_table.shape[1]
-        group = Group(0, self._bucket, 1, 0, width * PAGE)
-        rows = self._bucket
-        return self.runner.buffers.view([rows, rows, rows, rows, rows, rows + 1], rows, None, [group])
+        rows, width = self._bucket, self.runner.buffers.page_tables.shape[2]
+        return self.runner.buffers.view(rows, rows, rows, None, [QueryGroup(0, rows, 1, 0, width * PAGE)])
 
     def _follow_pages(self) -> None:
         """Bring the page table up to date, entry by entry: filling one does not wait for the device."""
-        table = self.runner.buffers.page_table
+        tables = self.runner.buffers.page_tables
         for row, request in enumerate(self.requests):
             if request.pages is None or _shape(request) == self._pages[row][0]:
                 continue
-            old, new = self._pages[row][1], request.pages.ids()
-            for place, page in enumerate(new):
-                if place >= len(old) or old[place] != page:
-                    table[row, place].fill_(page)
+            old, new = self._pages[row][1], request.pages.tables()
+            for table, before, after in zip(tables, old, new, strict=True):
+                for place, page in enumerate(after):
+                    if place >= len(before) or before[place] != page:
+                        table[row, place].fill_(page)
             self._pages[row] = (_shape(request), new)
 
 
-def _shape(request: Request) -> tuple[int, int]:
+def _shape(request: Request) -> tuple[int, ...]:
     """Changes whenever a sequence's pages do."""
     assert request.pages is not None
-    return len(request.pages.shared), len(request.pages.own)
+    return len(request.pages.shared), request.pages.capacity(), *request.pages.passed

@@ -34,7 +34,7 @@ class GraphRunner(ResidentRunner):
 
     def bucket(self, sequences: int) -> int:
         """Sequences of the graph that serves so many: the next power of two."""
-        return min(1 << (sequences - 1).bit_length(), len(self.buffers.page_table))
+        return min(1 << (sequences - 1).bit_length(), self.buffers.most_sequences)
 
     @torch.inference_mode()
     def capture(self, work: Callable[[], torch.Tensor]) -> tuple[torch.cuda.CUDAGraph, torch.Tensor]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from genwright.errors import UserError
-from genwright.text.cache.layout import PagePool
+from genwright.text.cache.pages import PagePool
 from genwright.text.config_file import short
 from genwright.text.drafts.speculation import NO_GUESS, Guess, Speculation, verify
 from genwright.text.engine.executor import ResidentRunner
@@ -36,7 +36,7 @@ class Engine:
     ):
         self.runner, self.speculation, self.loop = runner, speculation, loop
         self.max_context = max_context
-        self.pool = PagePool(runner.cache)
+        self.pool = PagePool(runner.cache, max_tokens)
         self.scheduler = Scheduler(self.pool, max_batch, max_tokens)
         self.steps = 0
 
@@ -255,4 +255,4 @@ def _chunk(request: Request, count: int, guess: Guess) -> Chunk:
     assert request.pages is not None
     start = request.pages.length
     tokens = [*request.tokens[start : start + count], *guess.tokens]
-    return Chunk(tokens, start, request.pages.ids(), all_logits=bool(guess.tokens) or _wants_prompt(request, start))
+    return Chunk(tokens, start, request.pages.tables(), all_logits=bool(guess.tokens) or _wants_prompt(request, start))

@@ -2,15 +2,16 @@
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 
 import torch
 
+from genwright.kernels import PAGE
 from genwright.kernels.cpu.amx import safe_products
-from genwright.text.cache.layout import PAGE, Cache
+from genwright.text.cache.layout import Cache, CacheSpec
 from genwright.text.model import Model
+from genwright.text.ops.protocol import Weights
 from genwright.text.ops.step import Chunk, Step, StepBuffers
-from genwright.text.ops.torch_ops import Reference, Weights
+from genwright.text.ops.torch_ops import TorchOps
 
 
 class ResidentRunner:
@@ -19,7 +20,7 @@ class ResidentRunner:
     def __init__(
         self,
         model: Model,
-        ops: Reference,
+        ops: TorchOps,
         pages: int,
         max_batch: int,
         max_tokens: int,
@@ -27,11 +28,12 @@ class ResidentRunner:
         cache_bits: int | None = None,  # 8 or 4; None keeps the cache in the model's type
     ):
         self.model, self.ops, self.mtp = model, ops, mtp
-        spec = replace(model.architecture.cache_spec(model.cfg, model.dtype), bits=cache_bits)
+        spec = CacheSpec(model.architecture.cache_layers(model.cfg), model.dtype, cache_bits)
         self.cache = Cache(spec if mtp is None else spec.with_draft(), pages, model.device)
         self.hidden: torch.Tensor | None = None  # [tokens, dim] after the final norm, of the last step, for `predict`
         longest = min(pages, model.max_context // PAGE)
-        self.buffers = StepBuffers(max_tokens, max_batch, longest, model.device)
+        groups = len(spec.groups)
+        self.buffers = StepBuffers(max_tokens, max_batch, longest, model.device, groups, model.rope_tables)
 
     @torch.inference_mode()
     def run(self, chunks: Sequence[Chunk]) -> torch.Tensor:

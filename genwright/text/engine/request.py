@@ -11,7 +11,7 @@ from genwright.text.config_file import plain, short, token_ids
 from genwright.text.engine.stop_strings import StopString
 
 if TYPE_CHECKING:  # so that the command line reads SamplingParams without importing torch
-    from genwright.text.cache.layout import SequencePages
+    from genwright.text.cache.pages import SequencePages
     from genwright.text.tokenizer.tokenizer import Detokenizer
 
 # parameter: lowest, highest

@@ -2,7 +2,8 @@
 
 from collections import deque
 
-from genwright.text.cache.layout import PAGE, PagePool
+from genwright.kernels import PAGE
+from genwright.text.cache.pages import PagePool
 from genwright.text.engine.request import Request
 
 
@@ -22,14 +23,14 @@ class Scheduler:
         for request in list(self.running):
             if request.pages is not None and request.pending == 1 and self._make_room(request):
                 work.append((request, 1))
-        # An older request may have taken the pages of a younger one that was scheduled already.
-        work = [(request, count) for request, count in work if request.pages is not None]
         budget -= len(work)
-        for request in self.running:
-            count = min(request.pending, budget)
-            if count and request.pending > 1:
+        for request in list(self.running):
+            if budget and request.pages is not None and request.pending > 1 and self._make_room(request):
+                count = min(request.pending, budget)
                 work.append((request, count))
                 budget -= count
+        # An older request may have taken the pages of a younger one that was scheduled already.
+        work = [(request, count) for request, count in work if request.pages is not None]
         self._full = False
         while budget and self.may_admit():
             request = self.waiting[0]
@@ -91,7 +92,7 @@ class Scheduler:
         """Pages for up to `count` tokens behind its own, if nobody runs on them; for how many there is room."""
         assert request.pages is not None
         self.pool.extend(request.pages, len(request.tokens) + count)
-        return min(count, len(request.pages) * PAGE - len(request.tokens))
+        return min(count, request.pages.capacity() - len(request.tokens))
 
     def preempt(self, request: Request) -> None:
         """Back to the head of the queue; what it computed stays in the tree for as long as there is room."""

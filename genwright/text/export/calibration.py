@@ -1,23 +1,24 @@
 """What GPTQ needs to know of a text model: hidden states of a calibration text, and layers that tell their inputs."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
-from typing import Any
 
 import torch
+from torch.nn.functional import silu
 
 from genwright.errors import UserError
+from genwright.kernels import PAGE
 from genwright.quant.formats import Format
 from genwright.quant.gptq import Observe, calibrate
 from genwright.quant.packed import Packed, Weight
 from genwright.text.architectures.weight_map import Sources
-from genwright.text.cache.layout import PAGE, Cache, LayerCache
+from genwright.text.cache.layout import Cache, CacheSpec, LayerCache
 from genwright.text.checkpoints import Checkpoint
 from genwright.text.config import ModelConfig
 from genwright.text.loader import Loader
 from genwright.text.model import architecture, rope_tables
+from genwright.text.ops.protocol import Weights
 from genwright.text.ops.step import Chunk, Step, StepBuffers
-from genwright.text.ops.torch_ops import Reference, Weights
+from genwright.text.ops.torch_ops import TorchOps
 
 WINDOW = 512  # tokens that are read together
 WINDOWS = 64  # at the most
@@ -52,18 +53,17 @@ def calibrated(
     plan = Loader(checkpoint, load.weights, torch.float32, device, quant=form)
     size = len(windows[0])
     outer = load.part({name: sources for name, sources in load.weights.outer.items() if name != "head"})
-    if cfg.rope.kind != "none":
-        outer["cos"], outer["sin"] = rope_tables(cfg, size, device)
-    ops, buffers, hidden = Reference(), StepBuffers(size, 1, -(-size // PAGE), device), []
+    spec, pages = CacheSpec(home.cache_layers(cfg)[:1], torch.float32), -(-size // PAGE)
+    tables = rope_tables(cfg, size, device)
+    ops, buffers, hidden = TorchOps(), StepBuffers(size, 1, pages, device, rope_tables=tables), []
     for window in windows:
-        step = buffers.fill([Chunk(window, 0, range(-(-size // PAGE)))])
+        step = buffers.fill([Chunk(window, 0, [range(pages)])])
         hidden.append(home.embed(ops, cfg, outer, step))
     del outer
-    spec = replace(home.cache_spec(cfg, torch.float32), layers=1)
-    rows = Cache(spec, -(-size // PAGE), device).layers[0].rows  # for every layer in its turn
+    rows = Cache(spec, pages, device).layers[0].rows  # for every layer in its turn
     # Windows are equally long, so all have the last one's step but for its tokens, which blocks do not read.
     parts = [load.weights.block(layer) for layer in range(cfg.layers)]
-    blocks = (_Layer(cfg, part, load, plan, LayerCache(i, rows, spec), step) for i, part in enumerate(parts))
+    blocks = (_Layer(cfg, part, load, plan, LayerCache(i, 0, rows, spec), step) for i, part in enumerate(parts))
     yield from calibrate(hidden, blocks, form)
 
 
@@ -84,30 +84,34 @@ class _Layer:
                 self.matrices.setdefault(_key(name, i), {})[source] = matrix
 
     def run(self, x: torch.Tensor, observe: Observe | None = None) -> torch.Tensor:
-        ops = Reference() if observe is None else _Observing(observe)
+        ops = TorchOps() if observe is None else _Observing(observe)
         y: torch.Tensor = architecture(self.cfg).block(ops, self.cfg, self.weights, self.cache, x, self.step)
         return y
 
 
-class _Observing(Reference):
-    """The reference, telling what each matrix is multiplied with."""
+class _Observing(TorchOps):
+    """The torch backend, telling what each matrix is multiplied with."""
 
     def __init__(self, observe: Observe):
+        super().__init__()
         self.observe = observe
-
-    def few(self, *args: Any, **around: Any) -> None:
-        """None: inputs are to be seen."""
 
     def linear(self, x: torch.Tensor, weights: Weights, name: str) -> torch.Tensor:
         self.observe(name, x)
         return super().linear(x, weights, name)
+
+    def add_linear(
+        self, residual: torch.Tensor, x: torch.Tensor, weights: Weights, name: str, post_norm: str = "", eps: float = 0
+    ) -> torch.Tensor:
+        self.observe(name, x)
+        return super().add_linear(residual, x, weights, name, post_norm, eps)
 
     def experts(self, x: torch.Tensor, ids: torch.Tensor, gate_up: Weight, down: Weight) -> torch.Tensor:
         assert isinstance(gate_up, torch.Tensor)
         self.observe("experts.gate_up", x)  # all tokens, for every expert: a Hessian of each would take too much memory
         for expert in ids.unique().tolist():
             gate, up = (x[(ids == expert).any(dim=1)] @ gate_up[expert].T).chunk(2, dim=-1)
-            self.observe(_key(DOWN, expert), self.silu(gate) * up)
+            self.observe(_key(DOWN, expert), silu(gate) * up)
         return super().experts(x, ids, gate_up, down)
 
 

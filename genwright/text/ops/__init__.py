@@ -1,1 +1,1 @@
-"""The layers of a text model in plain torch: the truth that every kernel is tested against."""
+"""The operations that a block is written in: the protocol, its backends, and the formulas that they share."""

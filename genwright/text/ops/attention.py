@@ -3,39 +3,22 @@
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from genwright.kernels.cpu.attention import few_queries
-from genwright.text.cache.layout import PAGE, LayerCache
-from genwright.text.ops.step import Group, Step
+from genwright.kernels import PAGE
+from genwright.text.cache.layout import LayerCache
+from genwright.text.ops.step import QueryGroup, Step
 
 
-def attend(q: torch.Tensor, cache: LayerCache, step: Step, scale: float, window: int | None) -> torch.Tensor:
-    """softmax(q k^T * scale) v, causal, over each sequence's own pages: q [tokens, heads, head_dim]."""
-    parts = []
-    for group in step.groups:
-        rows = slice(group.first_row, group.first_row + group.count * group.queries)
-        mixed = None
-        if cache.spec.bits is None:
-            sequences = slice(group.first, group.first + group.count)
-            where = step.page_table[sequences], step.lengths[sequences]
-            mixed = few_queries(q[rows], cache.rows["k"], cache.rows["v"], *where, scale, window)
-        if mixed is None:
-            k, v = (gather(cache, name, group, step, q.dtype) for name in ("k", "v"))
-            mixed = attend_group(q[rows], k, v, group, step, scale, window)
-        parts.append(mixed)
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
-
-
-def gather(cache: LayerCache, name: str, group: Group, step: Step, dtype: torch.dtype) -> torch.Tensor:
+def gather(cache: LayerCache, name: str, group: QueryGroup, step: Step, dtype: torch.dtype) -> torch.Tensor:
     """What a group's sequences have in the cache, [sequences, length, ...]."""
-    pages = step.page_table[group.first : group.first + group.count, : -(-group.length // PAGE)].reshape(-1)
+    pages = step.page_tables[cache.group][group.sequences, : -(-group.length // PAGE)].reshape(-1)
     rows = cache.read(name, pages, dtype)
     return rows.view(group.count, -1, *rows.shape[2:])[:, : group.length]
 
 
 def attend_group(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, group: Group, step: Step, scale: float, window: int | None
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, group: QueryGroup, step: Step, scale: float, window: int | None
 ) -> torch.Tensor:
-    """q [sequences * queries, heads, head_dim], k and v [sequences, length, kv_heads, head_dim]."""
+    """softmax(q k^T * scale) v: q [sequences * queries, heads, head_dim], k and v [sequences, length, kv_heads, _]."""
     heads, kv_heads = q.shape[1], k.shape[2]
     share = heads // kv_heads
     if (window, share) not in group.masks:
@@ -49,12 +32,11 @@ def attend_group(
     return mixed.reshape(-1, heads, v.shape[-1])
 
 
-def _mask(group: Group, step: Step, window: int | None, share: int, dtype: torch.dtype) -> torch.Tensor | None:
+def _mask(group: QueryGroup, step: Step, window: int | None, share: int, dtype: torch.dtype) -> torch.Tensor | None:
     """What queries may see, as summands [sequences, 1, share * queries, group.length]; None where that is all."""
     if group.count == 1 and group.queries == 1 and (window is None or group.length <= window):
         return None
-    rows = slice(group.first_row, group.first_row + group.count * group.queries)
-    position = step.positions[rows].view(group.count, 1, group.queries, 1)
+    position = step.positions[group.rows].view(group.count, 1, group.queries, 1)
     key = torch.arange(group.length, device=position.device)
     hidden = key > position
     if window is not None:

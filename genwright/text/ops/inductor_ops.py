@@ -1,13 +1,16 @@
-"""The triton backend with torch.compile in the place of our own products: an alternative to measure against."""
+"""The inductor backend: torch.compile in the place of our own products on a GPU, an alternative to measure against."""
+
+from typing import Any
 
 import torch
 
 from genwright.quant.packed import Weight
 from genwright.text.ops.norm import rms_norm
-from genwright.text.ops.torch_ops import Reference, Weights
-from genwright.text.ops.triton_ops import Fused
+from genwright.text.ops.protocol import Weights
+from genwright.text.ops.torch_ops import TorchOps
+from genwright.text.ops.triton_ops import TritonOps
 
-_PLAIN = Reference()
+_PLAIN = TorchOps()
 
 
 @torch.compile(dynamic=False)
@@ -18,19 +21,23 @@ def _norm_linear(
 
 
 @torch.compile(dynamic=False)
-def _add_linear(residual: torch.Tensor, x: torch.Tensor, weight: Weight, bias: torch.Tensor | None) -> torch.Tensor:
-    return residual + _PLAIN.product(x, weight, bias)
+def _add_product(
+    residual: torch.Tensor | None, x: torch.Tensor, weight: Weight, bias: torch.Tensor | None
+) -> torch.Tensor:
+    y = _PLAIN.product(x, weight, bias)
+    return y if residual is None else residual + y
 
 
-class Compiled(Fused):
+class InductorOps(TritonOps):
     """What stands before and after attention is compiled; attention and the cache's writes stay our kernels."""
 
     def norm_linear(self, x: torch.Tensor, weights: Weights, norm: str, name: str, eps: float) -> torch.Tensor:
         return _norm_linear(x, weights[norm], weights[name], weights.get(f"{name}.bias"), eps)
 
-    def add_linear(self, residual: torch.Tensor, x: torch.Tensor, weights: Weights, name: str) -> torch.Tensor:
-        return _add_linear(residual, x, weights[name], weights.get(f"{name}.bias"))
+    def fused_linear(self, *args: Any, **epilogue: Any) -> None:
+        """None, so that products go to the compiler."""
 
-    def add_gated_mlp(self, x: torch.Tensor, weights: Weights, norm: str, eps: float) -> torch.Tensor:
-        gated = self.silu_gate(self.norm_linear(x, weights, norm, "gate_up", eps))
-        return self.add_linear(x, gated, weights, "down")
+    def add_product(
+        self, residual: torch.Tensor | None, x: torch.Tensor, weight: Weight, bias: torch.Tensor | None
+    ) -> torch.Tensor:
+        return _add_product(residual, x, weight, bias)

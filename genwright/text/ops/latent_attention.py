@@ -7,25 +7,28 @@ first, which costs less arithmetic where many queries read the same latents.
 
 import torch
 
-from genwright.text.cache.layout import LayerCache
 from genwright.text.config import Mla
-from genwright.text.ops.attention import attend_group, gather
+from genwright.text.ops.attention import attend_group
 from genwright.text.ops.rope import rotate
-from genwright.text.ops.step import Group, Step
+from genwright.text.ops.step import QueryGroup, RopeTables, Step
 
 
-def latent_row(kv: torch.Tensor, latent: torch.Tensor, mla: Mla, step: Step) -> torch.Tensor:
+def latent_row(kv: torch.Tensor, latent: torch.Tensor, mla: Mla, cos_sin: RopeTables) -> torch.Tensor:
     """What a token stores, [tokens, kv_lora_rank + rope]: its normed latent and the rotated key that heads share."""
-    return torch.cat((latent, rotate_tail(kv[:, None, mla.kv_lora_rank :], 0, mla, step)[:, 0]), dim=-1)
+    key = _rotate(kv[:, None, mla.kv_lora_rank :], mla, cos_sin)
+    return torch.cat((latent, key[:, 0]), dim=-1)
 
 
-def rotate_tail(x: torch.Tensor, first: int, mla: Mla, step: Step) -> torch.Tensor:
-    """Rotate the channels from `first` on: x [tokens, heads, channels]."""
-    assert step.rope is not None
-    tail = x[..., first:]
+def rotate_tail(q: torch.Tensor, mla: Mla, cos_sin: RopeTables) -> torch.Tensor:
+    """Rotate the last channels of queries [tokens, heads, nope + rope]."""
+    nope, rope = q.split((mla.qk_nope_head_dim, mla.qk_rope_head_dim), dim=-1)
+    return torch.cat((nope, _rotate(rope, mla, cos_sin)), dim=-1)
+
+
+def _rotate(x: torch.Tensor, mla: Mla, cos_sin: RopeTables) -> torch.Tensor:
     if mla.rope_interleave:  # to halves, which is all one to the products of queries and keys
-        tail = tail.unflatten(-1, (-1, 2)).transpose(-1, -2).flatten(-2)
-    return torch.cat((x[..., :first], rotate(tail, *step.rope)), dim=-1)
+        x = x.unflatten(-1, (-1, 2)).transpose(-1, -2).flatten(-2)
+    return rotate(x, *cos_sin)
 
 
 def up_projections(kv_b: torch.Tensor, mla: Mla) -> tuple[torch.Tensor, torch.Tensor]:
@@ -35,20 +38,7 @@ def up_projections(kv_b: torch.Tensor, mla: Mla) -> tuple[torch.Tensor, torch.Te
     return key, value
 
 
-def attend_latent(
-    q: torch.Tensor, kv_b: torch.Tensor, cache: LayerCache, mla: Mla, step: Step, scale: float
-) -> torch.Tensor:
-    """q [tokens, heads, nope + rope] over the cache's latents, of kv_lora_rank + rope each: [tokens, heads, v]."""
-    out = q.new_empty(*q.shape[:2], mla.v_head_dim)
-    for group in step.groups:
-        span = slice(group.first_row, group.first_row + group.count * group.queries)
-        way = expanded if expanding_is_less(group, mla) else absorbed
-        latent = gather(cache, "latent", group, step, q.dtype)
-        out[span] = way(q[span], kv_b, latent, mla, group, step, scale)
-    return out
-
-
-def expanding_is_less(group: Group, mla: Mla) -> bool:
+def expanding_is_less(group: QueryGroup, mla: Mla) -> bool:
     """Whether multiplications per head and sequence are fewer when latents are expanded."""
     queries, length, rank = group.queries, group.length, mla.kv_lora_rank
     heads = mla.qk_nope_head_dim + mla.v_head_dim
@@ -58,7 +48,7 @@ def expanding_is_less(group: Group, mla: Mla) -> bool:
 
 
 def absorbed(
-    q: torch.Tensor, kv_b: torch.Tensor, latent: torch.Tensor, mla: Mla, group: Group, step: Step, scale: float
+    q: torch.Tensor, kv_b: torch.Tensor, latent: torch.Tensor, mla: Mla, group: QueryGroup, step: Step, scale: float
 ) -> torch.Tensor:
     """latent [sequences, length, kv_lora_rank + rope] is both keys and values."""
     key, value = up_projections(kv_b, mla)
@@ -70,7 +60,7 @@ def absorbed(
 
 
 def expanded(
-    q: torch.Tensor, kv_b: torch.Tensor, latent: torch.Tensor, mla: Mla, group: Group, step: Step, scale: float
+    q: torch.Tensor, kv_b: torch.Tensor, latent: torch.Tensor, mla: Mla, group: QueryGroup, step: Step, scale: float
 ) -> torch.Tensor:
     key, value = up_projections(kv_b, mla)
     content, rope = latent.split((mla.kv_lora_rank, mla.qk_rope_head_dim), dim=-1)

@@ -1,13 +1,15 @@
 """Mixtures of experts: which experts a token visits, and their outputs."""
 
+from collections.abc import Callable
+
 import torch
 from torch.nn.functional import grouped_mm, silu
 
-from genwright.kernels.cpu.fused_linear import few_tokens_linear
 from genwright.quant.packed import Packed, Weight
 from genwright.text.config import Moe
 
 FEW = 64  # tokens: a decoding step's
+Product = Callable[[torch.Tensor, Weight], torch.Tensor]  # x W^T of a backend
 SLICE = 32  # pairs of token and expert whose weights are gathered at a time
 
 
@@ -28,7 +30,7 @@ def route(logits: torch.Tensor, bias: torch.Tensor | None, moe: Moe) -> tuple[to
     return shares * moe.scale, ids
 
 
-def run_experts(x: torch.Tensor, ids: torch.Tensor, gate_up: Weight, down: Weight) -> torch.Tensor:
+def run_experts(x: torch.Tensor, ids: torch.Tensor, gate_up: Weight, down: Weight, product: Product) -> torch.Tensor:
     """down(silu(gate(x)) * up(x)) of each token's experts, [tokens, top_k, dim].
 
     x [tokens, dim], ids [tokens, top_k], gate_up [experts, 2 * ffn_dim, dim], down [experts, dim, ffn_dim]
@@ -42,7 +44,7 @@ def run_experts(x: torch.Tensor, ids: torch.Tensor, gate_up: Weight, down: Weigh
         parts = zip(pairs.split(SLICE), flat[order].split(SLICE), strict=True)
         y = torch.cat([_gathered(rows, gate_up[experts], down[experts]) for rows, experts in parts])
     else:
-        y = _one_by_one(pairs, flat, gate_up, down)
+        y = _one_by_one(pairs, flat, gate_up, down, product)
     return torch.empty_like(y).index_copy_(0, order, y).unflatten(0, ids.shape)
 
 
@@ -60,16 +62,21 @@ def _gathered(x: torch.Tensor, gate_up: Weight, down: Weight) -> torch.Tensor:
     return torch.bmm(_dense(down, x.dtype), (silu(gate) * up)[..., None]).squeeze(-1)
 
 
-def _one_by_one(x: torch.Tensor, ids: torch.Tensor, gate_up: Weight, down: Weight) -> torch.Tensor:
+def _one_by_one(x: torch.Tensor, ids: torch.Tensor, gate_up: Weight, down: Weight, product: Product) -> torch.Tensor:
     """Rows by expert, one after the other: on a CPU, and for prompts, whose packed weights are widened one by one."""
     y, first = torch.empty_like(x), 0
     for expert, count in enumerate(ids.bincount(minlength=gate_up.shape[0]).tolist()):
         if count:
             rows = slice(first, first + count)
-            gate, up = few_tokens_linear(x[rows], gate_up[expert]).chunk(2, dim=-1)
-            y[rows] = few_tokens_linear(silu(gate) * up, down[expert])
+            gate, up = product(x[rows], gate_up[expert]).chunk(2, dim=-1)
+            y[rows] = product(silu(gate) * up, down[expert])
             first += count
     return y
+
+
+def weighted_sum(y: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
+    """sum_k shares[t, k] y[t, k], in float32: y [tokens, top_k, dim]."""
+    return torch.bmm(shares[:, None], y.float()).squeeze(1).to(y.dtype)
 
 
 def _dense(weight: Weight, dtype: torch.dtype) -> torch.Tensor:

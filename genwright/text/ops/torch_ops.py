@@ -1,55 +1,60 @@
-"""The reference backend: the ops that a block is written in, in plain torch, on any device."""
+"""The torch backend: every op in plain PyTorch, on any device. All other backends are tested against it."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable
 
 import torch
-from torch.nn.functional import gelu, layer_norm, relu, silu
+import torch.distributed as dist
+from torch.nn import functional as F
 
-from genwright.kernels.cpu.attention import rope_write
-from genwright.kernels.cpu.fused_linear import few_tokens_linear, few_tokens_operand
-from genwright.quant.packed import Weight
+from genwright.quant.packed import Packed, Weight
 from genwright.text.cache.layout import LayerCache
-from genwright.text.config import ModelConfig
-from genwright.text.ops.attention import attend
-from genwright.text.ops.latent_attention import attend_latent, latent_row, rotate_tail
-from genwright.text.ops.moe import route, run_experts
+from genwright.text.config import Attention, Mla, Moe
+from genwright.text.ops import deterministic as fixed
+from genwright.text.ops.attention import attend_group, gather
+from genwright.text.ops.latent_attention import absorbed, expanded, expanding_is_less, latent_row, rotate_tail
+from genwright.text.ops.moe import route, run_experts, weighted_sum
 from genwright.text.ops.norm import rms_norm
+from genwright.text.ops.protocol import LATENT_EPS, Ops, Weights
 from genwright.text.ops.rope import rotate
-from genwright.text.ops.step import Step
-
-Weights = Mapping[str, Any]  # tensors; of matrices also packed weights
-LATENT_EPS = 1e-6  # of the norms inside latent attention, whatever the others have
+from genwright.text.ops.step import QueryGroup, Step
 
 
-class Reference:
-    """Each op names the weights that it reads; a weight that the model does not have is absent from the mapping."""
+class TorchOps(Ops):
+    """`group` is the process group whose ranks share the model; None is one rank."""
 
-    fused = False  # whether lengths are read on the device, so that a step can be captured
+    captures = False  # whether every op of a step leaves the host alone, so that a CUDA graph can hold it
 
-    def product(self, x: torch.Tensor, weight: Weight, bias: torch.Tensor | None = None) -> torch.Tensor:
-        """x weight^T + bias: x [tokens, inputs], weight [outputs, inputs]."""
-        return few_tokens_linear(x, weight, bias)
+    def __init__(self, deterministic: bool = False, group: dist.ProcessGroup | None = None):
+        self.deterministic, self.group = deterministic, group
+        self.rank = 0 if group is None else dist.get_rank(group)
 
-    def linear(self, x: torch.Tensor, weights: Weights, name: str) -> torch.Tensor:
-        return self.product(x, weights[name], weights.get(f"{name}.bias"))
+    def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
+        """The sum over ranks."""
+        if self.group is not None:
+            dist.all_reduce(x, group=self.group)
+        return x
+
+    def embedding(self, tokens: torch.Tensor, weights: Weights, name: str) -> torch.Tensor:
+        table = weights[name]
+        if self.group is None:
+            return F.embedding(tokens, table)
+        local = tokens - self.rank * len(table)
+        here = (local >= 0) & (local < len(table))
+        return self.all_reduce(F.embedding(local.clamp(0, len(table) - 1), table) * here[:, None])
 
     def norm(self, x: torch.Tensor, weights: Weights, name: str, eps: float) -> torch.Tensor:
         return rms_norm(x, weights[name], eps)
 
     def layer_norm(self, x: torch.Tensor, weights: Weights, name: str, eps: float) -> torch.Tensor:
-        return layer_norm(x, x.shape[-1:], weights.get(name), weights.get(f"{name}.bias"), eps)
+        return F.layer_norm(x, x.shape[-1:], weights.get(name), weights.get(f"{name}.bias"), eps)
 
-    def add_linear(self, residual: torch.Tensor, x: torch.Tensor, weights: Weights, name: str) -> torch.Tensor:
-        """residual + the sum over ranks of a product whose inputs they share."""
-        y = self.few(x, weights[name], bias=weights.get(f"{name}.bias"), residual=residual)
-        return residual + self.all_reduce(self.linear(x, weights, name)) if y is None else y
+    def product(self, x: torch.Tensor, weight: Weight, bias: torch.Tensor | None = None) -> torch.Tensor:
+        """x weight^T + bias: x [tokens, inputs], weight [outputs, inputs]."""
+        if self.deterministic:
+            return fixed.linear(x, weight, bias)
+        return weight.linear(x, bias) if isinstance(weight, Packed) else F.linear(x, weight, bias)
 
-    def norm_linear(self, x: torch.Tensor, weights: Weights, norm: str, name: str, eps: float) -> torch.Tensor:
-        y = self.few(x, weights[name], bias=weights.get(f"{name}.bias"), norm=weights[norm], eps=eps)
-        return self.linear(self.norm(x, weights, norm, eps), weights, name) if y is None else y
-
-    def few(
+    def fused_linear(
         self,
         x: torch.Tensor,
         weight: Weight,
@@ -60,126 +65,162 @@ class Reference:
         residual: torch.Tensor | None = None,
         gate: bool = False,
     ) -> torch.Tensor | None:
-        """A product of few tokens and what is around it in one kernel; None where there is none for it."""
-        found = few_tokens_operand(x, weight, bias)
-        if found is None:
-            return None
-        return found.product(x, bias, norm=norm, eps=eps, residual=residual, gate=gate)
+        """residual + norm(x) weight^T + bias in one kernel, with `gate` silu(first half) * second half of it.
 
-    def qkv_rope_write(
-        self, qkv: torch.Tensor, weights: Weights, cfg: ModelConfig, cache: LayerCache, step: Step
+        None where the backend has no such kernel; the op is then computed in separate steps.
+        """
+        return None
+
+    def linear(self, x: torch.Tensor, weights: Weights, name: str) -> torch.Tensor:
+        return self.product(x, weights[name], weights.get(f"{name}.bias"))
+
+    def norm_linear(self, x: torch.Tensor, weights: Weights, norm: str, name: str, eps: float) -> torch.Tensor:
+        y = self.fused_linear(x, weights[name], bias=weights.get(f"{name}.bias"), norm=weights[norm], eps=eps)
+        return self.linear(self.norm(x, weights, norm, eps), weights, name) if y is None else y
+
+    def add_linear(
+        self, residual: torch.Tensor, x: torch.Tensor, weights: Weights, name: str, post_norm: str = "", eps: float = 0
     ) -> torch.Tensor:
-        """Split the fused projection, rotate q and k, write k and v to their slots, and return q."""
-        if cache.spec.bits is None and step.tables is not None and "q_norm" not in weights:
-            k_cache, v_cache = cache.rows["k"], cache.rows["v"]
-            rotated = rope_write(qkv, step.tables, step.positions, step.slots, k_cache, v_cache, cfg.heads)
-            if rotated is not None:
-                return rotated
-        heads = qkv.view(len(qkv), -1, cfg.head_dim)
-        qk, v = heads.split((cfg.heads + cfg.kv_heads, cfg.kv_heads), dim=1)
-        if "q_norm" in weights:
-            parts = zip(("q_norm", "k_norm"), qk.split((cfg.heads, cfg.kv_heads), dim=1), strict=True)
-            qk = torch.cat([rms_norm(part, weights[norm], cfg.norm_eps) for norm, part in parts], dim=1)
-        if step.rope is not None:
-            qk = rotate(qk, *step.rope)
-        q, k = qk.split((cfg.heads, cfg.kv_heads), dim=1)
-        for name, rows in (("k", k), ("v", v)):
-            cache.write(name, step.slots, rows)
-        return q
+        bias = weights.get(f"{name}.bias") if self.rank == 0 else None
+        if post_norm:
+            whole = self.all_reduce(self.product(x, weights[name], bias))
+            return residual + self.norm(whole, weights, post_norm, eps)
+        first = residual if self.rank == 0 else None  # so that the sum over ranks has it once
+        y = self.fused_linear(x, weights[name], bias=bias, residual=first)
+        return self.all_reduce(self.add_product(first, x, weights[name], bias) if y is None else y)
+
+    def add_product(
+        self, residual: torch.Tensor | None, x: torch.Tensor, weight: Weight, bias: torch.Tensor | None
+    ) -> torch.Tensor:
+        """residual + x W^T + bias on this rank."""
+        y = self.product(x, weight, bias)
+        return y if residual is None else residual + y
+
+    def add_gated_mlp(
+        self,
+        x: torch.Tensor,
+        weights: Weights,
+        norm: str,
+        eps: float,
+        activation: str = "silu",
+        post_norm: str = "",
+    ) -> torch.Tensor:
+        gated = None
+        if activation == "silu":
+            bias = weights.get("gate_up.bias")
+            gated = self.fused_linear(x, weights["gate_up"], bias=bias, norm=weights[norm], eps=eps, gate=True)
+        if gated is None:
+            gated = self.gate(self.norm_linear(x, weights, norm, "gate_up", eps), activation)
+        return self.add_linear(x, gated, weights, "down", post_norm, eps)
+
+    def add_mlp(self, residual: torch.Tensor, x: torch.Tensor, weights: Weights, activation: str) -> torch.Tensor:
+        return self.add_linear(residual, self.activate(self.linear(x, weights, "fc1"), activation), weights, "fc2")
+
+    def add_moe(self, x: torch.Tensor, weights: Weights, norm: str, eps: float, moe: Moe) -> torch.Tensor:
+        residual, x = x, self.norm(x, weights, norm, eps)
+        shares, ids = self.route(x, weights, moe)
+        gate_up, down = (weights[f"experts.{name}"].unflatten(0, (moe.experts, -1)) for name in ("gate_up", "down"))
+        mixed = self.mix(self.experts(x, ids, gate_up, down), shares)
+        if moe.shared_dim:
+            gated = self.gate(self.linear(x, weights, "shared.gate_up"), "silu")
+            shared = self.linear(gated, weights, "shared.down")
+            if moe.shared_gate:
+                shared = shared * self.activate(self.linear(x, weights, "shared.gate"), "sigmoid")
+            mixed = mixed + shared
+        return residual + self.all_reduce(mixed)
+
+    def route(self, x: torch.Tensor, weights: Weights, moe: Moe) -> tuple[torch.Tensor, torch.Tensor]:
+        """Weights and ids of each token's experts, [tokens, top_k]."""
+        logits, bias = self.linear(x.float(), weights, "router"), weights.get("router.correction")
+        return fixed.route(logits, bias, moe) if self.deterministic else route(logits, bias, moe)
+
+    def experts(self, x: torch.Tensor, ids: torch.Tensor, gate_up: Weight, down: Weight) -> torch.Tensor:
+        """down(silu(gate(x)) * up(x)) of each token's experts, [tokens, top_k, dim]."""
+        if self.deterministic:
+            return fixed.experts(x, ids, gate_up, down, self.product)
+        return run_experts(x, ids, gate_up, down, self.product)
+
+    def mix(self, y: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
+        """sum_k shares[t, k] y[t, k], in float32: y [tokens, top_k, dim]."""
+        return fixed.weighted_sum(y, shares) if self.deterministic else weighted_sum(y, shares)
+
+    def activate(self, x: torch.Tensor, activation: str) -> torch.Tensor:
+        function = ACTIVATIONS[activation]
+        return fixed.by_rows(function, x) if self.deterministic else function(x)
+
+    def gate(self, gate_up: torch.Tensor, activation: str) -> torch.Tensor:
+        """activation(gate) * up: [tokens, 2 ffn] to [tokens, ffn]."""
+        gate, up = gate_up.chunk(2, dim=-1)
+        return self.activate(gate, activation) * up
 
     def rope_attend(
-        self,
-        qkv: torch.Tensor,
-        weights: Weights,
-        cfg: ModelConfig,
-        cache: LayerCache,
-        step: Step,
-        scale: float,
-        window: int | None,
+        self, qkv: torch.Tensor, weights: Weights, attention: Attention, cache: LayerCache, step: Step
     ) -> torch.Tensor:
-        """`qkv_rope_write` and `attend`, one after the other."""
-        return self.attend(self.qkv_rope_write(qkv, weights, cfg, cache, step), cache, step, scale, window)
+        return self.attend(self.rope_write(qkv, weights, attention, cache, step), attention, cache, step)
 
-    def attend(self, q: torch.Tensor, cache: LayerCache, step: Step, scale: float, window: int | None) -> torch.Tensor:
-        """Causal attention within each sequence: [tokens, heads, head_dim] to [tokens, heads * head_dim]."""
-        return attend(q, cache, step, scale, window).flatten(1)
+    def rope_write(
+        self, qkv: torch.Tensor, weights: Weights, attention: Attention, cache: LayerCache, step: Step
+    ) -> torch.Tensor:
+        """Split the fused projection, rotate q and k, write k and v to their slots, and return q."""
+        kv_heads, head_dim = cache.spec.rows["k"]
+        split = (qkv.shape[1] // head_dim - 2 * kv_heads, kv_heads)  # the rank's own heads
+        qk, v = qkv.view(len(qkv), -1, head_dim).split((sum(split), kv_heads), dim=1)
+        if "q_norm" in weights:
+            parts = zip(("q_norm", "k_norm"), qk.split(split, dim=1), strict=True)
+            qk = torch.cat([rms_norm(part, weights[norm], attention.norm_eps) for norm, part in parts], dim=1)
+        if attention.rope is not None:
+            qk = rotate(qk, *step.rope(attention.rope))
+        q, k = qk.split(split, dim=1)
+        for name, rows in (("k", k), ("v", v)):
+            cache.write(name, step.slots[cache.group], rows)
+        return q
 
-    def latent_rope_write(
+    def attend(self, q: torch.Tensor, attention: Attention, cache: LayerCache, step: Step) -> torch.Tensor:
+        """softmax(q k^T * scale) v, causal within each sequence: q [tokens, heads, head_dim]."""
+        if self.deterministic:
+            return fixed.attend(q, lambda pages: fixed.keys_values(cache, pages), attention, cache, step).flatten(1)
+        parts = [self.attend_group(q[group.rows], attention, cache, group, step) for group in step.groups]
+        return (parts[0] if len(parts) == 1 else torch.cat(parts)).flatten(1)
+
+    def attend_group(
+        self, q: torch.Tensor, attention: Attention, cache: LayerCache, group: QueryGroup, step: Step
+    ) -> torch.Tensor:
+        """The same for sequences of equally many queries."""
+        k, v = (gather(cache, name, group, step, q.dtype) for name in ("k", "v"))
+        return attend_group(q, k, v, group, step, attention.scale, attention.window)
+
+    def latent_attend(
         self,
         q: torch.Tensor,
         kv: torch.Tensor,
         weights: Weights,
-        cfg: ModelConfig,
+        mla: Mla,
+        attention: Attention,
         cache: LayerCache,
         step: Step,
     ) -> torch.Tensor:
-        """Write the normed latent and the rotated shared key to their slot; q as heads, its rotary part rotated."""
-        assert cfg.mla is not None
-        latent = self.norm(kv[:, : cfg.mla.kv_lora_rank], weights, "kv_norm", LATENT_EPS)
-        cache.write("latent", step.slots, latent_row(kv, latent, cfg.mla, step))
-        return rotate_tail(q.view(len(q), cfg.heads, -1), cfg.mla.qk_nope_head_dim, cfg.mla, step)
+        latent = self.norm(kv[:, : mla.kv_lora_rank], weights, "kv_norm", LATENT_EPS)
+        cos_sin = step.rope(attention.rope or "")
+        cache.write("latent", step.slots[cache.group], latent_row(kv, latent, mla, cos_sin))
+        q = rotate_tail(q.unflatten(1, (-1, mla.qk_nope_head_dim + mla.qk_rope_head_dim)), mla, cos_sin)
+        if self.deterministic:
+            return fixed.latent_attend(q, weights["kv_b"], mla, attention, cache, step).flatten(1)
+        parts = []
+        for group in step.groups:
+            form = expanded if expanding_is_less(group, mla) else absorbed
+            latents = gather(cache, "latent", group, step, q.dtype)
+            parts.append(form(q[group.rows], weights["kv_b"], latents, mla, group, step, attention.scale))
+        return torch.cat(parts).flatten(1)
 
-    def latent_attend(
-        self, q: torch.Tensor, weights: Weights, cfg: ModelConfig, cache: LayerCache, step: Step, scale: float
-    ) -> torch.Tensor:
-        """Causal attention over latents: [tokens, heads, nope + rope] to [tokens, heads * v_head_dim]."""
-        assert cfg.mla is not None
-        return attend_latent(q, weights["kv_b"], cache, cfg.mla, step, scale).flatten(1)
 
-    def add_gated_mlp(self, x: torch.Tensor, weights: Weights, norm: str, eps: float) -> torch.Tensor:
-        """x + down(silu(gate(norm(x))) * up(norm(x))), gate and up fused in one weight."""
-        gated = self.few(
-            x, weights["gate_up"], bias=weights.get("gate_up.bias"), norm=weights[norm], eps=eps, gate=True
-        )
-        if gated is None:
-            gated = self.silu_gate(self.norm_linear(x, weights, norm, "gate_up", eps))
-        return self.add_linear(x, gated, weights, "down")
+def _gelu_tanh(x: torch.Tensor) -> torch.Tensor:
+    return F.gelu(x, approximate="tanh")
 
-    def moe(self, x: torch.Tensor, weights: Weights, norm: str, cfg: ModelConfig) -> torch.Tensor:
-        """The weighted sum of each token's experts of norm(x), and the experts that all tokens share."""
-        assert cfg.moe is not None
-        x = self.norm(x, weights, norm, cfg.norm_eps)
-        shares, ids = self.route(x, weights, cfg)
-        gate_up, down = (weights[f"experts.{name}"].unflatten(0, (cfg.moe.experts, -1)) for name in ("gate_up", "down"))
-        mixed = self.mix(self.experts(x, ids, gate_up, down), shares)
-        if cfg.moe.shared_dim:
-            shared = self.linear(self.silu_gate(self.linear(x, weights, "shared.gate_up")), weights, "shared.down")
-            if cfg.moe.shared_gate:
-                shared = shared * self.sigmoid(self.linear(x, weights, "shared.gate"))
-            mixed = mixed + shared
-        return mixed
 
-    def route(self, x: torch.Tensor, weights: Weights, cfg: ModelConfig) -> tuple[torch.Tensor, torch.Tensor]:
-        """Weights and ids of each token's experts, [tokens, top_k]."""
-        assert cfg.moe is not None
-        return route(self.linear(x.float(), weights, "router"), weights.get("router.correction"), cfg.moe)
-
-    def experts(self, x: torch.Tensor, ids: torch.Tensor, gate_up: Weight, down: Weight) -> torch.Tensor:
-        return run_experts(x, ids, gate_up, down)
-
-    def mix(self, y: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
-        """sum_k shares[t, k] y[t, k], in float32: y [tokens, top_k, dim]."""
-        return torch.bmm(shares[:, None], y.float()).squeeze(1).to(y.dtype)
-
-    def mlp(self, x: torch.Tensor, weights: Weights, activation: str) -> torch.Tensor:
-        """fc2(relu(fc1(x))), or with gelu."""
-        x = self.linear(x, weights, "fc1")
-        return self.linear(relu(x) if activation == "relu" else self.gelu(x), weights, "fc2")
-
-    def silu(self, x: torch.Tensor) -> torch.Tensor:
-        return silu(x)
-
-    def gelu(self, x: torch.Tensor) -> torch.Tensor:
-        return gelu(x)
-
-    def sigmoid(self, x: torch.Tensor) -> torch.Tensor:
-        return x.sigmoid()
-
-    def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
-        """The sum over ranks: of one rank, its own."""
-        return x
-
-    def silu_gate(self, gate_up: torch.Tensor) -> torch.Tensor:
-        """silu(gate) * up: [tokens, 2 ffn] to [tokens, ffn]."""
-        gate, up = gate_up.chunk(2, dim=-1)
-        return self.silu(gate) * up
+ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "silu": F.silu,
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "gelu_tanh": _gelu_tanh,
+    "sigmoid": torch.sigmoid,
+}

@@ -103,8 +103,8 @@ def test_queries_and_keys_are_rotated_as_torch_does_it_and_written(heads, kv_hea
         rotated = rotate(parts[:, :-kv_heads], tables[0][positions], tables[1][positions])
         want_k.flatten(0, 1)[slots] = rotated[:, heads:]
         want_v.flatten(0, 1)[slots] = parts[:, -kv_heads:]
-        assert torch.equal(rope_write(qkv, tables, positions, slots, k, v, heads), rotated[:, :heads])
+        assert torch.equal(rope_write(qkv, tables, positions, slots, k, v), rotated[:, :heads])
         assert torch.equal(k, want_k) and torch.equal(v, want_v)
     many = torch.zeros(MOST_ROTATED + 1, (heads + 2 * kv_heads) * dim, dtype=dtype)
-    assert rope_write(many, tables, torch.zeros(len(many), dtype=torch.int64), slots, k, v, heads) is None
-    assert rope_write(qkv.double(), tables, positions, slots, k, v, heads) is None
+    assert rope_write(many, tables, torch.zeros(len(many), dtype=torch.int64), slots, k, v) is None
+    assert rope_write(qkv.double(), tables, positions, slots, k, v) is None

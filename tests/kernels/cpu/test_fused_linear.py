@@ -9,8 +9,8 @@ from genwright.kernels.cpu.fused_linear import MOST_TOKENS, few_tokens_linear, k
 from genwright.quant import fp8, int8
 from genwright.quant.formats import parse_format
 from genwright.quant.packed import Weight
-from genwright.text.ops.deterministic import Deterministic
-from genwright.text.ops.torch_ops import Reference
+from genwright.text.ops.cpu_ops import CpuOps
+from genwright.text.ops.torch_ops import TorchOps
 
 SIZES = [(1, 1), (3, 5), (4, 16), (7, 31), (64, 64), (97, 333), (130, 1027), (961, 576), (9, 7000)]  # outputs, inputs
 # Groups that fill a vector, share one, or end within one.
@@ -67,7 +67,7 @@ def test_a_row_has_the_same_bits_among_others_and_with_any_threads(dtype):
 @pytest.mark.parametrize("name", ["plain", "int8", "int4:g40:asym"])
 def test_what_stands_around_a_product(name, dtype):
     """Norm, bias, gate and residual against float64, and rounded where plain torch rounds."""
-    ops = Reference()
+    ops = TorchOps()
     for (outputs, inputs), tokens in [((70, 16), 1), ((70, 333), 1), ((962, 576), 1), ((962, 576), 7)]:
         torch.manual_seed(outputs)
         x, weight, bias = operands(tokens, outputs, inputs, dtype)
@@ -168,7 +168,7 @@ def test_packed_weights_that_the_kernel_does_not_take_are_widened(monkeypatch):
         assert operand(x, packed) is None
         expected = linear(x, packed.dequantize(torch.float32))
         torch.testing.assert_close(few_tokens_linear(x, packed), expected)
-        torch.testing.assert_close(Deterministic().product(x, packed), expected)
+        torch.testing.assert_close(CpuOps(deterministic=True).product(x, packed), expected)
     with_kernel = few_tokens_linear(x, whole)
     monkeypatch.setattr(products, "kernel", lambda *kind: None)
     torch.testing.assert_close(few_tokens_linear(x, whole), with_kernel)
@@ -208,7 +208,7 @@ def test_what_the_kernel_does_not_take_goes_to_torch():
         few_tokens_linear(many[:2, :15], weight)
 
 
-@pytest.mark.parametrize("ops", [Reference(), Deterministic()])
+@pytest.mark.parametrize("ops", [TorchOps(), CpuOps(deterministic=True)])
 def test_without_the_kernel_products_are_torchs(ops, monkeypatch):
     x, weight, bias = operands(3, 20, 40, torch.float32)
     with_kernel = ops.product(x, weight, bias)

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from genwright.kernels import PAGE
 from genwright.kernels.cuda.decode_attention import Scratch, rope_attend, serves
-from genwright.text.cache.layout import PAGE
 from genwright.text.ops.norm import rms_norm
 from genwright.text.ops.rope import rotate
 

@@ -7,7 +7,7 @@ from kernels.triton.paged_cache import draw, error, expected, layer
 from genwright.kernels.triton.decode_attention import DecodeScratch, decode_attention
 from genwright.kernels.triton.prefill_attention import Tile
 from genwright.text.ops.step import Chunk, StepBuffers
-from genwright.text.ops.torch_ops import Reference
+from genwright.text.ops.torch_ops import TorchOps
 
 # Under the interpreter bf16 is an integer of 16 bits to a product, so that only a GPU can show it.
 BOUND = {torch.float32: 4e-6, torch.float16: 2e-3, torch.bfloat16: 1.2e-2}  # of what is larger, 1 or the value
@@ -63,7 +63,7 @@ def test_equals_the_reference_on_a_step(bits, head_dim):
     scratch = DecodeScratch.allocate(6, head_dim, q.device)
     k, v = cache.rows["k"], cache.rows["v"]
     out = decode_attention(q, k, v, step.page_table, step.lengths, 2, 0.125, None, scratch, cache.rows)
-    torch.testing.assert_close(out, Reference().attend(q, cache, step, 0.125, None), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(out, TorchOps().attend(q, cache, step, 0.125, None), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.gpu
@@ -120,5 +120,5 @@ def test_packed_caches_at_size(bits, head_dim):
     scratch = DecodeScratch.allocate(12, head_dim, q.device)
     k, v = cache.rows["k"], cache.rows["v"]
     out = decode_attention(q, k, v, step.page_table, step.lengths, 3, 0.1, None, scratch, cache.rows)
-    wide = Reference().attend(q.float(), cache, step, 0.1, None)
+    wide = TorchOps().attend(q.float(), cache, step, 0.1, None)
     assert error(out, wide) < BOUND[torch.bfloat16]

@@ -6,7 +6,7 @@ from kernels.triton.paged_cache import draw, error, expected, layer
 
 from genwright.kernels.triton.prefill_attention import Tile, prefill_attention
 from genwright.text.ops.step import Chunk, StepBuffers
-from genwright.text.ops.torch_ops import Reference
+from genwright.text.ops.torch_ops import TorchOps
 
 BOUND = {torch.float32: 4e-6, torch.float16: 2e-3, torch.bfloat16: 1.2e-2}  # of what is larger, 1 or the value
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -54,7 +54,7 @@ def test_equals_the_reference_on_a_step(bits):
     k, v = cache.rows["k"], cache.rows["v"]
     places = (step.page_table, step.lengths, step.offsets)
     out = prefill_attention(q, k, v, *places, 40, 0.125, 30, cache.rows, SMALL)
-    torch.testing.assert_close(out, Reference().attend(q, cache, step, 0.125, 30), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(out, TorchOps().attend(q, cache, step, 0.125, 30), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("window", [None, 70])
@@ -98,5 +98,5 @@ def test_packed_caches_at_size(bits):
     k, v = cache.rows["k"], cache.rows["v"]
     places = (step.page_table, step.lengths, step.offsets)
     out = prefill_attention(q, k, v, *places, 700, 0.1, None, cache.rows)
-    wide = Reference().attend(q.float(), cache, step, 0.1, None)
+    wide = TorchOps().attend(q.float(), cache, step, 0.1, None)
     assert error(out, wide) < BOUND[torch.bfloat16]

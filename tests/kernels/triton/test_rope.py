@@ -8,7 +8,7 @@ import torch
 from genwright.kernels.triton.rope import rope_write
 from genwright.text.cache.layout import Cache, CacheSpec
 from genwright.text.ops.rope import cos_sin
-from genwright.text.ops.torch_ops import Reference
+from genwright.text.ops.torch_ops import TorchOps
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 EPS = 1e-6
@@ -32,7 +32,7 @@ def both(tokens, heads, kv_heads, head_dim, dtype, norm=False, rope=True, bits=N
     sizes = (heads, kv_heads, head_dim)
     k, v = ours.rows["k"], ours.rows["v"]
     q = rope_write(qkv, cos, sin, padded, k, v, *norms, EPS, *sizes, positions, ours.rows)
-    expected = Reference().qkv_rope_write(
+    expected = TorchOps().qkv_rope_write(
         qkv,
         dict(zip(("q_norm", "k_norm"), norms, strict=True)) if norm else {},
         SimpleNamespace(heads=heads, kv_heads=kv_heads, head_dim=head_dim, norm_eps=EPS),

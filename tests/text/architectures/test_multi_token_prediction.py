@@ -8,13 +8,12 @@ from text.families import make
 from transformers.cache_utils import MtpCache
 
 from genwright.quant.fp8 import Fp8Blocks
-from genwright.text.architectures.deepseek import cache_spec, predict
-from genwright.text.cache.layout import Cache
+from genwright.text.architectures.deepseek import cache_layers, predict
+from genwright.text.cache.layout import Cache, CacheSpec
 from genwright.text.checkpoints import open_checkpoint
 from genwright.text.model import load_draft, load_model
-from genwright.text.ops.deterministic import Deterministic
 from genwright.text.ops.step import Chunk, StepBuffers
-from genwright.text.ops.torch_ops import Reference
+from genwright.text.ops.torch_ops import TorchOps
 
 TOKENS = torch.randint(3, 199, (90,), generator=torch.Generator().manual_seed(3))
 CPU = torch.device("cpu")
@@ -39,10 +38,10 @@ def run(folder, hidden, chunks, ops, packed=False):
     checkpoint = open_checkpoint(str(folder))
     model = load_model(checkpoint, torch.float32, CPU, 128, packed=packed)
     weights = load_draft(checkpoint, model, packed)
-    cache = Cache(cache_spec(model.cfg, torch.float32), 2, CPU).layers[0]
-    buffers, logits, out, first = StepBuffers(128, 1, 2, CPU), [], [], 0
+    cache = Cache(CacheSpec(cache_layers(model.cfg), torch.float32), 2, CPU).layers[0]
+    buffers, logits, out, first = StepBuffers(128, 1, 2, CPU, rope_tables=model.rope_tables), [], [], 0
     for count in chunks:
-        step = buffers.fill([Chunk(TOKENS[1 + first : 1 + first + count].tolist(), first, range(2), True)])
+        step = buffers.fill([Chunk(TOKENS[1 + first : 1 + first + count].tolist(), first, [range(2)], True)])
         piece = hidden[first : first + count]
         new = predict(ops, model.cfg, model.outer, weights, cache, piece, step)
         logits.append(new[0])
@@ -51,11 +50,11 @@ def run(folder, hidden, chunks, ops, packed=False):
     return torch.cat(logits), torch.cat(out), weights
 
 
-@pytest.mark.parametrize("ops", [Reference, Deterministic])
+@pytest.mark.parametrize("ops", [TorchOps(), TorchOps(deterministic=True)])
 @pytest.mark.parametrize("chunks", [[89], [64, 20, 1, 1, 3]])
 def test_predictions_equal_transformers(chunks, ops, both):
     folder, hidden, expected, expected_hidden = both
-    logits, out, _ = run(folder, hidden, chunks, ops())
+    logits, out, _ = run(folder, hidden, chunks, ops)
     assert (logits - expected).norm() / expected.norm() < 1e-4
     assert (out - expected_hidden).norm() / expected_hidden.norm() < 1e-4
     assert logits.argmax(-1).equal(expected.argmax(-1))
@@ -65,9 +64,9 @@ def test_a_packed_layer_predicts_the_same(both, tmp_path):
     folder, hidden, _, _ = both
     in_fp8(folder, tmp_path / "fp8")
     assert load_file(tmp_path / "fp8" / "model.safetensors").keys() > load_file(folder / "model.safetensors").keys()
-    logits, _, weights = run(tmp_path / "fp8", hidden, [89], Reference(), packed=True)
+    logits, _, weights = run(tmp_path / "fp8", hidden, [89], TorchOps(), packed=True)
     assert isinstance(weights["experts.down"], Fp8Blocks)
-    expected, _, _ = run(tmp_path / "fp8", hidden, [89], Reference(), packed=False)
+    expected, _, _ = run(tmp_path / "fp8", hidden, [89], TorchOps(), packed=False)
     assert (logits - expected).norm() / expected.norm() < 1e-5
 
 

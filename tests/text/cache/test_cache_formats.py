@@ -10,17 +10,17 @@ from text.families import make
 from genwright import LLM, SamplingParams
 from genwright.quant.kv_cache import entries, pack, unpack
 from genwright.text.architectures import llama
-from genwright.text.architectures.deepseek import cache_spec
+from genwright.text.architectures.deepseek import cache_layers
 from genwright.text.architectures.named_shapes import named_shape
-from genwright.text.cache.layout import PAGE, Cache, CacheSpec, LayerCache
+from genwright.text.cache.layout import PAGE, Cache, CacheSpec, LayerCache, LayerSpec
 from genwright.text.checkpoints import open_checkpoint
-from genwright.text.config import ModelConfig
+from genwright.text.config import Attention, ModelConfig
 from genwright.text.engine.engine import Engine
 from genwright.text.engine.executor import ResidentRunner
 from genwright.text.model import loaded_bytes
-from genwright.text.ops.attention import attend
-from genwright.text.ops.deterministic import Deterministic
+from genwright.text.ops.cpu_ops import CpuOps
 from genwright.text.ops.step import Chunk, StepBuffers
+from genwright.text.ops.torch_ops import TorchOps
 
 FAMILIES = ("llama", "llama-mha", "mistral", "opt", "deepseek-v3")
 CPU = torch.device("cpu")
@@ -41,14 +41,19 @@ def test_attention_within_the_error_of_the_rows(bits: int) -> None:
     heads, size, tokens = 2, 80, 150
     torch.manual_seed(0)
     rows = {name: torch.randn(tokens, heads, size) for name in "kv"}
-    step = StepBuffers(512, 4, 8, CPU).fill([Chunk([0] * 20, tokens - 20, range(3))])
+    step = StepBuffers(512, 4, 8, CPU).fill([Chunk([0] * 20, tokens - 20, [range(3)])])
     q = torch.randn(20, 2 * heads, size)
     found = {}
     for b in (None, bits):
-        cache = Cache(CacheSpec(1, {"k": (heads, size), "v": (heads, size)}, torch.float32, b), 3, CPU).layers[0]
+        cache = Cache(
+            CacheSpec([LayerSpec({"k": (heads, size), "v": (heads, size)})], torch.float32, b), 3, CPU
+        ).layers[0]
         for name, values in rows.items():
             cache.write(name, torch.arange(tokens), values)
-        found[b] = (attend(q, cache, step, size**-0.5, None), cache.read("k", torch.arange(3), torch.float32))
+        found[b] = (
+            TorchOps().attend(q, Attention(size**-0.5), cache, step),
+            cache.read("k", torch.arange(3), torch.float32),
+        )
     worst = (found[bits][1] - found[None][1]).flatten(0, 1)[:tokens].norm(dim=-1).max()
     score = worst * q.norm(dim=-1).max() * size**-0.5
     spread, largest = torch.expm1(2 * score), rows["v"].abs().max()
@@ -74,7 +79,7 @@ def test_the_packed_cache_is_an_exact_one_of_rounded_rows(family: str, bits: int
     exact = expected.logits(PROMPTS[1])
     cache = expected.engine.runner.cache
     kind = type("Rounded", (Rounded,), {"bits": bits})
-    cache.layers = [kind(layer.layer, layer.rows, layer.spec) for layer in cache.layers]
+    cache.layers = [kind(layer.layer, layer.group, layer.rows, layer.spec) for layer in cache.layers]
     rounded = expected.logits(PROMPTS[1])
     torch.testing.assert_close(packed.logits(PROMPTS[1]), rounded, rtol=1e-3, atol=1e-3)
     assert not torch.allclose(rounded, exact, rtol=1e-3, atol=1e-3)
@@ -95,7 +100,7 @@ def test_batches_chunks_and_prefixes_are_each_sequence_alone(family: str, bits: 
     params = SamplingParams(temperature=0.0, max_new_tokens=5, ignore_eos=True)
 
     def engine(max_tokens: int) -> Engine:
-        runner = ResidentRunner(model, Deterministic(), 16, 8, max_tokens, cache_bits=bits)
+        runner = ResidentRunner(model, CpuOps(deterministic=True), 16, 8, max_tokens, cache_bits=bits)
         return Engine(runner, 8, max_tokens, 512)
 
     alone = [drain(engine(512), [request(prompt, params)])[0] for prompt in PROMPTS]
@@ -118,7 +123,7 @@ def test_reference_batches_agree(models: dict[str, Path]) -> None:
 
 @pytest.mark.parametrize("bits", [8, 4])
 def test_pages_are_copied_and_wiped_whole(bits: int) -> None:
-    spec = CacheSpec(2, {"k": (2, 33)}, torch.float32, bits)
+    spec = CacheSpec([LayerSpec({"k": (2, 33)})] * 2, torch.float32, bits)
     cache = Cache(spec, 3, CPU)
     rows = torch.randn(PAGE, 2, 33)
     for layer in cache.layers:
@@ -131,19 +136,19 @@ def test_pages_are_copied_and_wiped_whole(bits: int) -> None:
 
 
 def test_bytes_of_a_token() -> None:
-    heads = CacheSpec(1, {"k": (8, 128), "v": (8, 128)}, torch.bfloat16)
+    heads = CacheSpec([LayerSpec({"k": (8, 128), "v": (8, 128)})], torch.bfloat16)
     assert heads.page_bytes == PAGE * 2 * 8 * 128 * 2
-    bits = {b: CacheSpec(1, heads.rows, heads.dtype, b).page_bytes // PAGE for b in (8, 4)}
+    bits = {b: CacheSpec(heads.layers, heads.dtype, b).page_bytes // PAGE for b in (8, 4)}
     assert bits == {8: 2 * 8 * (128 + 2), 4: 2 * 8 * (64 + 4 * 8)}
     v3 = ModelConfig.from_hf(named_shape("deepseek-v3"), "v3")
-    assert cache_spec(v3, torch.bfloat16).rows == {"latent": (576,)}
+    assert cache_layers(v3)[0].rows == {"latent": (576,)}
     assert entries("latent", (576,), 8)["latent.scale"][0] == (3,), "the rotary key has a scale of its own"
     assert entries("k", (8, 128), 4)["k.minimum"] == ((8, 8), torch.float16)
 
 
 def test_the_budget_knows_the_format(models: dict[str, Path]) -> None:
     checkpoint = open_checkpoint(str(models["llama"]))
-    page = llama.cache_spec(checkpoint.config, torch.float32).page_bytes
+    page = CacheSpec(llama.cache_layers(checkpoint.config), torch.float32).page_bytes
     budget = (loaded_bytes(checkpoint, torch.float32) + 2.5 * page) / 1e9
     sizes = [
         LLM(models["llama"], dtype="float32", kv=kv, cpu_mem=budget).max_context for kv in ("auto", "int8", "int4")

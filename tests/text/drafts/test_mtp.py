@@ -14,13 +14,13 @@ from transformers.cache_utils import MtpCache
 
 from genwright import LLM, SamplingParams
 from genwright.errors import UserError
-from genwright.text.cache.layout import PAGE
+from genwright.kernels import PAGE
 from genwright.text.drafts.mtp import MtpDraft
 from genwright.text.drafts.speculation import Pace, Speculation
 from genwright.text.engine.engine import Engine
 from genwright.text.engine.executor import ResidentRunner
 from genwright.text.engine.request import Request
-from genwright.text.ops.torch_ops import Reference
+from genwright.text.ops.torch_ops import TorchOps
 
 GREEDY = SamplingParams(max_new_tokens=25, ignore_eos=True)
 K = 3
@@ -72,7 +72,7 @@ class Steady(Speculation):
 
 
 def speculating(llm: LLM, pages: int = 64, max_batch: int = 16, max_tokens: int = 50) -> Engine:
-    runner = ResidentRunner(llm.model, Reference(), pages, max_batch, max_tokens, llm.engine.runner.mtp)
+    runner = ResidentRunner(llm.model, TorchOps(), pages, max_batch, max_tokens, llm.engine.runner.mtp)
     context = min(llm.max_context, pages * PAGE)
     return Engine(runner, max_batch, max_tokens, context, Steady(MtpDraft(runner), K, row_cost=0.05))
 
@@ -137,7 +137,7 @@ def test_a_shared_prefix_brings_the_layers_rows_along(llm):
     assert second.cached_tokens == 149
     assert accepted([second]) == accepted([first])
     rows = engine.pool.cache.layers[-1].rows["latent"]
-    assert all((rows[node.page, : len(node.tokens) - 1] != 0).any(dim=-1).all() for node in engine.pool.prefixes())
+    assert all((rows[node.pages[0], : len(node.tokens) - 1] != 0).any(dim=-1).all() for node in engine.pool.prefixes())
 
 
 def test_sampled_tokens_keep_their_distribution(llm):

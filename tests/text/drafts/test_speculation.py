@@ -12,14 +12,14 @@ from text.families import make
 
 from genwright import LLM, SamplingParams
 from genwright.errors import UserError
-from genwright.text.cache.layout import SequencePages
+from genwright.text.cache.pages import SequencePages
 from genwright.text.drafts.prompt_lookup import PromptLookup
 from genwright.text.drafts.speculation import DraftModel, Guess, Pace, Speculation, verify
 from genwright.text.engine.engine import Engine
 from genwright.text.engine.executor import ResidentRunner
 from genwright.text.engine.request import Acceptance, Request
 from genwright.text.engine.sampler import Filters, Purpose, choose, distribution
-from genwright.text.ops.torch_ops import Reference
+from genwright.text.ops.torch_ops import TorchOps
 
 GREEDY = SamplingParams(max_new_tokens=40, ignore_eos=True)
 DRAFTS = ("identical", "similar", "unrelated", "prompt-lookup")
@@ -83,7 +83,7 @@ class FullPace(Pace):
 def draft_of(llms: dict[str, LLM], name: str, pages: int = 64, max_context: int = 512) -> DraftModel | PromptLookup:
     if name == "prompt-lookup":
         return PromptLookup()
-    runner = ResidentRunner(llms[name].model, Reference(), pages, 16, 64)
+    runner = ResidentRunner(llms[name].model, TorchOps(), pages, 16, 64)
     return DraftModel(runner, llms["identical"].model, 64, max_context)
 
 
@@ -123,7 +123,7 @@ def test_a_draft_model_never_reads_what_was_taken_back(llms):
     """Its guesses are those of a draft model that sees the request for the first time, whatever came before."""
     draft = draft_of(llms, "similar")
     r = request(prompts(1, 40, 40)[0], GREEDY)
-    r.pages = SequencePages()
+    r.pages = SequencePages([0])
     for stood, others in ((0, [9]), (2, [9]), (5, [9]), (0, []), (1, [9, 8, 7, 6]), (0, [9, 8])):
         (guess,) = draft.guess([(r, 5)])
         assert guess == draft_of(llms, "similar").guess([(r, 5)])[0]
@@ -257,7 +257,7 @@ def test_nan_ends_its_own_request_alone(llms):
     def poisoned(chunks):
         logits, row = run(chunks).clone(), 0
         for chunk in chunks:
-            if chunk.all_logits and victims[0].pages and list(chunk.pages) == victims[0].pages.ids():
+            if chunk.all_logits and victims[0].pages and list(chunk.tables[0]) == victims[0].pages.tables()[0]:
                 logits[row + 3] = float("nan")
             row += len(chunk.tokens) if chunk.all_logits else 1
         return logits
@@ -378,7 +378,7 @@ def test_twenty_thousand_tokens_agree_in_distribution(small, name, options, full
     params = SamplingParams(**{"temperature": 1.0, **options}, max_new_tokens=4, ignore_eos=True)
     engines = [engine_of(small["identical"], pages=64, max_batch=64), speculating(small, name, k=3, max_batch=64)]
     if name != "prompt-lookup":
-        runner = ResidentRunner(small[name].model, Reference(), 64, 64, 256)
+        runner = ResidentRunner(small[name].model, TorchOps(), 64, 64, 256)
         engines[1].speculation.draft = DraftModel(runner, small["identical"].model, 256, 128)
     prompt = np.random.default_rng(0).integers(0, 11, 100).tolist()  # with nearly every pair of tokens to look up
     batches = [[Request(prompt, params, seed) for seed in range(i * 10**6, i * 10**6 + answers)] for i in range(2)]

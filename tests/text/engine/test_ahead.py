@@ -8,14 +8,14 @@ from text.engine.setup import check_pages, drain, engine_of, request
 from text.families import make
 
 from genwright import LLM, SamplingParams
+from genwright.kernels import PAGE
 from genwright.rng import mix, step_keys, uniform
-from genwright.text.cache.layout import PAGE
 from genwright.text.engine import ahead
 from genwright.text.engine.ahead import DecodeLoop
 from genwright.text.engine.cuda_graphs import GraphRunner
 from genwright.text.engine.engine import Engine
 from genwright.text.engine.sampler import Filters, Purpose, distribution
-from genwright.text.ops.deterministic import Deterministic
+from genwright.text.ops.cpu_ops import CpuOps
 
 
 class Unpadded(GraphRunner):
@@ -42,7 +42,7 @@ def _quick(monkeypatch):
 
 
 def ahead_of(llm: LLM, pages: int, max_batch: int = 8) -> Engine:
-    runner = Unpadded(llm.model, Deterministic(), pages, max_batch, 128, most_graphed=0)
+    runner = Unpadded(llm.model, CpuOps(deterministic=True), pages, max_batch, 128, most_graphed=0)
     return Engine(runner, max_batch, 128, min(llm.max_context, pages * PAGE), None, DecodeLoop(runner))
 
 

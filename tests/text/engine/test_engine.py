@@ -11,7 +11,7 @@ from text.families import FAMILIES, greedy, make
 
 from genwright import LLM, SamplingParams
 from genwright.errors import UserError
-from genwright.text.cache.layout import PAGE
+from genwright.kernels import PAGE
 
 GREEDY = SamplingParams(max_new_tokens=12, ignore_eos=True)
 
@@ -121,7 +121,7 @@ def test_nan_ends_its_own_request_alone(tiny):
     def poisoned(chunks):
         logits = run(chunks).clone()
         for rows in engine.runner.cache.rows.values():
-            for page in victims[0].pages.ids() if victims[0].pages else []:
+            for page in victims[0].pages.tables()[0] if victims[0].pages else []:
                 rows[:, page] = float("nan")
         logits[0] = float("nan")
         return logits

@@ -74,7 +74,7 @@ def test_a_mixtures_formats_agree_with_the_reference_backend(quant):
 
 @pytest.mark.parametrize("quant", [None, "int8", "int4", "int4:g64:asym", "fp8"])
 def test_formats_agree_with_the_reference_backend(quant):
-    fused, plain = gpu("bfloat16", quant=quant), gpu("bfloat16", quant=quant, backend="reference")
+    fused, plain = gpu("bfloat16", quant=quant), gpu("bfloat16", quant=quant, backend="torch")
     ids = list(range(100, 300))
     for count in (1, 5, 30, 200):  # one token, few, a chunk, and one whose weights are unpacked before the product
         ours, theirs = fused.logits(ids[:count]), plain.logits(ids[:count])
@@ -83,7 +83,7 @@ def test_formats_agree_with_the_reference_backend(quant):
 
 @pytest.mark.parametrize("kv", ["int8", "int4"])
 def test_cache_formats_agree_with_the_reference_backend(kv):
-    fused, plain = gpu(kv=kv), gpu(kv=kv, backend="reference")
+    fused, plain = gpu(kv=kv), gpu(kv=kv, backend="torch")
     for ids in prompts(3, 200):
         ours, theirs = fused.logits(ids), plain.logits(ids)
         assert (ours - theirs).norm() < 2e-3 * theirs.norm()

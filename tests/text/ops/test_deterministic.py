@@ -10,9 +10,9 @@ from text.engine.setup import engine_of
 from text.families import make
 
 from genwright import LLM
-from genwright.text.ops.deterministic import Deterministic
+from genwright.text.ops.cpu_ops import CpuOps
 from genwright.text.ops.step import Chunk
-from genwright.text.ops.torch_ops import Reference
+from genwright.text.ops.torch_ops import TorchOps
 
 ROOM = 8  # pages for each sequence
 FAMILIES = ("llama-mha", "mistral", "galactica", "qwen2-moe", "deepseek-v3")
@@ -39,7 +39,7 @@ def logits_of(runner, sequence: list[int], chunk: int, others: list[list[int]] =
         parts = [(text, 0) for text in others]
         parts.insert(place, (sequence[start : start + chunk], start))
         chunks = [
-            Chunk(part, first, range(lane * ROOM, (lane + 1) * ROOM), all_logits=True)
+            Chunk(part, first, [range(lane * ROOM, (lane + 1) * ROOM)], all_logits=True)
             for lane, (part, first) in enumerate(parts)
         ]
         before = sum(len(part) for part, _ in parts[:place])
@@ -73,15 +73,15 @@ def test_odd_widths_and_thread_counts(threads, tmp_path):
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        ops = Deterministic()
+        ops = CpuOps(deterministic=True)
         for width, out in ((37, 101), (576, 1536), (1536, 577)):
             weights = {"w": torch.randn(out, width), "w.bias": torch.randn(out)}
             x = torch.randn(515, width)
-            full, activated = ops.linear(x, weights, "w"), ops.silu(x)
+            full, activated = ops.linear(x, weights, "w"), ops.activate(x, "silu")
             for first, count in ((0, 1), (3, 16), (100, 33), (514, 1), (17, 400)):
                 part = x[first : first + count]
                 assert torch.equal(ops.linear(part, weights, "w"), full[first : first + count])
-                assert torch.equal(ops.silu(part), activated[first : first + count])
+                assert torch.equal(ops.activate(part, "silu"), activated[first : first + count])
     finally:
         torch.set_num_threads(before)
 
@@ -92,8 +92,8 @@ def test_it_agrees_with_the_reference(family, tmp_path):
     llm = LLM(tmp_path, device="cpu", dtype="float32")
     runner = engine_of(llm, pages=ROOM, max_batch=1, max_tokens=512).runner
     sequence = tokens(random.Random(2), 300)
-    runner.ops = Reference()
+    runner.ops = TorchOps()
     expected = logits_of(runner, sequence, 300)
-    runner.ops = Deterministic()
+    runner.ops = CpuOps(deterministic=True)
     error = (logits_of(runner, sequence, 300) - expected).norm() / expected.norm()
     assert error < 1e-5

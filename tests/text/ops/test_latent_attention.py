@@ -3,9 +3,10 @@
 import pytest
 import torch
 
-from genwright.text.architectures.deepseek import cache_spec
+from genwright.kernels import PAGE
+from genwright.text.architectures.deepseek import cache_layers
 from genwright.text.architectures.named_shapes import named_shape
-from genwright.text.cache.layout import PAGE, CacheSpec, LayerCache
+from genwright.text.cache.layout import CacheSpec, LayerCache, LayerSpec
 from genwright.text.config import Mla, ModelConfig
 from genwright.text.ops.attention import gather
 from genwright.text.ops.latent_attention import absorbed, expanded, expanding_is_less
@@ -19,13 +20,13 @@ MLA = Mla(None, kv_lora_rank=24, qk_nope_head_dim=12, qk_rope_head_dim=8, v_head
 def test_absorbed_equals_expanded_and_the_definition(lengths):
     torch.manual_seed(0)
     step = StepBuffers(512, 4, 8, torch.device("cpu")).fill(
-        [Chunk([0] * count, start, range(i * 8, i * 8 + 8)) for i, (start, count) in enumerate(lengths)]
+        [Chunk([0] * count, start, [range(i * 8, i * 8 + 8)]) for i, (start, count) in enumerate(lengths)]
     )
     rows = torch.randn(32, PAGE, 24 + 8)
     kv_b = torch.randn(HEADS * 22, 24) / 5
     q = torch.randn(len(step.tokens), HEADS, 20)
     (group,) = step.groups
-    cache = LayerCache(0, {"latent": rows}, CacheSpec(1, {"latent": (24 + 8,)}, torch.float32))
+    cache = LayerCache(0, 0, {"latent": rows}, CacheSpec([LayerSpec({"latent": (24 + 8,)})], torch.float32))
     latent = gather(cache, "latent", group, step, torch.float32)
     one = absorbed(q, kv_b, latent, MLA, group, step, 0.3)
     other = expanded(q, kv_b, latent, MLA, group, step, 0.3)
@@ -48,7 +49,7 @@ def test_decoding_is_absorbed_and_a_whole_prompt_expanded():
     cfg = ModelConfig.from_hf(named_shape("deepseek-v3"), "v3")
 
     def expands(start: int, count: int) -> bool:
-        step = StepBuffers(8192, 1, 1024, torch.device("cpu")).fill([Chunk([0] * count, start, range(1024))])
+        step = StepBuffers(8192, 1, 1024, torch.device("cpu")).fill([Chunk([0] * count, start, [range(1024)])])
         return expanding_is_less(step.groups[0], cfg.mla)
 
     assert not expands(4096, 1) and not expands(4096, 6) and not expands(8000, 64)
@@ -58,4 +59,4 @@ def test_decoding_is_absorbed_and_a_whole_prompt_expanded():
 @pytest.mark.parametrize("name", ["deepseek-v3", "deepseek-v2", "deepseek-v2-lite"])
 def test_a_token_stores_one_latent_and_one_rotary_key_per_layer(name):
     cfg = ModelConfig.from_hf(named_shape(name), name)
-    assert cache_spec(cfg, torch.bfloat16).page_bytes == PAGE * cfg.layers * (512 + 64) * 2
+    assert CacheSpec(cache_layers(cfg), torch.bfloat16).page_bytes == PAGE * cfg.layers * (512 + 64) * 2

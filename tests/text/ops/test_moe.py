@@ -4,13 +4,14 @@ import sys
 
 import pytest
 import torch
-from torch.nn.functional import silu
+from torch.nn.functional import linear, silu
 
 from genwright.quant.fp8 import quantize
 from genwright.text.architectures.named_shapes import named_shape
 from genwright.text.config import ModelConfig, Moe
 from genwright.text.ops import moe as layer
 from genwright.text.ops.moe import route, run_experts
+from genwright.text.ops.torch_ops import TorchOps
 
 EXPERTS, DIM, FFN = 12, 32, 48
 
@@ -66,20 +67,19 @@ def test_experts_by_definition(form, tokens):
     if form == "packed":
         packed = [quantize(weight.flatten(0, 1)).unflatten(0, (EXPERTS, -1)) for weight in (gate_up, down)]
         gate_up, down = (weight.dequantize(torch.float32) for weight in packed)
-        got = run_experts(x, ids, *packed)
+        got = run_experts(x, ids, *packed, TorchOps().product)
         flat = ids.flatten()
         gathered = layer._gathered(x.repeat_interleave(3, 0), *(weight[flat] for weight in packed))  # as on a GPU
         torch.testing.assert_close(gathered.view_as(got), got, rtol=1e-4, atol=1e-5)
     else:
-        got = run_experts(x, ids, gate_up, down)
+        got = run_experts(x, ids, gate_up, down, linear)
     torch.testing.assert_close(got, by_definition(x, ids, gate_up, down), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_decoding_reads_no_value_back_and_loops_over_no_experts(packed, monkeypatch):
+def test_decoding_reads_no_value_back_and_loops_over_no_experts(packed):
     """Tensors on the meta device have no values, so that a host sync, or a loop that depends on one, is an error."""
     calls = []
-    monkeypatch.setattr(layer, "few_tokens_linear", lambda x, weight: calls.append(weight))
     with torch.device("meta"):
         gate_up, down = (torch.empty(256, rows, 128, dtype=torch.bfloat16) for rows in (256, 128))
         if packed:
@@ -88,15 +88,16 @@ def test_decoding_reads_no_value_back_and_loops_over_no_experts(packed, monkeypa
         moe = config(experts=256, top_k=8, groups=8, top_groups=4, scores="sigmoid", normalise=True)
         _, ids = route(logits, bias, moe)
         x = torch.empty(64, 128, dtype=torch.bfloat16)
-        assert run_experts(x, ids, gate_up, down).shape == (64, 8, 128)
+        assert run_experts(x, ids, gate_up, down, lambda x, weight: calls.append(weight)).shape == (64, 8, 128)
     assert not calls
 
 
 def test_only_steps_that_ask_the_host_for_nothing_become_graphs():
     """As many tokens as the GPU's kernels take one by one: more are grouped (plain experts) or counted (packed)."""
-    from genwright.text.ops.triton_ops import Fused, FusedDeterministic
+    from genwright.text.ops.triton_ops import TritonOps
 
-    fused, deterministic = object.__new__(Fused), object.__new__(FusedDeterministic)
+    fused, deterministic = object.__new__(TritonOps), object.__new__(TritonOps)
+    fused.deterministic, deterministic.deterministic = False, True
     plain = torch.zeros(4, 128, 128)
     packed = quantize(plain.flatten(0, 1)).unflatten(0, (4, -1))
     dense = ModelConfig.from_hf(named_shape("llama-3.2-1b"), "dense")

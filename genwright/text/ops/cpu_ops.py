@@ -1,0 +1,61 @@
+"""The cpu backend: our C++ kernels where they are faster than PyTorch, and PyTorch elsewhere."""
+
+import torch
+
+from genwright.kernels.cpu.attention import few_queries, rope_write
+from genwright.kernels.cpu.fused_linear import few_tokens_linear, few_tokens_operand, operand
+from genwright.quant.packed import Weight
+from genwright.text.cache.layout import LayerCache
+from genwright.text.config import Attention
+from genwright.text.ops.protocol import Weights
+from genwright.text.ops.step import QueryGroup, Step
+from genwright.text.ops.torch_ops import TorchOps
+
+
+class CpuOps(TorchOps):
+    """A product is one call into C++ with the norm before it and the bias, gate and residual after it."""
+
+    def product(self, x: torch.Tensor, weight: Weight, bias: torch.Tensor | None = None) -> torch.Tensor:
+        if not self.deterministic:
+            return few_tokens_linear(x, weight, bias)
+        found = operand(x, weight, bias)  # computes each row by itself, however many there are
+        return super().product(x, weight, bias) if found is None else found.product(x, bias)
+
+    def fused_linear(
+        self,
+        x: torch.Tensor,
+        weight: Weight,
+        *,
+        bias: torch.Tensor | None = None,
+        norm: torch.Tensor | None = None,
+        eps: float = 0.0,
+        residual: torch.Tensor | None = None,
+        gate: bool = False,
+    ) -> torch.Tensor | None:
+        """None in deterministic mode: a row's bits would depend on how many rows there are."""
+        found = None if self.deterministic else few_tokens_operand(x, weight, bias)
+        if found is None:
+            return None
+        return found.product(x, bias, norm=norm, eps=eps, residual=residual, gate=gate)
+
+    def rope_write(
+        self, qkv: torch.Tensor, weights: Weights, attention: Attention, cache: LayerCache, step: Step
+    ) -> torch.Tensor:
+        """The kernel has PyTorch's bits, so deterministic mode takes it too."""
+        if cache.spec.bits is None and attention.rope is not None and "q_norm" not in weights:
+            k, v, tables = cache.rows["k"], cache.rows["v"], step.rope_tables[attention.rope]
+            q = rope_write(qkv, tables, step.positions, step.slots[cache.group], k, v)
+            if q is not None:
+                return q
+        return super().rope_write(qkv, weights, attention, cache, step)
+
+    def attend_group(
+        self, q: torch.Tensor, attention: Attention, cache: LayerCache, group: QueryGroup, step: Step
+    ) -> torch.Tensor:
+        if cache.spec.bits is None:
+            table, lengths = step.page_tables[cache.group][group.sequences], step.lengths[group.sequences]
+            k, v = cache.rows["k"], cache.rows["v"]
+            mixed = few_queries(q, k, v, table, lengths, attention.scale, attention.window)
+            if mixed is not None:
+                return mixed
+        return super().attend_group(q, attention, cache, group, step)
