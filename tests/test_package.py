@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from genwright.kernels.cpu.products import kernel
+from genwright.kernels.cpu.fused_linear import kernel
 
 ROOT = Path(__file__).parents[1]
 PIP = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
