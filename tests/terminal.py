@@ -32,6 +32,7 @@ class Terminal:
         self.process = subprocess.Popen(command, env=env, cwd=cwd, preexec_fn=partial(os.login_tty, slave))
         os.close(slave)
         self.screen = ""
+        self.bracketed = False  # whether the program asked for pasted text to be marked
 
     def wait_for(self, pattern: str, seconds: float = 90) -> str:
         """Everything shown until the pattern, or until the program ends."""
@@ -43,6 +44,8 @@ class Terminal:
             if select.select([self.master], [], [], 0.1)[0]:
                 try:
                     self.screen += os.read(self.master, 65536).decode(errors="replace")
+                    modes = re.findall(r"\x1b\[\?2004([hl])", self.screen[-65536:])
+                    self.bracketed = modes[-1] == "h" if modes else self.bracketed
                 except OSError:
                     break
         shown = self.screen[: found.end()] if found else self.screen
@@ -52,6 +55,16 @@ class Terminal:
     def type(self, line: str) -> None:
         os.write(self.master, line.encode() + b"\n")
         self.wait_for(re.escape(line[:20]) + r"[^\n]*\n")  # the terminal's own echo
+
+    def paste(self, text: str) -> None:
+        """Paste as terminals do, which send a carriage return for a new line."""
+        data = text.replace("\n", "\r").encode()
+        os.write(self.master, b"\x1b[200~" + data + b"\x1b[201~" if self.bracketed else data)
+
+    def wait_until_asleep(self) -> None:
+        """Until the program waits for input; a Ctrl-C just before that, Python would notice with the next key only."""
+        while Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()[0] != "S":
+            os.sched_yield()
 
     def end(self, seconds: float = 90) -> Ended:
         """Wait until the program has ended."""

@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import wraps
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_origin, get_type_hints
 
 import typer
 
@@ -91,22 +91,30 @@ _TYPES: dict[str, Any] = {"stop": list[str], "stop_ids": list[int], "logit_bias"
 
 
 def expand(function: Callable[..., None]) -> Callable[..., None]:
-    """Turn each parameter that is a dataclass into one flag per field."""
+    """Turn each parameter that is a dataclass into one flag per field.
+
+    A parameter `Annotated[dict, DATACLASS]` has the same flags without defaults, and gets those that were given.
+    """
     hints = get_type_hints(function, include_extras=True)
     parameters: list[inspect.Parameter] = []
-    groups: dict[str, Any] = {}
+    groups: dict[str, tuple[Any, bool]] = {}
     for name, parameter in inspect.signature(function).parameters.items():
         kind = hints[name]
-        if not is_dataclass(kind):
+        optional = get_origin(kind) is Annotated and is_dataclass(kind.__metadata__[0])
+        source = kind.__metadata__[0] if optional else kind
+        if not is_dataclass(source):
             parameters.append(parameter.replace(annotation=kind, kind=inspect.Parameter.KEYWORD_ONLY))
             continue
-        groups[name] = kind
-        parameters += [_flag(field, get_type_hints(kind)[field.name]) for field in fields(kind)]
+        groups[name] = (source, optional)
+        types = get_type_hints(source)
+        parameters += [_flag(field, types[field.name], optional) for field in fields(source)]
 
     @wraps(function)
     def command(**values: Any) -> None:
-        for name, kind in groups.items():
-            values[name] = kind(**{field.name: _value(field.name, values.pop(field.name)) for field in fields(kind)})
+        for name, (kind, optional) in groups.items():
+            flags = {field.name: values.pop(field.name) for field in fields(kind)}
+            given = {key: _value(key, value) for key, value in flags.items() if not optional or value not in (None, [])}
+            values[name] = given if optional else kind(**given)
         function(**values)
 
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -114,13 +122,13 @@ def expand(function: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-def _flag(field: Any, kind: Any) -> inspect.Parameter:
+def _flag(field: Any, kind: Any, optional: bool = False) -> inspect.Parameter:
     names = _FLAGS.get(field.name, [])
     if kind is bool:
         names = [f"--{field.name.replace('_', '-')}"]  # without typer's --no- twin
     option = typer.Option(*names, help=_HELP[field.name])
-    annotation: Any = Annotated[_TYPES.get(field.name, kind), option]
-    default = [] if field.name in _TYPES else field.default
+    annotation: Any = Annotated[_TYPES.get(field.name, kind | None if optional else kind), option]
+    default = [] if field.name in _TYPES else None if optional else field.default
     assert default is not MISSING
     return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 

@@ -1,57 +1,111 @@
 """Conversation: turns with one model, each computing only what it adds."""
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Any
 
+from genwright.errors import UserError
 from genwright.text.engine.request import Piece, SamplingParams
 from genwright.text.llm import LLM
 from genwright.text.tokenizer.tokenizer import Tokenizer
+
+Messages = list[dict[str, Any]]
+Pieces = Generator[Piece, None, None]
 
 
 class Conversation:
     """Messages, and the token ids that spelled them, so that earlier turns are found in the prefix cache.
 
     An answer's text, encoded again, need not give the tokens that the model chose; so ids are kept as they were, and
-    only text that the template adds behind them is encoded.
+    only text that the template adds behind them is encoded. With `context_shift` the oldest turns are dropped when a
+    message would leave less than a quarter of the context to its answer.
     """
 
-    def __init__(self, llm: LLM, tokenizer: Tokenizer, system: str | None = None):
-        self.llm, self.tokenizer = llm, tokenizer
-        self.messages: list[dict[str, Any]] = []
+    def __init__(self, llm: LLM, tokenizer: Tokenizer, system: str | None = None, context_shift: bool = False):
+        self.llm, self.tokenizer, self.context_shift = llm, tokenizer, context_shift
+        self.messages: Messages = []
+        self.finish_reason: str | None = None  # of the last answer
+        self.tokens = 0  # of all messages, once there is an answer
+        self.dropped = 0  # turns that made room for the last answer
         self._spelled, self._ids = "", [0][:0]  # the text so far, and its ids
         self.restart(system)
 
-    def restart(self, system: str | None = None) -> None:
-        """Forget all turns."""
-        self.messages = [{"role": "system", "content": system}] if system else []
-        self._spelled, self._ids = "", []
+    def restart(self, system: str | None) -> None:
+        """Forget all turns, and begin with this system message."""
+        self._set([{"role": "system", "content": system}] if system else [])
 
-    def ask(self, text: str, params: SamplingParams) -> Iterator[Piece]:
-        """Put a message and stream the answer; what came before an interrupt stays as the answer."""
-        self.messages.append({"role": "user", "content": text})
-        rendered = self.tokenizer.render(self.messages)
-        prompt = self._encode(rendered)
-        answer, ids = "", list[int]()
-        try:
-            for piece in self.llm.stream(prompt, params):
-                answer += piece.text
-                ids += piece.ids
-                yield piece
-        finally:
-            self.messages.append({"role": "assistant", "content": answer})
-            if ids and ids[-1] in self.llm.eos_ids:
-                ids.pop()  # the template writes the end of a turn itself
-            self._spelled, self._ids = rendered + answer, prompt + ids
+    def clear(self) -> None:
+        """Forget all turns, and keep the system message."""
+        self._set([message for message in self.messages if message["role"] == "system"])
 
-    def retract(self) -> str | None:
-        """Take back the last message and its answer; returns the message."""
+    def trim(self) -> int:
+        """Drop the oldest turns until half of the context is free, at least one; returns how many."""
+        kept = self._without_oldest(self.messages)
+        dropped = (len(self.messages) - len(kept)) // 2
+        if not dropped:
+            raise UserError("There is no turn to drop.")
+        self._set(kept)
+        return dropped
+
+    def ask(self, text: str, params: SamplingParams) -> Pieces:
+        """Put a message and stream the answer; what came before an interrupt stays as the answer.
+
+        A message that does not fit, or an answer that fails, is an error and leaves the conversation as it was.
+        """
+        return self._answer(self.messages, text, params)
+
+    def retry(self, params: SamplingParams) -> Pieces:
+        """Answer the last message again."""
         if not self.messages or self.messages[-1]["role"] != "assistant":
-            return None
-        self.messages.pop()
-        self._spelled, self._ids = "", []  # the prefix cache still knows the turns before
-        return str(self.messages.pop()["content"])
+            raise UserError("There is no answer to try again.")
+        return self._answer(self.messages[:-2], self.messages[-2]["content"], params)
+
+    def _answer(self, before: Messages, text: str, params: SamplingParams) -> Pieces:
+        whole = messages = [*before, {"role": "user", "content": text}]
+        limit = self.llm.max_context
+        if self.context_shift and self._count(whole) > limit * 3 // 4:
+            messages = self._without_oldest(whole)
+        rendered = self.tokenizer.render(messages, mark=True)
+        prompt = self._encode(rendered)
+        if len(prompt) >= limit:
+            what = "The message has" if len(messages) <= 2 else "With this message the conversation has"
+            help = "send a shorter one" if len(messages) <= 2 else "drop the oldest turns by /trim, or all by /clear"
+            raise UserError(f"{what} {len(prompt):,} tokens, but the context holds {limit:,} with the answer; {help}.")
+        request = self.llm.requests(prompt, params)[0]
+        answer, stream = "", self.llm.follow([request])
+        try:
+            for _, piece in stream:
+                answer += piece.text
+                yield piece
+        except GeneratorExit:
+            stream.close()  # the caller has enough
+        if request.finish_reason == "error":
+            raise UserError("The model's output was not numbers, or memory ran out, so the answer was broken off.")
+        self._set([*messages, {"role": "assistant", "content": answer}])
+        self.dropped, self.finish_reason = (len(whole) - len(messages)) // 2, request.finish_reason
+        self.tokens, ids = len(request.tokens), request.tokens
+        if request.finish_reason == "stop" and ids[-1] in request.ends:
+            ids = ids[:-1]  # the template writes the end of a turn itself
+        elif request.finish_reason != "length":
+            return  # a stop string or an interrupt: the ids have more text than the answer
+        self._spelled, self._ids = rendered + self.tokenizer.mark(answer), ids
+
+    def _set(self, messages: Messages) -> None:
+        self.messages = messages
+        self.tokens, self._spelled, self._ids = 0, "", []  # the prefix cache still knows the turns before
+
+    def _without_oldest(self, messages: Messages) -> Messages:
+        """Messages less the oldest turns, until they take half of the context; at least one is dropped, if any is."""
+        first = int(bool(messages) and messages[0]["role"] == "system")
+        while len(messages) >= first + 2:
+            messages = [*messages[:first], *messages[first + 2 :]]
+            if len(messages) < first + 2 or self._count(messages) <= self.llm.max_context // 2:
+                break
+        return messages
+
+    def _count(self, messages: Messages) -> int:
+        return len(self._encode(self.tokenizer.render(messages, mark=True)))
 
     def _encode(self, rendered: str) -> list[int]:
         if self._ids and rendered.startswith(self._spelled):
-            return self._ids + self.tokenizer.encode(rendered[len(self._spelled) :], special=False)
-        return self.tokenizer.encode(rendered, special=False)
+            return self._ids + self.tokenizer.encode_rendered(rendered[len(self._spelled) :])
+        return self.tokenizer.encode_rendered(rendered)

@@ -2,7 +2,7 @@
 
 import secrets
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -146,10 +146,7 @@ class LLM:
         return self.generate([self.encode_chat(messages, allow_control_tokens)], params)[0]
 
     def encode_chat(self, messages: list[dict[str, Any]], allow_control_tokens: bool = False) -> list[int]:
-        """The token ids of a conversation, ready for the assistant's turn.
-
-        A control token that a message spells is ordinary text, unless `allow_control_tokens`.
-        """
+        """The token ids of a conversation; a control token that a message spells is ordinary text unless allowed."""
         return self._needs_tokenizer().chat(messages, allow_control_tokens)
 
     def recommended_params(self, **given: Any) -> SamplingParams:
@@ -196,11 +193,8 @@ class LLM:
             for sample in range(params.n)
         ]
 
-    def follow(self, requests: list[Request]) -> Iterator[tuple[Request, Piece]]:
-        """Run these requests, beside whatever else the engine has, and tell what each gets; leaving early cancels.
-
-        A step that adds nothing to a request, as one that reads its prompt, gives an empty piece.
-        """
+    def follow(self, requests: list[Request]) -> Generator[tuple[Request, Piece], None, None]:
+        """Run these requests beside others; a piece for each after every step, maybe empty; leaving early cancels."""
         live = dict.fromkeys(requests)
         try:
             for request in requests:

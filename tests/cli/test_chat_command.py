@@ -2,49 +2,98 @@
 
 import json
 import os
-import signal
 import sys
+from pathlib import Path
 
 import pytest
 from terminal import Terminal
+from text.tiny_chat import make_chat_model
 
-from genwright.cli.chat import change
+from genwright import LLM
+from genwright.cli.chat import app, changed
 from genwright.errors import UserError
 from genwright.text.engine.request import SamplingParams
 
-
-def test_a_conversation_with_an_interrupt(smollm2, tmp_path):
-    command = (sys.executable, "-m", "genwright", "chat", str(smollm2), "--max-new-tokens", "400", "--device", "cpu")
-    terminal = Terminal(*command, cwd=tmp_path)
-    terminal.wait_for("> ")
-    terminal.type("What is the capital of France?")
-    assert "Paris" in terminal.wait_for(r"\n> ")
-    terminal.type("Write a very long story about a dragon.")
-    terminal.wait_for(r"\w+ \w+ \w+")  # it has begun
-    os.killpg(terminal.process.pid, signal.SIGINT)
-    terminal.wait_for(r"\n> ", seconds=20)
-    assert terminal.process.poll() is None, "Ctrl-C stops the answer and not the program"
-    terminal.type("/params max_new_tokens=5")
-    assert "max_new_tokens=5" in terminal.wait_for(r"\n> ")
-    terminal.type("/nonsense")
-    assert "no command /nonsense" in terminal.wait_for(r"\n> ")
-    terminal.type("/retry")
-    terminal.wait_for(r"\n> ")
-    terminal.type("/save talk.json")
-    assert "4 messages" in terminal.wait_for(r"\n> ")
-    terminal.type("/system Be brief.")
-    terminal.wait_for(r"> ")
-    terminal.type("/clear")
-    terminal.wait_for(r"> ")
-    terminal.type("/exit")
-    assert terminal.process.wait(20) == 0
-    messages = json.loads((tmp_path / "talk.json").read_text())
-    assert [message["role"] for message in messages] == ["user", "assistant"] * 2
-    assert "Paris" in messages[1]["content"]
+PROMPT = r"\x1b\[\?2004h> "  # where pasted text will be marked
 
 
-def test_parameters_are_checked():
-    assert change(SamplingParams(), "temperature=0.5 top_k=7").top_k == 7
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_chat_model(tmp_path_factory.mktemp("tiny"), do_sample=True, temperature=0.9, top_k=9, top_p=0.8)
+
+
+def test_a_conversation_as_a_person_has_it(model: Path, tmp_path: Path) -> None:
+    flags = ("--device", "cpu", "--dtype", "float32", "--top-k", "40", "--seed", "5")
+    terminal = Terminal(
+        *(sys.executable, "-m", "genwright", "chat", str(model), "--system", "Be brief.", *flags),
+        cwd=tmp_path,
+        term="xterm-256color",
+    )
+
+    def do(line: str) -> str:
+        terminal.type(line)
+        return terminal.wait_for(PROMPT)
+
+    def saved() -> list[dict[str, str]]:
+        do("/save talk.json")
+        return json.loads((tmp_path / "talk.json").read_text())
+
+    terminal.wait_for(PROMPT)
+    shown = do("/params")  # the model's own, and flags over them; an answer may take all of the context
+    assert "temperature=0.9, top_k=40, top_p=0.8" in shown and "max_new_tokens=4096" in shown
+    terminal.paste("first line\n\nthird line")
+    terminal.type("")
+    terminal.wait_for(r"[a-zA-Z]{20}")  # the answer has begun
+    os.write(terminal.master, b"\x03")
+    terminal.wait_for(PROMPT)
+    first = saved()
+    assert [message["role"] for message in first] == ["system", "user", "assistant"]
+    assert first[1]["content"] == "first line\n\nthird line" and 0 < len(first[2]["content"]) < 4000
+
+    assert "cut off after 9 tokens" in do("/params max_new_tokens=9") + do("hello")
+    answers = [saved()[-1]["content"], *(do("/retry") and saved()[-1]["content"] for _ in range(2))]
+    assert len(set(answers)) == 3 and len(saved()) == 5
+    os.write(terminal.master, b"half a word")
+    terminal.wait_for("half a word")
+    terminal.wait_until_asleep()
+    os.write(terminal.master, b"\x03")
+    terminal.wait_for(PROMPT)
+    assert "no command /nonsense" in do("/nonsense")
+
+    terminal.paste("x" * 5000)
+    terminal.type("")
+    assert "With this message the conversation has" in terminal.wait_for(PROMPT)
+    assert len(saved()) == 5
+    do("/params max_new_tokens=4096")
+    terminal.paste("x" * (4000 - sum(len(message["content"]) + 30 for message in saved())))
+    terminal.type("")
+    assert "The context of 4,096 tokens is full, so the answer was cut off" in terminal.wait_for(PROMPT)
+    assert "With this message the conversation has" in do("and?") and len(saved()) == 7
+    assert "Dropped the oldest turns: 3; left: 0." in do("/trim")
+    do("/params max_new_tokens=3")
+    do("again")
+    do("/clear")
+    assert saved() == [{"role": "system", "content": "Be brief."}]
+    do("/system Be long.")
+    assert saved() == [{"role": "system", "content": "Be long."}]
+    os.write(terminal.master, b"\x04")
+    assert terminal.end().code == 0
+
+
+def test_chat_without_a_template_is_refused(model: Path, tmp_path: Path) -> None:
+    for file in model.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    (tmp_path / "tokenizer_config.json").write_text("{}")
+    with pytest.raises(UserError, match="The checkpoint has no chat template; choose one by --chat-template: chatml, "):
+        app([str(tmp_path), "--device", "cpu"], standalone_mode=False)
+    ours, theirs = LLM(tmp_path, device="cpu", chat_template="chatml"), LLM(model, device="cpu")
+    assert ours.encode_chat([{"role": "user", "content": "a"}]) == theirs.encode_chat(
+        [{"role": "user", "content": "a"}]
+    )
+
+
+def test_parameters_are_checked() -> None:
+    assert changed(SamplingParams(), "temperature=0.5 top_k=7").top_k == 7
     for wrong in ("nonsense=1", "temperature=hot", "temperature=-1", "top_k"):
         with pytest.raises(UserError):
-            change(SamplingParams(), wrong)
+            changed(SamplingParams(), wrong)

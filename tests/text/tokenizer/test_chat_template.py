@@ -10,7 +10,7 @@ import pytest
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from genwright.errors import UserError
-from genwright.text import template_sandbox
+from genwright.text.tokenizer import template_sandbox
 from genwright.text.tokenizer.chat_template import ChatTemplate, find_template, template_names
 
 NAMES = {"bos_token": "<s>", "eos_token": "</s>"}

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import tokenizers
 import transformers
-from text.test_chat_template import CHATML, FEATURES, LLAMA3, SMOLLM2
-from text.test_tokenizer import folders, open_folder, random_texts, save_sentencepiece  # noqa: F401 - a fixture
+from text.tokenizer.test_chat_template import CHATML, FEATURES, LLAMA3, SMOLLM2
+from text.tokenizer.test_tokenizer import folders, open_folder, random_texts, save_sentencepiece  # noqa: F401 - a fixture
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from transformers.utils.chat_template_utils import render_jinja_template
 
