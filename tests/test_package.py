@@ -67,7 +67,7 @@ def test_text_and_the_kernel_it_compiles(genwright) -> None:
     assert (
         len(genwright("generate", "--prompt-length", "3", "--max-new-tokens", "4", "--ignore-eos", *model).split()) == 4
     )
-    assert list((genwright.home / "kept" / "kernels").glob("products-*.so"))
+    assert list((genwright.home / "kept" / "kernels").glob("fused_linear-*.so"))
 
 
 def test_images_of_the_model_in_the_box(genwright) -> None:

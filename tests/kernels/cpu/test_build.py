@@ -7,22 +7,21 @@ import warnings
 import pytest
 
 from genwright.errors import GenwrightWarning
-from genwright.kernels.cpu import compiled
 from genwright.kernels.cpu.build import build
 from genwright.kernels.cpu.fused_linear import kernel
 
 
 def test_no_compiler_a_broken_one_or_no_folder_mean_no_kernel(tmp_path, monkeypatch):
     monkeypatch.setenv("CXX", "false")
-    monkeypatch.setattr(compiled.shutil, "which", lambda name: name if name == "false" else None)
+    monkeypatch.setattr("shutil.which", lambda name: name if name == "false" else None)
     with pytest.warns(GenwrightWarning, match="false could not compile fused_linear.cpp"):
         assert build(tmp_path / "broken", "fused_linear") is None
     assert not [path for path in (tmp_path / "broken").iterdir() if path.name != "lock"], "nothing is left behind"
-    monkeypatch.setattr(compiled.shutil, "which", lambda name: None)
+    monkeypatch.setattr("shutil.which", lambda name: None)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("default")
         assert build(tmp_path / "none", "fused_linear") is None
-        assert build(tmp_path / "none", "attend") is None
+        assert build(tmp_path / "none", "attention") is None
     (warning,) = told  # once per process, not once per kernel
     assert "No C++ compiler" in str(warning.message) and "times as long" in str(warning.message)
     (tmp_path / "file").touch()
@@ -35,7 +34,7 @@ def test_no_compiler_a_broken_one_or_no_folder_mean_no_kernel(tmp_path, monkeypa
 def test_processes_build_it_once(tmp_path):
     """Two at the same time, in an empty folder: both get the same file, and it works."""
     imports = "import sys; from pathlib import Path; from genwright.kernels.cpu.build import build"
-    code = f"{imports}; print(build(Path(sys.argv[1]), 'attend', FORMAT='Float32', DIM=64, PAGE=16).name)"
+    code = f"{imports}; print(build(Path(sys.argv[1]), 'attention', FORMAT='Float32', DIM=64, PAGE=16).name)"
     command = [sys.executable, "-c", code, str(tmp_path)]
     runs = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     paths = {run.communicate()[0].strip() for run in runs}
