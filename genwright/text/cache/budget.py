@@ -43,24 +43,26 @@ def cache_pages(
     if max_context is not None and not 1 <= max_context <= cfg.longest_context:
         raise UserError(f"max_context must be between 1 and the model's {cfg.longest_context}, not {max_context}.")
     wanted = max_context or min(cfg.max_context, LONGEST)
-    needed = [spec.pages_of(wanted, step_tokens) for spec in specs]  # for one sequence
-    page_bytes = sum(spec.page_bytes * count for spec, count in zip(specs, needed, strict=True)) / needed[0]
-    fitting = int((budget - weights) // page_bytes) - specs[0].null_pages
-    longest = PAGE * (
-        bisect_right(range(PAGE, wanted + PAGE, PAGE), fitting, key=lambda n: specs[0].pages_of(n, step_tokens))
-    )
+    room = budget - weights - sum(spec.page_bytes * spec.null_pages for spec in specs)
+
+    def needed(length: int) -> int:
+        """Bytes of one sequence's pages."""
+        return sum(spec.page_bytes * spec.pages_of(length, step_tokens) for spec in specs)
+
+    longest = PAGE * bisect_right(range(PAGE, wanted + PAGE, PAGE), room, key=needed)
     if longest < 1:
         raise UserError(
-            f"The weights take {weights / 1e9:.2f} GB and a page of cache {page_bytes / 1e9:.3f} GB, and only "
+            f"The weights take {weights / 1e9:.2f} GB and a page of cache {needed(PAGE) / 1e9:.3f} GB, but only "
             f"{budget / 1e9:.2f} GB may be used: a smaller model, or a narrower dtype, would fit."
         )
     if max_context is not None and longest < max_context:
         raise UserError(
-            f"{max_context} tokens of context need {needed[0] * page_bytes / 1e9:.2f} GB of cache "
-            f"beside {weights / 1e9:.2f} GB of weights, and {budget / 1e9:.2f} GB may be used: "
+            f"{max_context} tokens of context need {needed(wanted) / 1e9:.2f} GB of cache "
+            f"beside {weights / 1e9:.2f} GB of weights, but only {budget / 1e9:.2f} GB may be used: "
             f"max_context={longest} would fit."
         )
-    pages = min(fitting, max_batch * needed[0])
-    return [-(-pages * count // needed[0]) + spec.null_pages for spec, count in zip(specs, needed, strict=True)], min(
-        wanted, longest
-    )
+    longest = min(wanted, longest)
+    each = [spec.pages_of(longest, step_tokens) for spec in specs]
+    # As many sequences of the longest kind as there is room for, in whole pages.
+    pages = [min(room * count // needed(longest), max_batch * count) for count in each]
+    return [count + spec.null_pages for count, spec in zip(pages, specs, strict=True)], longest

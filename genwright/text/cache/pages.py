@@ -7,13 +7,15 @@ behind it only where its own windows are whole.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import le
 
 from genwright.kernels import PAGE
 from genwright.text.cache.layout import NULL_PAGE, Cache
 
 NO_PAGE = -1  # a group with a window has no page here, yet or any more
+LEAF = -1  # in the place of a group: all pages of a leaf
 
 
 @dataclass(eq=False)
@@ -62,32 +64,33 @@ class PagePool:
         self.cache = cache
         self.windows = cache.spec.windows
         self.step_tokens = step_tokens  # that a step computes at the most: so far ahead groups with windows get pages
-        self._windowed = [group for group, window in enumerate(self.windows) if window]
-        self._unbounded = [group for group, window in enumerate(self.windows) if not window]
+        self._groups = range(len(self.windows))
+        self._windowed = [group for group in self._groups if self.windows[group]]
+        self._unbounded = [group for group in self._groups if not self.windows[group]]
         self.free = list(range(cache.spec.null_pages, cache.pages))
         self.root = Prefix(None, (), [], [])
-        self.idle: OrderedDict[Prefix, None] = OrderedDict()  # leaves without users, longest unused first
-        self.passed: OrderedDict[tuple[Prefix, int], None] = OrderedDict()  # pages that no running query can see
+        # What may be taken, longest unused first: pages of groups with a window that no running query can see, and
+        # whole leaves (LEAF) without users.
+        self.unused: OrderedDict[tuple[Prefix, int], None] = OrderedDict()
 
     def start(self, tokens: Sequence[int]) -> SequencePages | None:
         """A sequence that begins with what the tree holds of `tokens` but the last; None without a page for it."""
-        path, most = self._find(tokens), len(tokens) - 1
+        path = self._find(tokens)
         sequence = SequencePages(self._windows_start(len(path) * PAGE), path, [], len(path) * PAGE)
         for place, node in enumerate(path):
-            self._hold(node, [group for group, passed in enumerate(sequence.passed) if place >= passed])
-        source, common = self._closest(path[-1] if path else self.root, tokens[sequence.length : most])
+            self._hold(node, [group for group in self._groups if place >= sequence.passed[group]])
+        source, common = self._closest(path[-1] if path else self.root, tokens[sequence.length : -1])
         if source is not None:
-            self._hold(source, range(len(self.windows)))  # making room must not evict what is about to be copied
-        if self.extend(sequence, sequence.length + 1):
-            if source is not None:
+            self._hold(source, self._groups)  # making room must not evict what is about to be copied
+            if self.extend(sequence, sequence.length + 1):
                 for page, copied in zip(sequence.own[0], source.pages, strict=True):
                     self.cache.copy(copied, page, common)
                 sequence.length += common
-        else:
-            self.release(sequence)
-        if source is not None:
-            self._drop(source, range(len(self.windows)))
-        return sequence if sequence.own else None
+            self._drop(source, self._groups)
+        if self.extend(sequence, sequence.length + 1):  # also where only the source's own page was left
+            return sequence
+        self.release(sequence)
+        return None
 
     def extend(self, sequence: SequencePages, length: int) -> bool:
         """Make room for `length` tokens; False, keeping what could be had, when pages run out.
@@ -104,26 +107,19 @@ class PagePool:
         next_pages = sequence.own[: max(0, soon - len(sequence.shared))] if self._windowed else []
         return all(self._fill(pages, self._windowed) for pages in next_pages)
 
+    def reserve(self, sequence: SequencePages, length: int) -> int:
+        """Make room for up to `length` tokens; for how many there is room."""
+        self.extend(sequence, length)
+        return min(length, sequence.capacity())
+
     def share(self, sequence: SequencePages, tokens: Sequence[int]) -> None:
         """Move the sequence's full pages into the tree, and let go of pages that its windows have passed."""
         while (len(sequence.shared) + 1) * PAGE <= sequence.length:
             first = len(sequence.shared) * PAGE
-            parent = sequence.shared[-1] if sequence.shared else self.root
-            page_tokens, pages = tuple(tokens[first : first + PAGE]), sequence.own.pop(0)
-            node = parent.children.get(page_tokens)
-            if node is None:
-                node = self._insert(parent, page_tokens, pages)
-            else:  # another sequence computed the same tokens meanwhile
-                for group, page in enumerate(pages):
-                    if node.pages[group] == NO_PAGE:
-                        node.pages[group] = page
-                    else:
-                        self.free.append(page)
-            self._hold(node, range(len(pages)))
-            sequence.shared.append(node)
+            self._insert(sequence, tuple(tokens[first : first + PAGE]))
         starts = self._windows_start(sequence.length)
-        for group, (passed, start) in enumerate(zip(sequence.passed, starts, strict=True)):
-            for node in sequence.shared[passed:start]:
+        for group in self._windowed:
+            for node in sequence.shared[sequence.passed[group] : starts[group]]:
                 self._leave(node, group)
         sequence.passed = starts
 
@@ -131,16 +127,14 @@ class PagePool:
         """Release a sequence whose prefix is worth keeping, down to the last token."""
         self.share(sequence, tokens)
         rest = tuple(tokens[len(sequence.shared) * PAGE : sequence.length])
-        parent = sequence.shared[-1] if sequence.shared else self.root
-        if rest and self._closest(parent, rest)[1] < len(rest):
-            node = self._insert(parent, rest, sequence.own.pop(0))
-            self.passed |= {(node, group): None for group, window in enumerate(self.windows) if window}
+        if rest and self._closest(sequence.shared[-1] if sequence.shared else self.root, rest)[1] < len(rest):
+            self._insert(sequence, rest)
         self.release(sequence)
 
     def release(self, sequence: SequencePages) -> None:
         """Give pages back; what the tree holds stays there until room is needed."""
         for place in reversed(range(len(sequence.shared))):
-            groups = [group for group, passed in enumerate(sequence.passed) if place >= passed]
+            groups = [group for group in self._groups if place >= sequence.passed[group]]
             self._drop(sequence.shared[place], groups)
         self.free += [page for pages in sequence.own for page in _present(pages)]
         sequence.shared, sequence.own, sequence.length = [], [], 0
@@ -151,67 +145,64 @@ class PagePool:
         pages, nodes = [page for each in sequence.own for page in _present(each)], list(sequence.shared)
         self.release(sequence)
         for node in reversed(nodes):
-            if node in self.idle:
+            if (node, LEAF) in self.unused:
                 pages += self._detach(node)
         self.cache.clear(pages)
 
-    def available(self) -> int:
-        """Pages that no running sequence holds."""
-        return len(self.free) + sum(len(_present(node.pages)) for node in self.prefixes() if not node.users)
-
-    def prefixes(self) -> Iterator[Prefix]:
-        """Every node of the tree."""
-        stack = list(self.root.children.values())
-        while stack:
-            node = stack.pop()
-            yield node
-            stack += node.children.values()
-
     def _find(self, tokens: Sequence[int]) -> list[Prefix]:
         """The longest known prefix of all tokens but the last whose windows are whole."""
-        path, node, most = list[Prefix](), self.root, len(tokens) - 1
-        while (len(path) + 1) * PAGE <= most:
-            child = node.children.get(tuple(tokens[len(path) * PAGE : (len(path) + 1) * PAGE]))
+        path, node, whole = list[Prefix](), self.root, 0
+        missing = [0] * len(self.windows)  # of each group: pages up to the last one that was taken away
+        for end in range(PAGE, len(tokens), PAGE):
+            child = node.children.get(tuple(tokens[end - PAGE : end]))
             if child is None:
                 break
             path.append(node := child)
-        while path and not all(
-            node.pages[group] != NO_PAGE
-            for group, start in enumerate(self._windows_start(len(path) * PAGE))
-            for node in path[start:]
-        ):
-            path.pop()
-        return path
+            missing = [
+                len(path) if page == NO_PAGE else before for page, before in zip(node.pages, missing, strict=True)
+            ]
+            if all(map(le, missing, self._windows_start(end))):
+                whole = len(path)
+        return path[:whole]
 
     def _windows_start(self, length: int) -> list[int]:
         """Of each group, the first page that a query behind `length` tokens can see."""
         return [0 if window is None else max(0, length - window + 1) // PAGE for window in self.windows]
 
-    def _insert(self, parent: Prefix, tokens: tuple[int, ...], pages: list[int]) -> Prefix:
-        node = parent.children[tokens] = Prefix(parent, tokens, pages, [0] * len(pages))
-        self.idle.pop(parent, None)
-        self.idle[node] = None
-        return node
+    def _insert(self, sequence: SequencePages, tokens: tuple[int, ...]) -> None:
+        """Move the sequence's first own page, with these tokens, into the tree."""
+        parent, pages = sequence.shared[-1] if sequence.shared else self.root, sequence.own.pop(0)
+        node = parent.children.get(tokens)
+        if node is None:
+            node = parent.children[tokens] = Prefix(parent, tokens, pages, [0] * len(pages))
+        else:  # another sequence computed the same tokens, of which a window's pages may have been taken away
+            for group, page in enumerate(pages):
+                if node.pages[group] == NO_PAGE:
+                    node.pages[group] = page
+                else:
+                    self.free.append(page)
+        self._hold(node, self._groups)
+        sequence.shared.append(node)
 
     def _hold(self, node: Prefix, groups: Sequence[int]) -> None:
         node.users += 1
-        self.idle.pop(node, None)
+        self.unused.pop((node, LEAF), None)
         for group in groups:
             node.readers[group] += 1
-            self.passed.pop((node, group), None)
+            self.unused.pop((node, group), None)
 
     def _leave(self, node: Prefix, group: int) -> None:
         """A sequence's window has passed the page: without other readers, it may be taken."""
         node.readers[group] -= 1
         if not node.readers[group] and self.windows[group]:
-            self.passed[node, group] = None
+            self.unused[node, group] = None
 
     def _drop(self, node: Prefix, groups: Sequence[int]) -> None:
         for group in groups:
             self._leave(node, group)
         node.users -= 1
         if not node.users and not node.children:
-            self.idle[node] = None
+            self.unused[node, LEAF] = None
 
     def _fill(self, pages: list[int], groups: Sequence[int]) -> bool:
         """A page for each of these groups that has none; False, keeping what could be had, when pages run out."""
@@ -224,29 +215,29 @@ class PagePool:
         return True
 
     def _take(self) -> int | None:
-        """A free page, else one that windows have passed, else one of the leaf that went unused for longest."""
+        """A free page, else what went unused for longest."""
         while not self.free:
-            if self.passed:
-                (node, group), _ = self.passed.popitem(last=False)
+            if not self.unused:
+                return None
+            node, group = next(iter(self.unused))
+            if group == LEAF:
+                self._detach(node)
+            else:
+                del self.unused[node, group]
                 self.free.append(node.pages[group])
                 node.pages[group] = NO_PAGE
-            elif self.idle:
-                self._detach(next(iter(self.idle)))
-            else:
-                return None
         return self.free.pop()
 
     def _detach(self, node: Prefix) -> list[int]:
-        """Take an idle leaf out of the tree and free its pages, which are returned; its parent may be the next."""
-        del self.idle[node]
-        for group in range(len(self.windows)):
-            self.passed.pop((node, group), None)
+        """Take an unused leaf out of the tree and free its pages, which are returned; its parent may be the next."""
+        for group in (LEAF, *self._windowed):
+            self.unused.pop((node, group), None)
         parent = node.parent
         assert parent is not None
         del parent.children[node.tokens]
         if parent is not self.root and not parent.users and not parent.children:
-            self.idle[parent] = None
-            self.idle.move_to_end(parent, last=False)
+            self.unused[parent, LEAF] = None
+            self.unused.move_to_end((parent, LEAF), last=False)
         pages = _present(node.pages)
         self.free += pages
         return pages

@@ -68,10 +68,11 @@ class DraftModel(Draft):
         for gone in [request for request in self._pages if request.pages is None]:
             self.pool.finish(self._pages.pop(gone), gone.tokens)
             self._fed.pop(gone, None)
-        going = {request: count for request, count in wanted if self._make_room(request, count)}
+        logits = self._read([request for request, count in wanted if self._make_room(request, count)])
+        going = {request: self._guesses(request, count) for request, count in wanted if request in logits}
         if not going:
             return [NO_GUESS] * len(wanted)
-        guesses, broken = guess_on(going, self._read(list(going)), self._feed)
+        guesses, broken = guess_on(going, torch.stack([logits[request] for request in going]), self._feed)
         for request in broken:
             self.pool.discard(self._pages.pop(request))
             self._broken.add(request)
@@ -79,7 +80,7 @@ class DraftModel(Draft):
         return [guesses.get(request, NO_GUESS) for request, _ in wanted]
 
     def _make_room(self, request: Request, count: int) -> bool:
-        """Pages for a request's tokens and the guesses that are fed back; False if there are none."""
+        """Pages for a request's tokens; False if there are none, or no room for its guesses in the context."""
         known = len(request.tokens)
         if request in self._broken or known + count > self.max_context:
             return False
@@ -91,27 +92,34 @@ class DraftModel(Draft):
                 break
             pages.length += 1
         pages.length = min(pages.length, known - 1)  # the logits after the last token are wanted
-        if not self.pool.extend(pages, known + count - 1):
+        if not self.pool.extend(pages, known):
             self._pages.pop(request, None)
             self.pool.release(pages)
             return False
         self._pages[request] = pages
         return True
 
-    def _read(self, requests: Sequence[Request]) -> torch.Tensor:
-        """Compute what the cache lacks of the requests' tokens; the logits after each one's last."""
+    def _guesses(self, request: Request, count: int) -> int:
+        """How many of `count` guesses there is room for: all but the last are fed back."""
+        known = len(request.tokens)
+        return 1 + self.pool.reserve(self._pages[request], known + count - 1) - known
+
+    def _read(self, requests: Sequence[Request]) -> dict[Request, torch.Tensor]:
+        """Compute what the cache lacks of the requests' tokens; the logits after the last, where pages suffice."""
         last: dict[Request, torch.Tensor] = {}
-        while len(last) < len(requests):
+        reading = list(requests)
+        while reading:
             budget, work = self.max_tokens, list[tuple[Request, int]]()
-            for request in requests:
+            for request in reading:
                 pages = self._pages[request]
-                self.pool.extend(pages, len(request.tokens))
-                count = min(len(request.tokens) - pages.length, budget, pages.capacity() - pages.length)
+                wanted = min(len(request.tokens), pages.length + budget)
+                count = self.pool.reserve(pages, wanted) - pages.length
                 if count:
                     work.append((request, count))
                     budget -= count
             if not work:
-                raise torch.OutOfMemoryError("the draft model's cache has no page left")
+                self.pool.release(self._pages.pop(reading.pop()))
+                continue
             work.sort(key=lambda item: item[1])
             logits = self.runner.run([self._chunk(request, count) for request, count in work])
             for row, (request, count) in zip(logits, work, strict=True):
@@ -120,7 +128,8 @@ class DraftModel(Draft):
                 self.pool.share(pages, request.tokens)
                 if pages.length == len(request.tokens):
                     last[request] = row
-        return torch.stack([last[request] for request in requests])
+                    reading.remove(request)
+        return last
 
     def _chunk(self, request: Request, count: int) -> Chunk:
         pages = self._pages[request]

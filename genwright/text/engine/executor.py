@@ -31,8 +31,7 @@ class ResidentRunner:
         spec = CacheSpec(model.architecture.cache_layers(model.cfg), model.dtype, cache_bits)
         self.cache = Cache(spec if mtp is None else spec.with_draft(), pages, model.device)
         self.hidden: torch.Tensor | None = None  # [tokens, dim] after the final norm, of the last step, for `predict`
-        longest = min(pages, model.max_context // PAGE)
-        groups = len(spec.groups)
+        longest, groups = model.max_context // PAGE, len(self.cache.spec.groups)
         self.buffers = StepBuffers(max_tokens, max_batch, longest, model.device, groups, model.rope_tables)
 
     @torch.inference_mode()

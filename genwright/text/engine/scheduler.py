@@ -21,7 +21,7 @@ class Scheduler:
         budget = self.max_tokens
         work: list[tuple[Request, int]] = []
         for request in list(self.running):
-            if request.pages is not None and request.pending == 1 and self._make_room(request):
+            if len(work) < budget and request.pages is not None and request.pending == 1 and self._make_room(request):
                 work.append((request, 1))
         budget -= len(work)
         for request in list(self.running):
@@ -91,8 +91,7 @@ class Scheduler:
     def reserve(self, request: Request, count: int) -> int:
         """Pages for up to `count` tokens behind its own, if nobody runs on them; for how many there is room."""
         assert request.pages is not None
-        self.pool.extend(request.pages, len(request.tokens) + count)
-        return min(count, request.pages.capacity() - len(request.tokens))
+        return self.pool.reserve(request.pages, len(request.tokens) + count) - len(request.tokens)
 
     def preempt(self, request: Request) -> None:
         """Back to the head of the queue; what it computed stays in the tree for as long as there is room."""

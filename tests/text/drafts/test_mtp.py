@@ -7,6 +7,7 @@ import pytest
 import scipy.stats
 import torch
 from safetensors.torch import save_file
+from text.cache.invariants import available, prefixes
 from text.deepseek_folders import LAYERS, transformers_layer, with_draft
 from text.engine.setup import check_pages, drain, engine_of, request
 from text.families import make
@@ -122,7 +123,7 @@ def test_greedy_tokens_are_those_without_a_draft(llm):
     requests = [request(text, GREEDY) for text in texts]
     engine = speculating(llm)
     assert drain(engine, requests, each_step=check_pages) == plain
-    assert engine.pool.available() == engine.pool.cache.pages
+    assert available(engine.pool) == engine.pool.cache.pages
     assert [r.ids for r in llm.generate(texts, GREEDY)] == plain
     few = [request(text, GREEDY) for text in texts]
     assert drain(speculating(llm, pages=6), few, each_step=check_pages) == plain, "pages run out on the way"
@@ -137,7 +138,7 @@ def test_a_shared_prefix_brings_the_layers_rows_along(llm):
     assert second.cached_tokens == 149
     assert accepted([second]) == accepted([first])
     rows = engine.pool.cache.layers[-1].rows["latent"]
-    assert all((rows[node.pages[0], : len(node.tokens) - 1] != 0).any(dim=-1).all() for node in engine.pool.prefixes())
+    assert all((rows[node.pages[0], : len(node.tokens) - 1] != 0).any(dim=-1).all() for node in prefixes(engine.pool))
 
 
 def test_sampled_tokens_keep_their_distribution(llm):

@@ -7,6 +7,7 @@ import pytest
 import scipy.stats
 import torch
 import transformers
+from text.cache.invariants import available, check_pool
 from text.engine.setup import check_pages, drain, engine_of, request
 from text.families import make
 
@@ -108,7 +109,7 @@ def test_greedy_tokens_are_those_without_a_draft(llms, name, kind):
     engine = speculating(llms, name, kind=kind, max_tokens=150)
     requests = [request(text, GREEDY) for text in texts]
     assert drain(engine, requests, each_step=check_pages) == [r.ids for r in plain], "batched"
-    assert engine.pool.available() == engine.pool.cache.pages
+    assert available(engine.pool) == engine.pool.cache.pages
     total = acceptance(requests)
     assert total.drafted[0] > 0
     if name == "identical":
@@ -231,10 +232,10 @@ def test_cancelling_returns_every_page_of_both_models(llms):
 
     drain(engine, requests, each_step=cancel_some)
     assert {r.finish_reason for r in requests} == {"length", "cancelled"}
-    assert engine.pool.available() == engine.pool.cache.pages
+    assert available(engine.pool) == engine.pool.cache.pages
     draft = engine.speculation.draft
     draft.guess([])
-    assert draft.pool.available() == draft.pool.cache.pages
+    assert available(draft.pool) == draft.pool.cache.pages
 
 
 @pytest.mark.parametrize("name", ["similar", "prompt-lookup"])
@@ -457,3 +458,32 @@ def test_the_public_surface(llms, tmp_path):
     ):
         with pytest.raises(UserError, match=words):
             LLM(tmp_path / "model", device="cpu", **wrong)
+
+
+def test_a_draft_model_with_a_window_guesses_behind_a_long_prompt(tmp_path):
+    """Its groups with a window get pages step by step: those of the guesses too, also beyond the prompt's last page."""
+    make("mistral", tmp_path)
+    llm = LLM(tmp_path, device="cpu", dtype="float32")
+    models = {"identical": llm, "window": llm}
+    text = prompts(1, 400, 400, seed=11)[0]
+    for length in (125, 190, 380):
+        draft = draft_of(models, "window", pages=12)
+        r = request(text[:length], GREEDY)
+        r.pages = SequencePages([0])
+        for _ in range(4):  # pages are crossed between guesses and inside them
+            (guess,) = draft.guess([(r, 5)])
+            assert guess.tokens == llm.generate([r.tokens], SamplingParams(max_new_tokens=5, ignore_eos=True))[0].ids
+            check_pool(draft.pool, list(draft._pages.values()))
+            r.tokens += guess.tokens
+        assert all((rows[:, 0] == 0).all() for rows in draft.runner.cache.rows.values()), "the null page stays zero"
+
+
+def test_a_draft_model_without_pages_fails_no_request(tmp_path):
+    make("mistral", tmp_path)
+    llm = LLM(tmp_path, device="cpu", dtype="float32")
+    texts = prompts(4, 150, 300, seed=12)
+    for pages in (2, 4, 6):
+        engine = engine_of(llm, pages=64, max_tokens=256)
+        engine.speculation = Steady(draft_of({"identical": llm, "window": llm}, "window", pages=pages), 5, 0.05)
+        outputs = drain(engine, [request(text, GREEDY) for text in texts], each_step=check_pages)
+        assert outputs == [r.ids for r in llm.generate(texts, GREEDY)]

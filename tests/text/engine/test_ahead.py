@@ -4,6 +4,7 @@ import random
 
 import pytest
 import torch
+from text.cache.invariants import available
 from text.engine.setup import check_pages, drain, engine_of, request
 from text.families import make
 
@@ -72,7 +73,7 @@ def test_tokens_ends_and_pages_are_the_engines(tiny):
     assert got == drain(engine_of(tiny, 64, max_batch=8, max_tokens=128, deterministic=True), theirs)
     assert [r.finish_reason for r in ours] == [r.finish_reason for r in theirs]
     assert {"stop", "length"} == {r.finish_reason for r in ours}
-    assert engine.pool.available() == engine.pool.cache.pages and not engine.loop.flying
+    assert available(engine.pool) == engine.pool.cache.pages and not engine.loop.flying
 
 
 def test_few_pages_preempt_and_cancelled_requests_leave(tiny):

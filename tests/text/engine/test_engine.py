@@ -6,6 +6,7 @@ import random
 import numpy as np
 import pytest
 import torch
+from text.cache.invariants import available
 from text.engine.setup import check_pages, drain, engine_of, request
 from text.families import FAMILIES, greedy, make
 
@@ -54,7 +55,7 @@ def test_a_thousand_requests_through_a_tenth_of_their_pages(tiny, full_size):
     requests = [request(text, p) for text, p in zip(texts, params, strict=True)]
     together = drain(engine, requests, each_step=check_pages)
     assert all(r.finish_reason == "length" for r in requests)
-    assert engine.pool.available() == engine.pool.cache.pages
+    assert available(engine.pool) == engine.pool.cache.pages
     alone = engine_of(tiny, pages=7, max_batch=1, max_tokens=512, deterministic=True)
     for text, p, tokens in zip(texts, params, together, strict=True):
         assert drain(alone, [request(text, p)]) == [tokens]
@@ -74,7 +75,7 @@ def test_cancelling_at_random_returns_every_page(tiny, full_size):
 
     outputs = drain(engine, requests, each_step=cancel_some)
     assert {r.finish_reason for r in requests} == {"length", "cancelled"}
-    assert engine.pool.available() == engine.pool.cache.pages
+    assert available(engine.pool) == engine.pool.cache.pages
     whole = [i for i, r in enumerate(requests) if r.finish_reason == "length"]
     sample = rng.sample(whole, min(len(whole), 20))
     assert [outputs[i] for i in sample] == [tiny.generate([texts[i]], requests[i].params)[0].ids for i in sample]
@@ -243,3 +244,14 @@ def test_generating_between_two_pieces_of_a_stream_disturbs_neither(tiny):
     rest = [token for piece in stream for token in piece.ids]
     assert first.ids + rest == alone
     assert between == tiny.generate([[4, 5, 6]], GREEDY)[0].ids
+
+
+def test_a_window_answers_beyond_the_pages_of_the_pool(tmp_path):
+    """Six pages, one of them the null page, hold every context of a model with short windows."""
+    theirs = make("mistral", tmp_path)
+    llm = LLM(tmp_path, device="cpu", dtype="float32")
+    engine = engine_of(llm, pages=6, max_tokens=64)
+    engine.max_context = llm.max_context
+    text = prompts(1, 460, 460, seed=13)[0]
+    answer = request(text, SamplingParams(max_new_tokens=40, ignore_eos=True))
+    assert drain(engine, [answer], each_step=check_pages) == [greedy(theirs, text, 40)]

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tokenizers
 import torch
+from text.cache.invariants import available
 from text.engine.setup import check_pages
 from text.families import make
 
@@ -162,5 +163,5 @@ def test_any_request_gives_results_or_one_sentence(llm, full_size):
     assert min(answered, refused) > 50
     check_pages(llm.engine)
     assert not llm.engine.busy()
-    assert llm.engine.pool.available() == llm.engine.pool.cache.pages
+    assert available(llm.engine.pool) == llm.engine.pool.cache.pages
     assert llm.generate([[5, 6, 7]], SamplingParams(max_new_tokens=8))[0].ids == before
