@@ -6,33 +6,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-# Hugging Face class -> our file in models/. The differences inside a family are the fields of ModelConfig.
-ARCHITECTURES = {
-    "LlamaForCausalLM": "llama",
-    "MistralForCausalLM": "llama",
-    "Qwen2ForCausalLM": "llama",
-    "Qwen3ForCausalLM": "llama",
-    "MixtralForCausalLM": "llama",
-    "Qwen2MoeForCausalLM": "llama",
-    "Qwen3MoeForCausalLM": "llama",
-    "DeepseekV2ForCausalLM": "deepseek",
-    "DeepseekV3ForCausalLM": "deepseek",
-    "OPTForCausalLM": "opt",
-}
-MODEL_TYPES = {
-    "llama": "LlamaForCausalLM",
-    "mistral": "MistralForCausalLM",
-    "qwen2": "Qwen2ForCausalLM",
-    "qwen3": "Qwen3ForCausalLM",
-    "mixtral": "MixtralForCausalLM",
-    "qwen2_moe": "Qwen2MoeForCausalLM",
-    "qwen3_moe": "Qwen3MoeForCausalLM",
-    "deepseek_v2": "DeepseekV2ForCausalLM",
-    "deepseek_v3": "DeepseekV3ForCausalLM",
-    "opt": "OPTForCausalLM",
-}
-
-
 ROPE, LOCAL_ROPE = "global", "local"  # the two kinds of RoPE that a model may have
 
 
@@ -126,13 +99,6 @@ class ModelConfig:
     local_rope: Rope | None = None  # of layers with a window, where it is another than `rope`
     query_scale: float | None = None  # attention divides by its root; None is head_dim
     draft_layers: int = 0  # for multi-token prediction; a checkpoint may lack them all the same
-
-    @classmethod
-    def from_hf(cls, config: Mapping[str, Any], where: str) -> "ModelConfig":
-        """Read a Hugging Face `config.json`; `where` names it in errors."""
-        from genwright.text.architectures.families import read_config
-
-        return read_config(config, where)
 
     @property
     def longest_context(self) -> int:

@@ -13,6 +13,7 @@ from genwright.device import pick_device
 from genwright.errors import GenwrightWarning, UserError
 from genwright.kernels.cpu.amx import has_bf16
 from genwright.quant.formats import Format, parse_format
+from genwright.text.architectures.registry import architecture
 from genwright.text.cache.budget import cache_pages, free_memory
 from genwright.text.cache.layout import CacheSpec, parse_cache_format
 from genwright.text.checkpoints import Checkpoint, open_checkpoint, parse_dtype
@@ -25,7 +26,7 @@ from genwright.text.engine.backends import new_loop, new_runner, pick_backend
 from genwright.text.engine.engine import Engine
 from genwright.text.engine.executor import ResidentRunner
 from genwright.text.engine.request import Piece, Request, Result, SamplingParams
-from genwright.text.model import architecture, has_draft, load_draft, load_model, loaded_bytes
+from genwright.text.model import has_draft, load_draft, load_model, loaded_bytes
 from genwright.text.ops.step import Chunk
 from genwright.text.pull import resolve
 

@@ -64,7 +64,8 @@ class Loader:
     def _weight(self, name: str, sources: Sources) -> Weight:
         form = self.form(name, sources)
         if form is None:
-            return self._fuse(sources, self._wide(name))
+            fused = self._fuse(sources, self._wide(name))
+            return fused.add_(1) if name in self.weights.one_added else fused
         parts: list[Packed] = []
         for source, _ in sources:
             parts += quantized(self.checkpoint, source, form, self.device)

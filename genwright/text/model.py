@@ -4,8 +4,6 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from importlib import import_module
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -15,6 +13,8 @@ from genwright.kernels import PAGE
 from genwright.quant.formats import Format
 from genwright.quant.fp8 import VALUES, scales_shape
 from genwright.quant.packed import tensors_of
+from genwright.text.architectures.protocol import Architecture
+from genwright.text.architectures.registry import architecture
 from genwright.text.architectures.weight_map import Shape, Sources
 from genwright.text.checkpoints import Checkpoint
 from genwright.text.config import LOCAL_ROPE, ROPE, ModelConfig
@@ -29,7 +29,7 @@ class Model:
     """A loaded model: its architecture's functions, and the weights that they read."""
 
     cfg: ModelConfig
-    architecture: ModuleType  # embed, block, head, cache_layers, weight_map
+    architecture: Architecture
     outer: dict[str, Any]  # tensors; of matrices also packed weights
     blocks: list[dict[str, Any]]
     dtype: torch.dtype
@@ -62,10 +62,6 @@ class Model:
                     values = tensor.flatten()[:: max(tensor.numel() // 64, 1)].contiguous()
                     digest.update(values.view(torch.uint8).cpu().numpy().tobytes())
         return digest.hexdigest()
-
-
-def architecture(cfg: ModelConfig) -> ModuleType:
-    return import_module(f"genwright.text.architectures.{cfg.architecture}")
 
 
 def load_model(

@@ -16,7 +16,6 @@ from pathlib import Path
 from genwright.errors import UserError
 from genwright.home import cache_folder, lock
 from genwright.text import hub
-from genwright.text.architectures.named_shapes import NAMES
 
 
 @dataclass(frozen=True)
@@ -79,7 +78,9 @@ def nearest(model: str) -> str | None:
             return f"did you mean {path.parent / close[0]}?"
     elif re.fullmatch(r"[\w.-]+/[\w.-]+", model):
         return f"hf:{model} fetches it from the Hugging Face hub."
-    if close := get_close_matches(model.lower(), NAMES, 1, 0.8):
+    from genwright.text.architectures.registry import SHAPES  # imports torch, which most commands' help does without
+
+    if close := get_close_matches(model.lower(), SHAPES, 1, 0.8):
         return f"random:{close[0]} has that shape, with random weights."
     return None
 

@@ -10,10 +10,10 @@ from public_text import other_text, public_text
 from genwright import LLM
 from genwright.bench.evaluate import evaluate
 from genwright.quant.formats import parse_format
+from genwright.text.architectures.registry import architecture
 from genwright.text.checkpoints import open_checkpoint
 from genwright.text.export.calibration import calibrated, calibration_windows
 from genwright.text.export.quantize import quantize
-from genwright.text.model import architecture
 
 
 def perplexity(model: Path, characters: int, **options: str) -> float:

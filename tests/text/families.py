@@ -47,6 +47,13 @@ _DEEPSEEK = {
 }
 _DEEPSEEK_YARN = {**_YARN, "mscale": 0.707, "mscale_all_dim": 0.9, "beta_fast": 32, "beta_slow": 1}
 
+_GEMMA3_ROPE = {
+    "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+    "full_attention": {"rope_type": "default", "rope_theta": 1e6},
+}
+_GEMMA3 = {"num_hidden_layers": 7, "head_dim": 24, "sliding_window": 20, "query_pre_attn_scalar": 30}
+_GEMMA3 |= {"rope_parameters": _GEMMA3_ROPE, "initializer_range": 0.1}
+
 FAMILIES = {
     "llama": ("Llama", {}),
     "llama-mha": ("Llama", {"num_key_value_heads": 4, "head_dim": 24}),
@@ -59,6 +66,8 @@ FAMILIES = {
     "qwen2-yarn": ("Qwen2", {"rope_parameters": _YARN}),
     "qwen2-window": ("Qwen2", {"use_sliding_window": True, "sliding_window": 20, "max_window_layers": 1}),
     "qwen3": ("Qwen3", {"head_dim": 32, "tie_word_embeddings": True}),
+    "gemma3": ("Gemma3", _GEMMA3),
+    "gemma3-linear": ("Gemma3", {**_GEMMA3, "rope_parameters": {**_GEMMA3_ROPE, "full_attention": _LINEAR}}),
     "opt": ("OPT", {"ffn_dim": 96}),
     "opt-350m": ("OPT", {"ffn_dim": 96, "word_embed_proj_dim": 40, "do_layer_norm_before": False}),
     "galactica": ("OPT", {**_PLAIN_OPT, "activation_function": "gelu"}),
@@ -95,7 +104,7 @@ def make(family: str, folder: Path, **save: object) -> transformers.PreTrainedMo
     """A model of the family, in float32, saved to the folder."""
     kind, changes = {**FAMILIES, **OTHERS, **SCALED}[family]
     torch.manual_seed(sum(map(ord, family)))
-    config = getattr(transformers, f"{kind}Config")(**{**_SIZES, **changes})
+    config = getattr(transformers, f"{kind}{'Text' * (kind == 'Gemma3')}Config")(**{**_SIZES, **changes})
     config._attn_implementation = "eager"
     model = getattr(transformers, f"{kind}ForCausalLM")(config).float().eval()
     with torch.no_grad():

@@ -10,10 +10,9 @@ import transformers
 from text.families import FAMILIES
 
 from genwright.errors import GenwrightWarning, UserError
-from genwright.text.architectures.named_shapes import NAMES, named_shape
-from genwright.text.config import ARCHITECTURES, ModelConfig
+from genwright.text.architectures.registry import CLASSES, SHAPES, architecture, named_shape, read_config
+from genwright.text.config import ModelConfig
 from genwright.text.config_file import read_json
-from genwright.text.model import architecture
 
 LLAMA3 = {
     "rope_type": "llama3",
@@ -31,14 +30,14 @@ def config(**changes: Any) -> dict[str, Any]:
 
 
 def read(**changes: Any) -> ModelConfig:
-    return ModelConfig.from_hf(config(**changes), "config.json")
+    return read_config(config(**changes), "config.json")
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_reads_as_transformers_means_it(family: str) -> None:
     kind, changes = FAMILIES[family]
     theirs = getattr(transformers, f"{kind}Config")(architectures=[f"{kind}ForCausalLM"], eos_token_id=2, **changes)
-    ours = ModelConfig.from_hf(json.loads(theirs.to_json_string(use_diff=False)), family)
+    ours = read_config(json.loads(theirs.to_json_string(use_diff=False)), family)
     assert (ours.dim, ours.layers, ours.heads) == (
         theirs.hidden_size,
         theirs.num_hidden_layers,
@@ -72,14 +71,14 @@ PARAMETERS |= {"deepseek-v2-lite": 15.7, "deepseek-v2": 236, "deepseek-v3": 671}
 
 @pytest.mark.parametrize("name", PARAMETERS)
 def test_named_shapes_have_the_published_number_of_parameters(name: str) -> None:
-    cfg = ModelConfig.from_hf(named_shape(name), name)
+    cfg = read_config(named_shape(name), name)
     count = sum(math.prod(shape) for _, shape in architecture(cfg).weight_map(cfg).tensors())
     assert count / 1e9 == pytest.approx(PARAMETERS[name], rel=0.01)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SHAPES)
 def test_every_named_shape_is_a_configuration(name: str) -> None:
-    assert ModelConfig.from_hf(named_shape(name), name).layers > 0
+    assert read_config(named_shape(name), name).layers > 0
 
 
 @pytest.mark.parametrize(
@@ -102,7 +101,7 @@ def test_every_named_shape_is_a_configuration(name: str) -> None:
     ],
 )
 def test_gptfasts_names_are_known(alias: str, dim: int, layers: int, kv_heads: int) -> None:
-    cfg = ModelConfig.from_hf(named_shape(alias), alias)
+    cfg = read_config(named_shape(alias), alias)
     assert (cfg.dim, cfg.layers, cfg.kv_heads) == (dim, layers, kv_heads)
 
 
@@ -148,9 +147,7 @@ def test_scaling_tells_how_far_the_context_reaches() -> None:
 
 
 WRONG: dict[str, dict[str, Any]] = {
-    "names the architecture 'GPT2LMHeadModel'; known are " + ", ".join(ARCHITECTURES): {
-        "architectures": ["GPT2LMHeadModel"]
-    },
+    "names the architecture 'GPT2LMHeadModel'; known are " + ", ".join(CLASSES): {"architectures": ["GPT2LMHeadModel"]},
     "names the architecture 'gpt2'; known are LlamaForCausalLM": {"architectures": None, "model_type": "gpt2"},
     "names the architecture ['LlamaForCausalLM']": {"architectures": [["LlamaForCausalLM"]]},
     "'hidden_size' as a whole number from 1 to 1048576, and has '4096'": {"hidden_size": "4096"},

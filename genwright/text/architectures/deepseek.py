@@ -1,15 +1,28 @@
 """DeepSeek-V2, V3, R1 and V3.1: latent attention, mixtures of experts, and V3's multi-token-prediction layer."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 
-from genwright.text.architectures.llama import ROUTER, embed, expert_map, head, mlp_map
+from genwright.errors import UserError
+from genwright.text.architectures import llama
+from genwright.text.architectures.config_fields import check_silu
+from genwright.text.architectures.llama import ROUTER, expert_map, mlp_map
+from genwright.text.architectures.protocol import Gguf
+from genwright.text.architectures.rope_config import read_rope
+from genwright.text.architectures.shape_rows import Row, configs
 from genwright.text.architectures.weight_map import Sources, WeightMap
 from genwright.text.cache.layout import LayerCache, LayerSpec
-from genwright.text.config import ModelConfig
+from genwright.text.config import Mla, ModelConfig, Moe
+from genwright.text.config_file import FieldReader
 from genwright.text.ops.protocol import LATENT_EPS, Ops, Weights
 from genwright.text.ops.step import Step
 
-__all__ = ["block", "cache_layers", "embed", "head", "predict", "weight_map"]
+CLASSES = {"deepseek_v2": "DeepseekV2ForCausalLM", "deepseek_v3": "DeepseekV3ForCausalLM"}
+GGUF: dict[str, Gguf] = {}
+
+embed, head = llama.embed, llama.head
 
 
 def block(ops: Ops, cfg: ModelConfig, weights: Weights, cache: LayerCache, x: torch.Tensor, step: Step) -> torch.Tensor:
@@ -98,3 +111,106 @@ def weight_map(cfg: ModelConfig) -> WeightMap:
     blocks = [sparse if cfg.has_experts(i) else dense for i in range(cfg.layers)]
     draft = draft if cfg.draft_layers else {}
     return WeightMap(outer, blocks, "model.layers.{}.", draft, exact=ROUTER, unpacked=frozenset({"kv_b"}))
+
+
+def read_config(read: FieldReader, family: str, sizes: Mapping[str, Any]) -> ModelConfig:
+    layers, heads = sizes["layers"], sizes["heads"]
+    if read.flag("attention_bias", False) or read.flag("mlp_bias", False):
+        raise UserError(f"{read.where} asks for biases, which no published model of the architecture {family} has.")
+    check_silu(read)
+    q_rank = read.integer("q_lora_rank", 0, 1 << 20, default=0)  # 0 in DeepSeek's own files, null in Hugging Face's
+    mla = Mla(
+        q_lora_rank=q_rank or None,
+        kv_lora_rank=read.integer("kv_lora_rank", 1, 1 << 20),
+        qk_nope_head_dim=read.integer("qk_nope_head_dim", 1, 1 << 16),
+        qk_rope_head_dim=read.integer("qk_rope_head_dim", 2, 1 << 16),
+        v_head_dim=read.integer("v_head_dim", 1, 1 << 16),
+        rope_interleave=read.flag("rope_interleave", True),
+    )
+    return ModelConfig(
+        architecture="deepseek",
+        **sizes,
+        kv_heads=heads,
+        head_dim=mla.qk_nope_head_dim + mla.qk_rope_head_dim,
+        ffn_dim=read.integer("intermediate_size", 1, 1 << 22),
+        norm_eps=read.number("rms_norm_eps", 1e-6),
+        rope=read_rope(read, mla.qk_rope_head_dim),
+        tied=read.flag("tie_word_embeddings", False),
+        qkv_bias=False,
+        out_bias=False,
+        mlp_bias=False,
+        qk_norm=False,
+        windows=(None,) * layers,
+        moe=_read_experts(read, family == "DeepseekV3ForCausalLM", layers),
+        mla=mla,
+        draft_layers=read.integer("num_nextn_predict_layers", 0, 16, default=0),
+    )
+
+
+def _read_experts(read: FieldReader, v3: bool, layers: int) -> Moe:
+    """V2 scores by softmax, groups by their best expert; V3 by sigmoid and a bias, groups by their best two."""
+    scores = read.text("scoring_func", "sigmoid" if v3 else "softmax")
+    if scores != ("sigmoid" if v3 else "softmax"):
+        raise read.wrong("scoring_func", f"{'sigmoid' if v3 else 'softmax'}, which this architecture has")
+    method = read.text("topk_method", "noaux_tc" if v3 else "greedy")
+    known = ("noaux_tc",) if v3 else ("greedy", "group_limited_greedy")
+    if method not in known:
+        raise read.wrong("topk_method", " or ".join(known))
+    experts = read.integer("n_routed_experts", 1, 4096)
+    groups = 1 if method == "greedy" else read.integer("n_group", 1, experts, default=1)
+    top_groups = 1 if method == "greedy" else read.integer("topk_group", 1, groups, default=1)
+    smallest = 2 if v3 and groups > 1 else 1
+    if experts % groups or experts // groups < smallest:
+        raise read.wrong("n_group", f"a number of equal groups of the {experts} experts")
+    first = read.integer("first_k_dense_replace", 0, 4096, default=0)
+    every = read.integer("moe_layer_freq", 1, 4096, default=1)
+    ffn_dim = read.integer("moe_intermediate_size", 1, 1 << 22)
+    return Moe(
+        layers=tuple(layer >= first and layer % every == 0 for layer in range(layers)),
+        experts=experts,
+        top_k=read.integer("num_experts_per_tok", 1, experts // groups * top_groups),
+        ffn_dim=ffn_dim,
+        shared_dim=ffn_dim * read.integer("n_shared_experts", 0, 4096, default=0),
+        shared_gate=False,
+        scores=scores,
+        groups=groups,
+        top_groups=top_groups,
+        correction_bias=v3,
+        normalise=read.flag("norm_topk_prob", v3),
+        scale=read.number("routed_scaling_factor", 1.0),
+    )
+
+
+_DEEPSEEK = {"rms_norm_eps": 1e-6, "torch_dtype": "bfloat16", "n_shared_experts": 2, "num_experts_per_tok": 6}
+_DEEPSEEK |= {"kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128}
+_DEEPSEEK2 = {**_DEEPSEEK, "model_type": "deepseek_v2"}
+_DEEPSEEK3 = {**_DEEPSEEK, "model_type": "deepseek_v3"}
+
+
+def _yarn(mscale: float) -> dict[str, Any]:
+    """DeepSeek's scaling of RoPE, from 4,096 positions to 163,840."""
+    settings = {"type": "yarn", "factor": 40, "original_max_position_embeddings": 4096}
+    return {"rope_scaling": {**settings, "beta_fast": 32, "beta_slow": 1, "mscale": mscale, "mscale_all_dim": mscale}}
+
+
+_ROWS: dict[str, Row] = {
+    "deepseek-v2-lite": (
+        *(_DEEPSEEK2, 2048, 27, 16, 16, 10944, 102400, 163840, 1e4),
+        _yarn(0.707) | {"n_routed_experts": 64, "moe_intermediate_size": 1408, "first_k_dense_replace": 1},
+    ),
+    "deepseek-v2": (
+        *(_DEEPSEEK2, 5120, 60, 128, 128, 12288, 102400, 163840, 1e4),
+        _yarn(1.0)
+        | {"n_routed_experts": 160, "moe_intermediate_size": 1536, "first_k_dense_replace": 1, "q_lora_rank": 1536}
+        | {"topk_method": "group_limited_greedy", "n_group": 8, "topk_group": 3, "routed_scaling_factor": 16.0},
+    ),
+    "deepseek-v3": (
+        *(_DEEPSEEK3, 7168, 61, 128, 128, 18432, 129280, 163840, 1e4),
+        _yarn(1.0)
+        | {"n_routed_experts": 256, "moe_intermediate_size": 2048, "first_k_dense_replace": 3, "q_lora_rank": 1536}
+        | {"n_group": 8, "topk_group": 4, "routed_scaling_factor": 2.5, "n_shared_experts": 1}
+        | {"num_experts_per_tok": 8, "norm_topk_prob": True, "num_nextn_predict_layers": 1},
+    ),
+}
+SHAPES = configs(_ROWS)
+ALIASES = {"deepseek-r1": "deepseek-v3", "deepseek-v3.1": "deepseek-v3"}

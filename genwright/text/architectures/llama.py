@@ -1,12 +1,43 @@
 """The Llama family: Llama 1 to 3.2, CodeLlama, Mistral and Mixtral, Qwen2, 2.5 and 3 with experts or without."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 
+from genwright.text.architectures.config_fields import check_silu, read_heads, read_layer_types
+from genwright.text.architectures.protocol import GGUF_LAYER, Gguf
+from genwright.text.architectures.rope_config import read_rope
+from genwright.text.architectures.shape_rows import Row, configs
 from genwright.text.architectures.weight_map import Sources, WeightMap
 from genwright.text.cache.layout import LayerCache, LayerSpec
-from genwright.text.config import ModelConfig
+from genwright.text.config import ModelConfig, Moe
+from genwright.text.config_file import FieldReader
 from genwright.text.ops.protocol import Ops, Weights
 from genwright.text.ops.step import Step
+
+CLASSES = {
+    "llama": "LlamaForCausalLM",
+    "mistral": "MistralForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+    "mixtral": "MixtralForCausalLM",
+    "qwen2_moe": "Qwen2MoeForCausalLM",
+    "qwen3_moe": "Qwen3MoeForCausalLM",
+}
+
+
+def _gguf_llama(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """llama.cpp has Mistral's files under the name of Llama's."""
+    window = fields.get("attention.sliding_window")
+    return {"architectures": [CLASSES["mistral"]], "model_type": "mistral", "sliding_window": window} if window else {}
+
+
+GGUF = {
+    "llama": Gguf("llama", GGUF_LAYER, _gguf_llama, neighbours=True),
+    "qwen2": Gguf("qwen2", GGUF_LAYER),
+    "qwen3": Gguf("qwen3", GGUF_LAYER),
+}
 
 
 def embed(ops: Ops, cfg: ModelConfig, weights: Weights, step: Step) -> torch.Tensor:
@@ -100,3 +131,151 @@ def gated(d: int, ffn: int, prefix: str) -> dict[str, Sources]:
         "gate_up": [(f"{prefix}{name}_proj.weight", (ffn, d)) for name in ("gate", "up")],
         "down": [(f"{prefix}down_proj.weight", (d, ffn))],
     }
+
+
+def read_config(read: FieldReader, family: str, sizes: Mapping[str, Any]) -> ModelConfig:
+    dim, heads, layers = sizes["dim"], sizes["heads"], sizes["layers"]
+    head_dim, kv_heads = read_heads(read, dim, heads)
+    check_silu(read)
+    qwen2 = family in ("Qwen2ForCausalLM", "Qwen2MoeForCausalLM")
+    attention_bias = read.flag("attention_bias", False)
+    return ModelConfig(
+        architecture="llama",
+        **sizes,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        ffn_dim=read.integer("intermediate_size", 1, 1 << 22),
+        norm_eps=read.number("rms_norm_eps", 1e-6),
+        rope=read_rope(read, head_dim),
+        tied=read.flag("tie_word_embeddings", False),
+        qkv_bias=attention_bias or (qwen2 and read.flag("qkv_bias", True)),
+        out_bias=attention_bias and not qwen2,
+        mlp_bias=read.flag("mlp_bias", False),
+        qk_norm=family in ("Qwen3ForCausalLM", "Qwen3MoeForCausalLM"),
+        windows=_read_windows(read, family, layers),
+        moe=_read_experts(read, family, layers),
+    )
+
+
+def _read_experts(read: FieldReader, family: str, layers: int) -> Moe | None:
+    """Mixtral's and Qwen's mixtures: softmax scores without groups."""
+    if family not in ("MixtralForCausalLM", "Qwen2MoeForCausalLM", "Qwen3MoeForCausalLM"):
+        return None
+    mixtral, qwen2 = family == "MixtralForCausalLM", family == "Qwen2MoeForCausalLM"
+    key = "num_experts" if read.config.get("num_experts") is not None else "num_local_experts"
+    experts = read.integer(key, 1, 4096)
+    every = read.integer("decoder_sparse_step", 1, 4096, default=1)
+    dense = read.ids("mlp_only_layers")
+    return Moe(
+        layers=tuple(layer not in dense and (layer + 1) % every == 0 for layer in range(layers)),
+        experts=experts,
+        top_k=read.integer("num_experts_per_tok", 1, experts),
+        ffn_dim=read.integer("intermediate_size" if mixtral else "moe_intermediate_size", 1, 1 << 22),
+        shared_dim=read.integer("shared_expert_intermediate_size", 1, 1 << 22) if qwen2 else 0,
+        shared_gate=qwen2,
+        scores="softmax",
+        groups=1,
+        top_groups=1,
+        correction_bias=False,
+        normalise=mixtral or read.flag("norm_topk_prob", False),
+        scale=1.0,
+        mixtral_names=mixtral,
+    )
+
+
+def _read_windows(read: FieldReader, family: str, layers: int) -> tuple[int | None, ...]:
+    """Mistral and Mixtral slide everywhere; Qwen when `use_sliding_window`, and only in the layers that say so."""
+    full: tuple[int | None, ...] = (None,) * layers
+    always = family in ("MistralForCausalLM", "MixtralForCausalLM")
+    sliding = always or read.flag("use_sliding_window", False)
+    if family == "LlamaForCausalLM" or not sliding or read.config.get("sliding_window") is None:
+        return full
+    window = read.integer("sliding_window", 1, 1 << 30)
+    kinds = read.config.get("layer_types")
+    if kinds is None:
+        first = 0 if always else read.integer("max_window_layers", 0, 4096, default=0)
+        return tuple(window if layer >= first else None for layer in range(layers))
+    return read_layer_types(read, window, kinds, layers)
+
+
+_LLAMA = {"model_type": "llama", "rms_norm_eps": 1e-5, "torch_dtype": "bfloat16"}
+_MISTRAL = {**_LLAMA, "model_type": "mistral"}
+_QWEN2 = {**_LLAMA, "model_type": "qwen2", "rms_norm_eps": 1e-6}
+_QWEN3 = {**_QWEN2, "model_type": "qwen3", "head_dim": 128}
+_MIXTRAL = {**_LLAMA, "model_type": "mixtral"}
+_MIXTRAL |= {"num_local_experts": 8, "num_experts_per_tok": 2}
+_QWEN2_MOE = {**_QWEN2, "model_type": "qwen2_moe"}
+_QWEN3_MOE = {**_QWEN3, "model_type": "qwen3_moe"}
+_QWEN3_MOE |= {"num_experts": 128, "num_experts_per_tok": 8, "norm_topk_prob": True}
+_LLAMA31_ROPE = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
+_LLAMA32_ROPE = {**_LLAMA31_ROPE, "factor": 32.0}
+
+
+def _experts(count: int, top_k: int, ffn_dim: int) -> dict[str, Any]:
+    return {"num_experts": count, "num_experts_per_tok": top_k, "moe_intermediate_size": ffn_dim}
+
+
+_ROWS: dict[str, Row] = {
+    "llama-7b": (_LLAMA, 4096, 32, 32, 32, 11008, 32000, 2048, 1e4, {"rms_norm_eps": 1e-6}),
+    "llama-13b": (_LLAMA, 5120, 40, 40, 40, 13824, 32000, 2048, 1e4, {"rms_norm_eps": 1e-6}),
+    "llama-30b": (_LLAMA, 6656, 60, 52, 52, 17920, 32000, 2048, 1e4, {"rms_norm_eps": 1e-6}),
+    "llama-65b": (_LLAMA, 8192, 80, 64, 64, 22016, 32000, 2048, 1e4, {}),
+    "llama-2-7b": (_LLAMA, 4096, 32, 32, 32, 11008, 32000, 4096, 1e4, {}),
+    "llama-2-13b": (_LLAMA, 5120, 40, 40, 40, 13824, 32000, 4096, 1e4, {}),
+    "llama-2-70b": (_LLAMA, 8192, 80, 64, 8, 28672, 32000, 4096, 1e4, {}),
+    "codellama-7b-python": (_LLAMA, 4096, 32, 32, 32, 11008, 32000, 16384, 1e6, {}),
+    "codellama-34b-python": (_LLAMA, 8192, 48, 64, 8, 22016, 32000, 16384, 1e6, {}),
+    "llama-3-8b": (_LLAMA, 4096, 32, 32, 8, 14336, 128256, 8192, 5e5, {}),
+    "llama-3-70b": (_LLAMA, 8192, 80, 64, 8, 28672, 128256, 8192, 5e5, {}),
+    "llama-3.1-8b": (_LLAMA, 4096, 32, 32, 8, 14336, 128256, 131072, 5e5, {"rope_scaling": _LLAMA31_ROPE}),
+    "llama-3.1-70b": (_LLAMA, 8192, 80, 64, 8, 28672, 128256, 131072, 5e5, {"rope_scaling": _LLAMA31_ROPE}),
+    "llama-3.1-405b": (_LLAMA, 16384, 126, 128, 8, 53248, 128256, 131072, 5e5, {"rope_scaling": _LLAMA31_ROPE}),
+    "llama-3.2-1b": (
+        *(_LLAMA, 2048, 16, 32, 8, 8192, 128256, 131072, 5e5),
+        {"rope_scaling": _LLAMA32_ROPE, "tie_word_embeddings": True},
+    ),
+    "llama-3.2-3b": (
+        *(_LLAMA, 3072, 28, 24, 8, 8192, 128256, 131072, 5e5),
+        {"rope_scaling": _LLAMA32_ROPE, "tie_word_embeddings": True},
+    ),
+    "mistral-7b": (_MISTRAL, 4096, 32, 32, 8, 14336, 32000, 32768, 1e4, {"sliding_window": 4096}),
+    "qwen2.5-0.5b": (_QWEN2, 896, 24, 14, 2, 4864, 151936, 32768, 1e6, {"tie_word_embeddings": True}),
+    "qwen2.5-7b": (_QWEN2, 3584, 28, 28, 4, 18944, 152064, 32768, 1e6, {}),
+    "qwen3-0.6b": (_QWEN3, 1024, 28, 16, 8, 3072, 151936, 40960, 1e6, {"tie_word_embeddings": True}),
+    "qwen3-8b": (_QWEN3, 4096, 36, 32, 8, 12288, 151936, 40960, 1e6, {}),
+    "smollm2-135m": (_LLAMA, 576, 30, 9, 3, 1536, 49152, 8192, 1e5, {"tie_word_embeddings": True}),
+    "tinyllama-1.1b": (_LLAMA, 2048, 22, 32, 4, 5632, 32000, 2048, 1e4, {}),
+    "mixtral-8x7b": (_MIXTRAL, 4096, 32, 32, 8, 14336, 32000, 32768, 1e6, {}),
+    "mixtral-8x22b": (_MIXTRAL, 6144, 56, 48, 8, 16384, 32000, 65536, 1e6, {}),
+    "qwen1.5-moe-a2.7b": (
+        *(_QWEN2_MOE, 2048, 24, 16, 16, 5632, 151936, 8192, 1e6),
+        _experts(60, 4, 1408) | {"shared_expert_intermediate_size": 5632},
+    ),
+    "qwen2-57b-a14b": (
+        *(_QWEN2_MOE, 3584, 28, 28, 4, 18944, 151936, 32768, 1e6),
+        _experts(64, 8, 2560) | {"shared_expert_intermediate_size": 20480},
+    ),
+    "qwen3-30b-a3b": (_QWEN3_MOE, 2048, 48, 32, 4, 6144, 151936, 40960, 1e6, {"moe_intermediate_size": 768}),
+    "qwen3-235b-a22b": (_QWEN3_MOE, 4096, 94, 64, 4, 12288, 151936, 40960, 1e6, {"moe_intermediate_size": 1536}),
+    "stories15m": (_LLAMA, 288, 6, 6, 6, 768, 32000, 256, 1e4, {}),
+    "stories110m": (_LLAMA, 768, 12, 12, 12, 2048, 32000, 1024, 1e4, {}),
+}
+SHAPES = configs(_ROWS)
+# gpt-fast's names, and the common names of some.
+ALIASES = {
+    "7b": "llama-2-7b",
+    "13b": "llama-2-13b",
+    "30b": "llama-30b",
+    "34b": "codellama-34b-python",
+    "70b": "llama-2-70b",
+    "codellama-7b-python-hf": "codellama-7b-python",
+    "mixtral-8x7b-v0.1": "mixtral-8x7b",
+    "qwen2-moe": "qwen1.5-moe-a2.7b",
+    "qwen3-moe": "qwen3-30b-a3b",
+}

@@ -1,14 +1,22 @@
 """OPT (Zhang et al., 2022), OPT-IML and Galactica: learned positions, LayerNorm, biases, a two-matrix MLP."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 
+from genwright.errors import UserError
 from genwright.text.architectures import llama
+from genwright.text.architectures.protocol import Gguf
 from genwright.text.architectures.weight_map import Sources, WeightMap
 from genwright.text.cache.layout import LayerCache
-from genwright.text.config import ModelConfig
+from genwright.text.config import ModelConfig, Opt, Rope
+from genwright.text.config_file import FieldReader
 from genwright.text.ops.protocol import Ops, Weights
 from genwright.text.ops.step import Step
 
+CLASSES = {"opt": "OPTForCausalLM"}
+GGUF: dict[str, Gguf] = {}
 POSITION_OFFSET = 2  # position 0 is the table's third row
 
 
@@ -79,3 +87,66 @@ def weight_map(cfg: ModelConfig) -> WeightMap:
 
 def _norm(ours: str, theirs: str, d: int) -> dict[str, Sources]:
     return {ours: [(f"{theirs}.weight", (d,))], f"{ours}.bias": [(f"{theirs}.bias", (d,))]}
+
+
+def read_config(read: FieldReader, family: str, sizes: Mapping[str, Any]) -> ModelConfig:
+    dim, heads = sizes["dim"], sizes["heads"]
+    if dim % heads:
+        raise UserError(f"{read.where} has a hidden_size of {dim}, which {heads} heads cannot divide.")
+    activation = read.text("activation_function", "relu")
+    if activation not in ("relu", "gelu"):
+        raise read.wrong("activation_function", "relu or gelu")
+    bias, pre_norm = read.flag("enable_bias", True), read.flag("do_layer_norm_before", True)
+    return ModelConfig(
+        architecture="opt",
+        **sizes,
+        kv_heads=heads,
+        head_dim=dim // heads,
+        ffn_dim=read.integer("ffn_dim", 1, 1 << 22),
+        norm_eps=1e-5,
+        rope=Rope(kind="none"),
+        tied=read.flag("tie_word_embeddings", True),
+        qkv_bias=bias,
+        out_bias=bias,
+        mlp_bias=bias,
+        qk_norm=False,
+        windows=(None,) * sizes["layers"],
+        opt=Opt(
+            embed_dim=read.integer("word_embed_proj_dim", 1, 1 << 20, default=dim),
+            activation=activation,
+            pre_norm=pre_norm,
+            final_norm=pre_norm and not read.flag("_remove_final_layer_norm", False),
+            affine=read.flag("layer_norm_elementwise_affine", True),
+        ),
+    )
+
+
+_OPT = {"model_type": "opt", "torch_dtype": "float16", "eos_token_id": 2}
+
+# name: dim, layers, heads, what else differs
+_ROWS: dict[str, tuple[int, int, int, dict[str, Any]]] = {
+    "opt-125m": (768, 12, 12, {}),
+    "opt-350m": (1024, 24, 16, {"word_embed_proj_dim": 512, "do_layer_norm_before": False}),
+    "opt-1.3b": (2048, 24, 32, {}),
+    "opt-2.7b": (2560, 32, 32, {}),
+    "opt-6.7b": (4096, 32, 32, {}),
+    "opt-13b": (5120, 40, 40, {}),
+    "opt-30b": (7168, 48, 56, {}),
+    "opt-66b": (9216, 64, 72, {}),
+    "opt-175b": (12288, 96, 96, {}),
+    "galactica-30b": (7168, 48, 56, {"vocab_size": 50000, "activation_function": "gelu"}),
+}
+SHAPES = {
+    name: {
+        **_OPT,
+        "hidden_size": dim,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "ffn_dim": 4 * dim,
+        "vocab_size": 50272,
+        "max_position_embeddings": 2048,
+        **more,
+    }
+    for name, (dim, layers, heads, more) in _ROWS.items()
+}
+ALIASES = {f"opt-iml-{size}": f"opt-{size.removeprefix('max-')}" for size in ("1.3b", "30b", "max-1.3b", "max-30b")}

@@ -16,6 +16,7 @@ class WeightMap:
     prefix: str
     draft: Mapping[str, Sources] = field(default_factory=dict)  # the multi-token-prediction layer, after the last
     exact: frozenset[str] = frozenset()  # weights kept in float32 whatever the model's dtype
+    one_added: frozenset[str] = frozenset()  # weights that are stored less one
     unpacked: frozenset[str] = frozenset()  # weights that are dequantized even where others stay packed
 
     def block(self, layer: int) -> dict[str, Sources]:

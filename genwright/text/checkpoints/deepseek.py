@@ -10,11 +10,10 @@ from safetensors import SafetensorError, safe_open
 
 from genwright.errors import UserError
 from genwright.quant.fp8 import BLOCK, VALUES
-from genwright.text.architectures.named_shapes import find_shape
+from genwright.text.architectures.registry import find_shape, read_config
 from genwright.text.checkpoints import Checkpoint, reason, widen
 from genwright.text.checkpoints.generation_config import read_generation_config
 from genwright.text.checkpoints.safetensors_file import DTYPES
-from genwright.text.config import ModelConfig
 from genwright.text.config_file import FieldReader, read_json
 from genwright.text.tokenizer.tokenizer import Tokenizer
 
@@ -141,7 +140,7 @@ class DeepSeekShards(Checkpoint):
                 self._holders.setdefault(name, []).append(rank)
         self._names = {hugging_face_name(name): name for name in self._holders}
         self.hf_config: dict[str, Any] = self._find_config(arch)
-        self.config = ModelConfig.from_hf(self.hf_config, self.config_path)
+        self.config = read_config(self.hf_config, self.config_path)
         for name, ranks in self._holders.items():
             missing = set(range(self.ranks)) - set(ranks)
             if missing and not _EXPERT.search(name):

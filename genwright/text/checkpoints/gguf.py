@@ -3,6 +3,7 @@
 import mmap
 import re
 from collections import Counter
+from collections.abc import Mapping
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -13,34 +14,19 @@ from genwright.errors import UserError
 from genwright.quant.formats import Format
 from genwright.quant.ggml import FORMATS, TYPES, dequantize, repack
 from genwright.quant.packed import Packed
+from genwright.text.architectures.protocol import GGUF_OUTER, Gguf
+from genwright.text.architectures.registry import GGUF as ARCHITECTURES
+from genwright.text.architectures.registry import MODEL_TYPES, read_config
 from genwright.text.checkpoints import Checkpoint
 from genwright.text.checkpoints.gguf_header import MAGIC, Header
 from genwright.text.checkpoints.rope_order import halves_from_neighbours
-from genwright.text.config import ModelConfig
 from genwright.text.config_file import FieldReader
 from genwright.text.tokenizer.tokenizer import Tokenizer
 
-FAMILIES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
-
-# GGUF's tensor names -> Hugging Face's; those of a layer follow "blk.N." and "model.layers.N.".
-OUTER = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
-LAYER = {
-    "attn_norm": "input_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_q_norm": "self_attn.q_norm",
-    "attn_k_norm": "self_attn.k_norm",
-    "attn_output": "self_attn.o_proj",
-    "ffn_norm": "post_attention_layernorm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-}
 # What llama3's scaling, and longrope's, divide each RoPE frequency by: settings, not weights.
 ROPE_FACTORS = "rope_freqs.weight"
 LONGROPE = {"short_factor": "rope_factors_short.weight", "long_factor": "rope_factors_long.weight"}
-# llama.cpp reorders the rows of these in the llama family, so that neighbours rotate.
+# llama.cpp reorders the rows of these in some architectures, so that neighbours rotate.
 NEIGHBOURS = ("q_proj.weight", "q_proj.bias", "k_proj.weight", "k_proj.bias")
 
 # Hugging Face's configuration keys -> the metadata keys (after "llama.") that must be there.
@@ -83,7 +69,8 @@ class GGUF(Checkpoint):
         header, *others = _open_parts(path)
         self.path, self.metadata = header.path, header.metadata  # of a split model the first part's
         tensors = [tensor for part in (header, *others) for tensor in part.tensors]
-        self._tensors = {_hugging_face_name(tensor.name): tensor for tensor in tensors}
+        self._names = self._find_names()
+        self._tensors = {_hugging_face_name(tensor.name, self._names.layer): tensor for tensor in tensors}
         if len(self._tensors) < len(tensors):
             raise header.wrong("two of its tensors have the same name")
         if others and len(tensors) != (count := self.metadata.get(SPLIT_TENSORS)):
@@ -91,7 +78,7 @@ class GGUF(Checkpoint):
         kinds = {tensor.kind for tensor in self._tensors.values()}
         self.only_widened = sorted(TYPES[k].name for k in kinds if TYPES[k].stored is None and k not in FORMATS)
         self.hf_config = self._hugging_face_config()
-        self.config = ModelConfig.from_hf(self.hf_config, self.path)
+        self.config = read_config(self.hf_config, self.path)
 
     @staticmethod
     def recognises(path: Path) -> bool:
@@ -120,8 +107,9 @@ class GGUF(Checkpoint):
         shape = stored.shape
         kind = dtype or TYPES[stored.kind].stored or torch.float32
         wide = dequantize(self._rows(name), stored.kind, kind).view(shape)
-        # Those of a bias are numbers only once they are widened.
-        return halves_from_neighbours(wide, self.config.head_dim) if self._reorder(name) and len(shape) == 1 else wide
+        if self._reorder(name) and len(shape) == 1:  # those of a bias are numbers only once they are widened
+            return halves_from_neighbours(wide, self.config.head_dim)
+        return wide - self._names.norm_offset if self._names.norm_offset and name.endswith("norm.weight") else wide
 
     def format(self, name: str) -> Format | None:
         return FORMATS.get(self._tensors[name].kind)
@@ -147,7 +135,7 @@ class GGUF(Checkpoint):
         return halves_from_neighbours(raw, self.config.head_dim) if reorder else raw
 
     def _reorder(self, name: str) -> bool:
-        return name.endswith(NEIGHBOURS) and self.metadata["general.architecture"] == "llama"
+        return self._names.neighbours and name.endswith(NEIGHBOURS)
 
     def tokenizer(self) -> Tokenizer | None:
         return Tokenizer.from_gguf(self.metadata)
@@ -156,12 +144,17 @@ class GGUF(Checkpoint):
         given = {ours: self.metadata[theirs] for ours, theirs in SAMPLING.items() if theirs in self.metadata}
         return FieldReader(given | ({"do_sample": True} if given else {}), self.path)
 
+    def _find_names(self) -> Gguf:
+        """How the file's architecture differs from Hugging Face's."""
+        arch = self.metadata.get("general.architecture")
+        if not isinstance(arch, str) or arch not in ARCHITECTURES:
+            raise UserError(f"{self.path} has the architecture {arch!r:.60}; known are {', '.join(ARCHITECTURES)}.")
+        return ARCHITECTURES[arch]
+
     def _hugging_face_config(self) -> dict[str, Any]:
         """What `config.json` would say; ModelConfig checks the values."""
         path, metadata, tensors = self.path, self.metadata, self._tensors
-        arch = metadata.get("general.architecture")
-        if not isinstance(arch, str) or arch not in FAMILIES:
-            raise UserError(f"{path} has the architecture {arch!r:.60}; known are {', '.join(FAMILIES)}.")
+        arch, family = metadata["general.architecture"], self._names.model_type
         fields = {key[len(arch) + 1 :]: value for key, value in metadata.items() if key.startswith(f"{arch}.")}
         if fields.get("expert_count"):
             raise UserError(f"{path} is a mixture of experts; of GGUF files only dense models are read.")
@@ -173,22 +166,21 @@ class GGUF(Checkpoint):
         if any(head_dim != head_dims[0] for head_dim in head_dims):
             raise UserError(f"{path} has different {', '.join(HEAD_DIMS)}; only equal ones are supported.")
         vocab_size = self.shape("model.embed_tokens.weight")[0]
-        window = (fields.get("attention.sliding_window") or None) if arch == "llama" else None
         return {
-            "architectures": ["MistralForCausalLM" if window else FAMILIES[arch]],
-            "model_type": "mistral" if window else arch,
+            "architectures": [MODEL_TYPES[family]],
+            "model_type": family,
             **{key: fields[theirs] for key, theirs in CONFIG.items()},
             **({"head_dim": head_dims[0]} if head_dims else {}),
             "num_key_value_heads": fields.get("attention.head_count_kv", fields["attention.head_count"]),
             "vocab_size": vocab_size,
             "rope_theta": fields.get("rope.freq_base", 10000.0),
             "rope_scaling": self._rope_scaling(fields),
-            "sliding_window": window,
             "tie_word_embeddings": "lm_head.weight" not in tensors,
             "attention_bias": "model.layers.0.self_attn.q_proj.bias" in tensors,
             "mlp_bias": "model.layers.0.mlp.gate_proj.bias" in tensors,
             "torch_dtype": self._dtype(),
             "eos_token_id": _end_ids(metadata, vocab_size),
+            **self._names.config(fields),
         }
 
     def _rope_scaling(self, fields: dict[str, Any]) -> dict[str, Any] | None:
@@ -252,13 +244,13 @@ def _open(path: Path) -> Header:
     return Header(mapped, str(path))
 
 
-def _hugging_face_name(name: str) -> str:
+def _hugging_face_name(name: str, names: Mapping[str, str]) -> str:
     """An unknown tensor keeps its name, for the loader to report."""
     stem, _, suffix = name.rpartition(".")
     layer = re.fullmatch(r"blk\.([0-9]+)\.(\w+)", stem)
-    if layer and layer[2] in LAYER:
-        return f"model.layers.{layer[1]}.{LAYER[layer[2]]}.{suffix}"
-    return f"{OUTER[stem]}.{suffix}" if stem in OUTER else name
+    if layer and layer[2] in names:
+        return f"model.layers.{layer[1]}.{names[layer[2]]}.{suffix}"
+    return f"{GGUF_OUTER[stem]}.{suffix}" if stem in GGUF_OUTER else name
 
 
 def _end_ids(metadata: dict[str, Any], vocab_size: int) -> list[int]:

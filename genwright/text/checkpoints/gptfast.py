@@ -13,12 +13,11 @@ from genwright.quant.formats import Format
 from genwright.quant.int8 import Int8
 from genwright.quant.packed import Packed
 from genwright.quant.tinygemm import columns, repack
-from genwright.text.architectures.named_shapes import find_shape
+from genwright.text.architectures.registry import architecture, find_shape, read_config
 from genwright.text.checkpoints import Checkpoint, cast
 from genwright.text.checkpoints.generation_config import read_generation_config
 from genwright.text.checkpoints.pickled import is_pickled, load_pickled
 from genwright.text.checkpoints.rope_order import halves_from_neighbours
-from genwright.text.config import ModelConfig
 from genwright.text.config_file import FieldReader, read_json
 from genwright.text.tokenizer.tokenizer import Tokenizer
 
@@ -51,10 +50,8 @@ class GptFast(Checkpoint):
         numbers = [int(found[1]) for name in self._tensors if (found := re.match(r"layers\.([0-9]{1,4})\.", name))]
         self._layers = 1 + max(numbers, default=-1)
         self.hf_config: dict[str, Any] = self._find_config(path, arch)
-        self.config = ModelConfig.from_hf(self.hf_config, self.path)
+        self.config = read_config(self.hf_config, self.path)
         self._names = dict(self._hugging_face_names())
-        from genwright.text.model import architecture
-
         self._shapes = dict(architecture(self.config).weight_map(self.config).tensors())
 
     @staticmethod

@@ -8,11 +8,11 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from genwright.errors import UserError
+from genwright.text.architectures.registry import read_config
 from genwright.text.checkpoints import Checkpoint, reason, widen
 from genwright.text.checkpoints.generation_config import read_generation_config
 from genwright.text.checkpoints.pickled import load_pickled
 from genwright.text.checkpoints.safetensors_file import DTYPES
-from genwright.text.config import ModelConfig
 from genwright.text.config_file import FieldReader, read_json
 from genwright.text.tokenizer.tokenizer import Tokenizer
 
@@ -27,7 +27,7 @@ class HuggingFace(Checkpoint):
         self.path = str(folder)
         self.folder = folder
         self.hf_config: dict[str, Any] = read_json(folder / "config.json")
-        self.config = ModelConfig.from_hf(self.hf_config, str(folder / "config.json"))
+        self.config = read_config(self.hf_config, str(folder / "config.json"))
         self._files: dict[str, Any] = {}
         self._where = self._locate()
         # Larger OPT checkpoints were saved from the inner model, whose tensors lack the first part of the name.

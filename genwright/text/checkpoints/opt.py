@@ -8,10 +8,9 @@ import numpy as np
 import torch
 
 from genwright.errors import UserError
-from genwright.text.architectures.named_shapes import find_shape
+from genwright.text.architectures.registry import find_shape, read_config
 from genwright.text.checkpoints import Checkpoint, cast, reason
 from genwright.text.checkpoints.generation_config import read_generation_config
-from genwright.text.config import ModelConfig
 from genwright.text.config_file import FieldReader, read_json
 from genwright.text.tokenizer.tokenizer import Tokenizer
 
@@ -29,7 +28,7 @@ class OptArrays(Checkpoint):
         config = folder / "config.json"
         given = arch is None and config.exists()
         self.hf_config: dict[str, Any] = read_json(config) if given else find_shape(folder, arch, self._fits)
-        self.config = ModelConfig.from_hf(self.hf_config, str(config) if given else self.path)
+        self.config = read_config(self.hf_config, str(config) if given else self.path)
         if self.config.architecture != "opt":
             raise UserError(f"{self.path} holds OPT's arrays, and its configuration is of another architecture.")
 

@@ -12,6 +12,7 @@ import torch
 from genwright.errors import UserError
 from genwright.quant.formats import Format, parse_format
 from genwright.quant.packed import Packed
+from genwright.text.architectures.registry import architecture
 from genwright.text.checkpoints.huggingface import HuggingFace
 from genwright.text.config_file import FieldReader, read_json
 
@@ -23,8 +24,6 @@ class Quantized(HuggingFace):
 
     def __init__(self, folder: Path):
         super().__init__(folder)
-        from genwright.text.model import architecture
-
         where = str(folder / "config.json")
         read = FieldReader(self.hf_config, where).table("quantization_config")
         others = read.table("others")

@@ -8,9 +8,8 @@ import torch
 
 from genwright.errors import UserError
 from genwright.rng import extend, key, key_tensor, mix
-from genwright.text.architectures.named_shapes import named_shape
+from genwright.text.architectures.registry import architecture, named_shape, read_config
 from genwright.text.checkpoints import Checkpoint
-from genwright.text.config import ModelConfig
 from genwright.text.config_file import FieldReader
 from genwright.text.tokenizer.tokenizer import Tokenizer
 
@@ -33,9 +32,7 @@ class RandomWeights(Checkpoint):
         if settings:
             raise UserError(f"{name!r} has the option {next(iter(settings))!r}; known are layers and seed.")
         self.hf_config: dict[str, Any] = {**named_shape(shape), **layers}
-        self.config = ModelConfig.from_hf(self.hf_config, name)
-        from genwright.text.model import architecture
-
+        self.config = read_config(self.hf_config, name)
         self._shapes = dict(architecture(self.config).weight_map(self.config).tensors(draft=True))
 
     def names(self) -> Sequence[str]:

@@ -7,6 +7,7 @@ import torch
 
 from genwright.kernels import PAGE
 from genwright.kernels.cpu.amx import safe_products
+from genwright.text.architectures.deepseek import predict
 from genwright.text.cache.layout import Cache, CacheSpec
 from genwright.text.model import Model
 from genwright.text.ops.protocol import Weights
@@ -61,9 +62,7 @@ class ResidentRunner:
         assert self.mtp is not None
         step, model = self.buffers.fill(chunks), self.model
         with self._safely():
-            logits, hidden = model.architecture.predict(
-                self.ops, model.cfg, model.outer, self.mtp, self.cache.layers[-1], hidden, step
-            )
+            logits, hidden = predict(self.ops, model.cfg, model.outer, self.mtp, self.cache.layers[-1], hidden, step)
         return logits.float(), hidden[step.logit_rows]
 
     def _safely(self) -> AbstractContextManager[None]:

@@ -10,12 +10,13 @@ from genwright.kernels import PAGE
 from genwright.quant.formats import Format
 from genwright.quant.gptq import Observe, calibrate
 from genwright.quant.packed import Packed, Weight
+from genwright.text.architectures.registry import architecture
 from genwright.text.architectures.weight_map import Sources
 from genwright.text.cache.layout import Cache, CacheSpec, LayerCache
 from genwright.text.checkpoints import Checkpoint
 from genwright.text.config import ModelConfig
 from genwright.text.loader import Loader
-from genwright.text.model import architecture, rope_tables
+from genwright.text.model import rope_tables
 from genwright.text.ops.protocol import Weights
 from genwright.text.ops.step import Chunk, Step, StepBuffers
 from genwright.text.ops.torch_ops import TorchOps

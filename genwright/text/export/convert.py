@@ -13,13 +13,14 @@ import torch
 
 from genwright.errors import UserError
 from genwright.quant.fp8 import BLOCK, VALUES
+from genwright.text.architectures.registry import architecture
 from genwright.text.checkpoints import Checkpoint, parse_dtype
 from genwright.text.checkpoints.deepseek import deepseek_name, model_args, shard_name, slices
 from genwright.text.checkpoints.gptfast import LAYER, OUTER
 from genwright.text.checkpoints.rope_order import neighbours_from_halves
 from genwright.text.checkpoints.safetensors_file import NAMES, Entry, size, write_header, write_tensor
 from genwright.text.config import Rope
-from genwright.text.model import architecture, check_tensors, has_draft
+from genwright.text.model import check_tensors, has_draft
 from genwright.text.ops.rope import frequencies
 
 FORMATS = ("safetensors", "bf16", "gptfast", "deepseek")

@@ -8,6 +8,7 @@ import torch
 
 from genwright.quant.formats import Format
 from genwright.quant.packed import Packed
+from genwright.text.architectures.registry import architecture
 from genwright.text.checkpoints import Checkpoint
 from genwright.text.checkpoints.quantized import METHOD
 from genwright.text.checkpoints.safetensors_file import Entry
@@ -21,7 +22,7 @@ from genwright.text.export.convert import (
     write_safetensors,
 )
 from genwright.text.loader import Loader, quantized
-from genwright.text.model import architecture, check_tensors, has_draft
+from genwright.text.model import check_tensors, has_draft
 
 HEAD = "lm_head.weight"
 

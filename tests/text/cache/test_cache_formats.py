@@ -11,10 +11,10 @@ from genwright import LLM, SamplingParams
 from genwright.quant.kv_cache import entries, pack, unpack
 from genwright.text.architectures import llama
 from genwright.text.architectures.deepseek import cache_layers
-from genwright.text.architectures.named_shapes import named_shape
+from genwright.text.architectures.registry import named_shape, read_config
 from genwright.text.cache.layout import PAGE, Cache, CacheSpec, LayerCache, LayerSpec
 from genwright.text.checkpoints import open_checkpoint
-from genwright.text.config import Attention, ModelConfig
+from genwright.text.config import Attention
 from genwright.text.engine.engine import Engine
 from genwright.text.engine.executor import ResidentRunner
 from genwright.text.model import loaded_bytes
@@ -140,7 +140,7 @@ def test_bytes_of_a_token() -> None:
     assert heads.page_bytes == PAGE * 2 * 8 * 128 * 2
     bits = {b: CacheSpec(heads.layers, heads.dtype, b).page_bytes // PAGE for b in (8, 4)}
     assert bits == {8: 2 * 8 * (128 + 2), 4: 2 * 8 * (64 + 4 * 8)}
-    v3 = ModelConfig.from_hf(named_shape("deepseek-v3"), "v3")
+    v3 = read_config(named_shape("deepseek-v3"), "v3")
     assert cache_layers(v3)[0].rows == {"latent": (576,)}
     assert entries("latent", (576,), 8)["latent.scale"][0] == (3,), "the rotary key has a scale of its own"
     assert entries("k", (8, 128), 4)["k.minimum"] == ((8, 8), torch.float16)

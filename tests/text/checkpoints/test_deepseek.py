@@ -15,9 +15,9 @@ from text.families import greedy, make
 from genwright import LLM, SamplingParams
 from genwright.errors import UserError
 from genwright.quant.fp8 import VALUES, Fp8Blocks
+from genwright.text.architectures.registry import read_config
 from genwright.text.checkpoints import open_checkpoint
 from genwright.text.checkpoints.safetensors_file import size, write_header
-from genwright.text.config import ModelConfig
 from genwright.text.export.convert import convert
 from genwright.text.model import load_draft, load_model
 
@@ -133,7 +133,7 @@ def test_deepseeks_own_shards_load(folders):
     assert load_draft(checkpoint, model) is None
     written = json.loads((folders["mp"] / "config_mp2.json").read_text())
     assert written.items() >= ARGS.items()
-    both = [ModelConfig.from_hf(open_checkpoint(str(folders[p])).hf_config, p) for p in ("mp", "theirs")]
+    both = [read_config(open_checkpoint(str(folders[p])).hf_config, p) for p in ("mp", "theirs")]
     assert both[0].moe == both[1].moe and both[0].mla == both[1].mla
 
 

@@ -12,9 +12,9 @@ from transformers import AutoModelForCausalLM
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from genwright.errors import UserError
+from genwright.text.architectures.registry import read_config
 from genwright.text.checkpoints import open_checkpoint
 from genwright.text.checkpoints.gguf import GGUF
-from genwright.text.config import ModelConfig
 
 MODELS = {
     "llama": ("llama", {}),
@@ -39,7 +39,7 @@ def test_a_file_is_the_model_it_was_made_of(model: str, tmp_path: Path) -> None:
         assert checkpoint.shape(name) == tuple(tensor.shape), name
         assert torch.equal(checkpoint.tensor(name), tensor), name
         assert torch.equal(checkpoint.tensor(name, torch.bfloat16), tensor.bfloat16()), name
-    expected = ModelConfig.from_hf(original.config.to_dict(), "transformers")
+    expected = read_config(original.config.to_dict(), "transformers")
     assert replace(checkpoint.config, rope=expected.rope) == expected
     assert checkpoint.config.rope.theta == expected.rope.theta
     assert checkpoint.config.rope.kind == expected.rope.kind == "default"

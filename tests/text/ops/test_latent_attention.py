@@ -5,9 +5,9 @@ import torch
 
 from genwright.kernels import PAGE
 from genwright.text.architectures.deepseek import cache_layers
-from genwright.text.architectures.named_shapes import named_shape
+from genwright.text.architectures.registry import named_shape, read_config
 from genwright.text.cache.layout import CacheSpec, LayerCache, LayerSpec
-from genwright.text.config import Mla, ModelConfig
+from genwright.text.config import Mla
 from genwright.text.ops.attention import gather
 from genwright.text.ops.latent_attention import absorbed, expanded, expanding_is_less
 from genwright.text.ops.step import Chunk, StepBuffers
@@ -46,7 +46,7 @@ def test_absorbed_equals_expanded_and_the_definition(lengths):
 
 
 def test_decoding_is_absorbed_and_a_whole_prompt_expanded():
-    cfg = ModelConfig.from_hf(named_shape("deepseek-v3"), "v3")
+    cfg = read_config(named_shape("deepseek-v3"), "v3")
 
     def expands(start: int, count: int) -> bool:
         step = StepBuffers(8192, 1, 1024, torch.device("cpu")).fill([Chunk([0] * count, start, [range(1024)])])
@@ -58,5 +58,5 @@ def test_decoding_is_absorbed_and_a_whole_prompt_expanded():
 
 @pytest.mark.parametrize("name", ["deepseek-v3", "deepseek-v2", "deepseek-v2-lite"])
 def test_a_token_stores_one_latent_and_one_rotary_key_per_layer(name):
-    cfg = ModelConfig.from_hf(named_shape(name), name)
+    cfg = read_config(named_shape(name), name)
     assert CacheSpec(cache_layers(cfg), torch.bfloat16).page_bytes == PAGE * cfg.layers * (512 + 64) * 2

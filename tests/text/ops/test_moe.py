@@ -7,8 +7,8 @@ import torch
 from torch.nn.functional import linear, silu
 
 from genwright.quant.fp8 import quantize
-from genwright.text.architectures.named_shapes import named_shape
-from genwright.text.config import ModelConfig, Moe
+from genwright.text.architectures.registry import named_shape, read_config
+from genwright.text.config import Moe
 from genwright.text.ops import moe as layer
 from genwright.text.ops.moe import route, run_experts
 from genwright.text.ops.torch_ops import TorchOps
@@ -100,8 +100,8 @@ def test_only_steps_that_ask_the_host_for_nothing_become_graphs():
     fused.deterministic, deterministic.deterministic = False, True
     plain = torch.zeros(4, 128, 128)
     packed = quantize(plain.flatten(0, 1)).unflatten(0, (4, -1))
-    dense = ModelConfig.from_hf(named_shape("llama-3.2-1b"), "dense")
-    sparse, latent = (ModelConfig.from_hf(named_shape(name), name) for name in ("mixtral-8x7b", "deepseek-v3"))
+    dense = read_config(named_shape("llama-3.2-1b"), "dense")
+    sparse, latent = (read_config(named_shape(name), name) for name in ("mixtral-8x7b", "deepseek-v3"))
     assert fused.most_graphed(dense, [{"qkv": plain}]) == deterministic.most_graphed(dense, [{}]) == sys.maxsize
     assert fused.most_graphed(sparse, [{"qkv": plain}, {"experts.gate_up": plain}]) == 8
     assert fused.most_graphed(sparse, [{"experts.gate_up": packed}]) == layer.FEW

@@ -1,0 +1,61 @@
+"""Fields of a `config.json` that several architectures share."""
+
+from typing import Any
+
+from genwright.errors import UserError
+from genwright.text.config_file import FieldReader, short
+
+
+def read_sizes(read: FieldReader) -> dict[str, Any]:
+    """What every family calls by the same names."""
+    return {
+        "vocab_size": read.integer("vocab_size", 1, 1 << 24),
+        "dim": read.integer("hidden_size", 1, 1 << 20),
+        "layers": read.integer("num_hidden_layers", 1, 4096),
+        "heads": read.integer("num_attention_heads", 1, 4096),
+        "max_context": read.integer("max_position_embeddings", 1, 1 << 30, default=2048),
+        "eos_ids": read.ids("eos_token_id"),
+        "dtype": _read_dtype(read),
+    }
+
+
+def read_heads(read: FieldReader, dim: int, heads: int) -> tuple[int, int]:
+    """Channels of a head, and how many key-value heads there are."""
+    if read.config.get("head_dim") is None and dim % heads:
+        raise UserError(f"{read.where} has a hidden_size of {dim}, which {heads} heads cannot divide.")
+    kv_heads = read.integer("num_key_value_heads", 1, 4096, default=heads)
+    if heads % kv_heads:
+        raise read.wrong("num_key_value_heads", f"a divisor of the {heads} attention heads")
+    return read.integer("head_dim", 1, 4096, default=max(dim // heads, 1)), kv_heads
+
+
+def read_layer_types(read: FieldReader, window: int, kinds: object, layers: int) -> tuple[int | None, ...]:
+    """The window of each layer, by its kind."""
+    known = ("full_attention", "sliding_attention")
+    if not isinstance(kinds, list) or len(kinds) != layers or not all(kind in known for kind in kinds):
+        raise read.wrong("layer_types", "full_attention or sliding_attention for each layer")
+    return tuple(window if kind == "sliding_attention" else None for kind in kinds)
+
+
+def _read_dtype(read: FieldReader) -> str:
+    name = read.text("dtype", read.text("torch_dtype", "float32"))
+    if name not in ("float32", "float16", "bfloat16"):
+        raise read.wrong("dtype" if "dtype" in read.config else "torch_dtype", "float32, float16 or bfloat16")
+    return name
+
+
+def check_silu(read: FieldReader) -> None:
+    if read.text("hidden_act", "silu") not in ("silu", "swish"):
+        activation = short(read.config["hidden_act"])
+        raise UserError(f"{read.where} asks for the activation {activation}; this architecture has silu.")
+
+
+def check_quantization(read: FieldReader) -> None:
+    """Of quantized Hugging Face checkpoints those in FP8 blocks of 128 x 128 are read, and our own."""
+    quantization = read.table("quantization_config")
+    if not quantization.config or quantization.config.get("quant_method") == "genwright":
+        return
+    if quantization.config.get("quant_method") != "fp8":
+        raise quantization.wrong("quant_method", "fp8, the one quantized format that is read")
+    if quantization.config.get("weight_block_size") != [128, 128]:
+        raise quantization.wrong("weight_block_size", "[128, 128], the one block size that is read")

@@ -1,0 +1,130 @@
+"""Gemma 3 (text): GeGLU, norms before and after each sublayer, five layers with a window to one without."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from genwright.errors import UserError
+from genwright.text.architectures import llama
+from genwright.text.architectures.config_fields import read_heads, read_layer_types
+from genwright.text.architectures.protocol import GGUF_LAYER, Gguf
+from genwright.text.architectures.rope_config import read_rope
+from genwright.text.architectures.shape_rows import Row, configs
+from genwright.text.architectures.weight_map import WeightMap
+from genwright.text.cache.layout import LayerCache
+from genwright.text.config import ModelConfig
+from genwright.text.config_file import FieldReader, short
+from genwright.text.ops.protocol import Ops, Weights
+from genwright.text.ops.step import Step
+
+CLASSES = {"gemma3_text": "Gemma3ForCausalLM"}
+PATTERN = 6  # every so many layers one sees the whole context
+LOCAL_BASE = 10000.0  # of RoPE in layers with a window
+NORMS = ("attention_norm", "post_attention_norm", "mlp_norm", "post_mlp_norm", "q_norm", "k_norm", "norm")
+
+
+def embed(ops: Ops, cfg: ModelConfig, weights: Weights, step: Step) -> torch.Tensor:
+    x = ops.embedding(step.tokens, weights, "embed")
+    return x * torch.tensor(cfg.dim**0.5, dtype=x.dtype)
+
+
+def block(ops: Ops, cfg: ModelConfig, weights: Weights, cache: LayerCache, x: torch.Tensor, step: Step) -> torch.Tensor:
+    """One layer: x [tokens, dim]."""
+    eps = cfg.norm_eps
+    qkv = ops.norm_linear(x, weights, "attention_norm", "qkv", eps)
+    mixed = ops.rope_attend(qkv, weights, cfg.attention[cache.layer], cache, step)
+    x = ops.add_linear(x, mixed, weights, "out", "post_attention_norm", eps)
+    return ops.add_gated_mlp(x, weights, "mlp_norm", eps, "gelu_tanh", "post_mlp_norm")
+
+
+head = llama.head
+cache_layers = llama.cache_layers
+
+
+def weight_map(cfg: ModelConfig) -> WeightMap:
+    """Llama's, with a norm after each sublayer too. Norms are stored as what they differ from one by."""
+    plain = llama.weight_map(cfg)
+    norms = {
+        "post_attention_norm": "post_attention_layernorm",
+        "mlp_norm": "pre_feedforward_layernorm",
+        "post_mlp_norm": "post_feedforward_layernorm",
+    }
+    more = {ours: [(f"{theirs}.weight", (cfg.dim,))] for ours, theirs in norms.items()}
+    blocks = [{**block, **more} for block in plain.blocks]
+    return WeightMap(plain.outer, blocks, plain.prefix, one_added=frozenset(NORMS))
+
+
+def read_config(read: FieldReader, family: str, sizes: Mapping[str, Any]) -> ModelConfig:
+    activation = read.text("hidden_activation", read.text("hidden_act", "gelu_pytorch_tanh"))
+    if activation != "gelu_pytorch_tanh":
+        raise UserError(f"{read.where} asks for the activation {short(activation)}; Gemma 3 has gelu_pytorch_tanh.")
+    for key in ("attn_logit_softcapping", "final_logit_softcapping", "use_bidirectional_attention", "attention_bias"):
+        if read.config.get(key):
+            raise read.wrong(key, "null or false, as published models of this architecture have it")
+    head_dim, kv_heads = read_heads(read, sizes["dim"], sizes["heads"])
+    every = read.integer("sliding_window_pattern", 1, 4096, default=PATTERN)
+    kinds = ["full_attention" if (i + 1) % every == 0 else "sliding_attention" for i in range(sizes["layers"])]
+    window = read.integer("sliding_window", 1, 1 << 30, default=4096)
+    whole, local = _ropes(read)
+    return ModelConfig(
+        architecture="gemma3",
+        **sizes,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        ffn_dim=read.integer("intermediate_size", 1, 1 << 22),
+        norm_eps=read.number("rms_norm_eps", 1e-6),
+        rope=read_rope(whole, head_dim),
+        local_rope=read_rope(local, head_dim),
+        query_scale=read.number("query_pre_attn_scalar", float(head_dim)),
+        tied=read.flag("tie_word_embeddings", True),
+        qkv_bias=False,
+        out_bias=False,
+        mlp_bias=False,
+        qk_norm=True,
+        windows=read_layer_types(read, window, read.config.get("layer_types", kinds), sizes["layers"]),
+    )
+
+
+def _ropes(read: FieldReader) -> tuple[FieldReader, FieldReader]:
+    """RoPE of layers without and with a window: transformers 5 nests both, earlier files have fields for each."""
+    both = read.table("rope_parameters")
+    context = {"max_position_embeddings": read.config.get("max_position_embeddings", 2048)}
+    if "full_attention" in both.config:
+        whole, local = (both.table(f"{kind}_attention") for kind in ("full", "sliding"))
+        return tuple(FieldReader({"rope_parameters": r.config, **context}, r.where) for r in (whole, local))  # type: ignore[return-value]
+    base = read.number("rope_local_base_freq", LOCAL_BASE)
+    plain = {"rope_theta": 1e6, **read.config}
+    return FieldReader(plain, read.where), FieldReader({"rope_theta": base, **context}, read.where)
+
+
+def _gguf_config(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """What llama.cpp knows of Gemma 3 without writing it down; in the model of 62 layers queries scale otherwise."""
+    known = {"sliding_window": fields.get("attention.sliding_window"), "rope_local_base_freq": LOCAL_BASE}
+    if fields["block_count"] == 62:
+        known["query_pre_attn_scalar"] = fields["embedding_length"] // fields["attention.head_count"]
+    return known
+
+
+_NORM_NAMES = {
+    "ffn_norm": "pre_feedforward_layernorm",
+    "post_attention_norm": "post_attention_layernorm",
+    "post_ffw_norm": "post_feedforward_layernorm",
+}
+GGUF = {"gemma3": Gguf("gemma3_text", {**GGUF_LAYER, **_NORM_NAMES}, _gguf_config, norm_offset=1.0)}
+
+_GEMMA = {"model_type": "gemma3_text", "torch_dtype": "bfloat16", "rms_norm_eps": 1e-6, "head_dim": 256}
+_GEMMA |= {"tie_word_embeddings": True, "query_pre_attn_scalar": 256, "sliding_window": 512}
+_LONG = {"sliding_window": 1024, "rope_scaling": {"rope_type": "linear", "factor": 8.0}}
+_ROWS: dict[str, Row] = {
+    "gemma-3-270m": (_GEMMA, 640, 18, 4, 1, 2048, 262144, 32768, 1e6, {}),
+    "gemma-3-1b": (_GEMMA, 1152, 26, 4, 1, 6912, 262144, 32768, 1e6, {}),
+    "gemma-3-4b": (_GEMMA, 2560, 34, 8, 4, 10240, 262208, 131072, 1e6, _LONG),
+    "gemma-3-12b": (_GEMMA, 3840, 48, 16, 8, 15360, 262208, 131072, 1e6, _LONG),
+    "gemma-3-27b": (
+        *(_GEMMA, 5376, 62, 32, 16, 21504, 262208, 131072, 1e6),
+        {**_LONG, "head_dim": 128, "query_pre_attn_scalar": 168},
+    ),
+}
+SHAPES = configs(_ROWS)
+ALIASES: dict[str, str] = {}

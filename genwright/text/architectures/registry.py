@@ -1,0 +1,74 @@
+"""The architectures that Genwright knows. A new one is a file in this folder and a line here."""
+
+import sys
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from genwright.errors import UserError
+from genwright.text.architectures import deepseek, gemma3, llama, opt
+from genwright.text.architectures.config_fields import check_quantization, read_sizes
+from genwright.text.architectures.protocol import Architecture, Gguf
+from genwright.text.config import ModelConfig
+from genwright.text.config_file import FieldReader, short
+
+ARCHITECTURES: dict[str, Architecture] = {"llama": llama, "deepseek": deepseek, "opt": opt, "gemma3": gemma3}
+
+CLASSES = {name: home for home in ARCHITECTURES.values() for name in home.CLASSES.values()}
+MODEL_TYPES = {kind: name for home in ARCHITECTURES.values() for kind, name in home.CLASSES.items()}
+GGUF: dict[str, Gguf] = {name: gguf for home in ARCHITECTURES.values() for name, gguf in home.GGUF.items()}
+SHAPES = {name: shape for home in ARCHITECTURES.values() for name, shape in home.SHAPES.items()}
+ALIASES = {name: known for home in ARCHITECTURES.values() for name, known in home.ALIASES.items()}
+
+
+def architecture(cfg: ModelConfig) -> Architecture:
+    return ARCHITECTURES[cfg.architecture]
+
+
+def read_config(config: Mapping[str, Any], where: str) -> ModelConfig:
+    """A Hugging Face `config.json` of any known architecture; `where` names it in errors."""
+    read = FieldReader(config, where)
+    family = _family(read)
+    check_quantization(read)
+    return CLASSES[family].read_config(read, family, read_sizes(read))
+
+
+def _family(read: FieldReader) -> str:
+    """The Hugging Face class that a configuration names, by `architectures` or by `model_type`."""
+    named = read.config.get("architectures") or [MODEL_TYPES.get(read.text("model_type", ""), "")]
+    name = named[0] if isinstance(named, list) and named else named
+    if not isinstance(name, str) or name not in CLASSES:
+        what = short(name or read.config.get("model_type"))
+        raise UserError(f"{read.where} names the architecture {what}; known are {', '.join(CLASSES)}.")
+    return name
+
+
+def named_shape(name: str) -> dict[str, Any]:
+    """The Hugging Face configuration of a published model, by our name or gpt-fast's, in any letter case."""
+    known = ALIASES.get(name.lower(), name.lower())
+    if known not in SHAPES:
+        close = get_close_matches(known, (*SHAPES, *ALIASES), 1)
+        hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(SHAPES)}."
+        raise UserError(f"There is no model shape named {name!r}; {hint}")
+    shape = SHAPES[known]
+    return {"architectures": [MODEL_TYPES[shape["model_type"]]], **shape}
+
+
+def find_shape(path: Path, arch: str | None, fits: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    """The configuration of a checkpoint that has none: by the name given, else the one named shape that fits."""
+    if arch is not None:
+        return named_shape(arch)
+    fitting = [name for name in SHAPES if fits(named_shape(name))]
+    if not fitting:
+        raise UserError(f"{path} fits none of the known shapes; put its config.json beside it, or name one with arch.")
+    if len(fitting) > 1:
+        # The most specific name that a folder of the path carries.
+        spellings = {**ALIASES, **dict(zip(fitting, fitting, strict=True))}
+        folders = [part.lower() for part in (path if path.is_dir() else path.parent).resolve().parts]
+        chosen = [n for n in sorted(spellings, key=len) if spellings[n] in fitting and any(n in f for f in folders)]
+        if not chosen:
+            raise UserError(f"{path} fits {', '.join(fitting)}; choose with arch (--arch NAME).")
+        fitting = [spellings[chosen[-1]]]
+        print(f"{path}: taken to be {fitting[0]}, by its folder's name.", file=sys.stderr)
+    return named_shape(fitting[0])
