@@ -100,6 +100,12 @@ SCALED = {
 }
 
 
+def config_class(kind: str) -> type[transformers.PreTrainedConfig]:
+    kind = "Gemma3Text" if kind == "Gemma3" else kind
+    found: type[transformers.PreTrainedConfig] = getattr(transformers, f"{kind}Config")
+    return found
+
+
 def make(family: str, folder: Path, **save: object) -> transformers.PreTrainedModel:
     """A model of the family, in float32, saved to the folder."""
     kind, changes = {**FAMILIES, **OTHERS, **SCALED}[family]

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import transformers
-from text.families import FAMILIES
+from text.families import FAMILIES, config_class
 
 from genwright.errors import GenwrightWarning, UserError
 from genwright.text.architectures.registry import CLASSES, SHAPES, architecture, named_shape, read_config
@@ -36,7 +35,7 @@ def read(**changes: Any) -> ModelConfig:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_reads_as_transformers_means_it(family: str) -> None:
     kind, changes = FAMILIES[family]
-    theirs = getattr(transformers, f"{kind}Config")(architectures=[f"{kind}ForCausalLM"], eos_token_id=2, **changes)
+    theirs = config_class(kind)(architectures=[f"{kind}ForCausalLM"], eos_token_id=2, **changes)
     ours = read_config(json.loads(theirs.to_json_string(use_diff=False)), family)
     assert (ours.dim, ours.layers, ours.heads) == (
         theirs.hidden_size,
@@ -52,8 +51,8 @@ def test_every_family_reads_as_transformers_means_it(family: str) -> None:
     assert ours.mla or ours.kv_heads == theirs.num_key_value_heads
     assert ours.rope_dim == (getattr(theirs, "head_dim", None) or theirs.hidden_size // theirs.num_attention_heads)
     assert ours.norm_eps == theirs.rms_norm_eps
-    assert ours.rope.theta == theirs.rope_parameters["rope_theta"]
-    assert ours.rope.kind == theirs.rope_parameters["rope_type"]
+    rope = theirs.rope_parameters.get("full_attention", theirs.rope_parameters)
+    assert (ours.rope.theta, ours.rope.kind) == (rope["rope_theta"], rope["rope_type"])
     sliding = [kind == "sliding_attention" for kind in getattr(theirs, "layer_types", None) or []]
     if kind == "Mistral":
         sliding = [True] * theirs.num_hidden_layers
@@ -66,6 +65,7 @@ def test_every_family_reads_as_transformers_means_it(family: str) -> None:
 PARAMETERS = {"llama-2-7b": 6.7, "llama-3.1-405b": 405, "opt-125m": 0.125, "opt-350m": 0.33, "opt-13b": 12.9}
 PARAMETERS |= {"opt-175b": 175, "galactica-30b": 30, "mixtral-8x7b": 46.7, "mixtral-8x22b": 141}
 PARAMETERS |= {"qwen1.5-moe-a2.7b": 14.3, "qwen2-57b-a14b": 57.4, "qwen3-30b-a3b": 30.5, "qwen3-235b-a22b": 235}
+PARAMETERS |= {"gemma-3-270m": 0.268, "gemma-3-1b": 1.0, "gemma-3-4b": 3.88, "gemma-3-12b": 11.77, "gemma-3-27b": 27.0}
 PARAMETERS |= {"deepseek-v2-lite": 15.7, "deepseek-v2": 236, "deepseek-v3": 671}
 
 

@@ -261,6 +261,9 @@ def _sentencepiece_model(tokens: list[str], types: list[int], metadata: Mapping[
     scores = _list(metadata, "scores", float, len(tokens))
     if not scores:
         raise UserError("The GGUF file's tokenizer has no scores, which a 'llama' model needs.")
+    if _UNKNOWN not in types and "unk_token" in config:  # Gemma's files call it a control token
+        types = [*types]
+        types[tokens.index(config["unk_token"])] = _UNKNOWN
     pieces = (
         _field(
             1, _field(1, token.encode()) + _field(2, score) + _field(3, kind if _NORMAL <= kind <= _BYTE else _NORMAL)
