@@ -198,7 +198,7 @@ def test_any_part_of_a_split_model_opens_all(tmp_path: Path) -> None:
 def test_an_unknown_architecture_names_the_known_ones(tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "tiny.gguf", tiny_model("llama"))
     path.write_bytes(path.read_bytes().replace(b"llama", b"gem\nx"))
-    with pytest.raises(UserError, match=r"'gem\\nx'; known are llama, qwen2, qwen3\.$"):
+    with pytest.raises(UserError, match=r"'gem\\nx'; known are llama, qwen2, qwen3, gemma3\.$"):
         GGUF(path)
 
 
