@@ -6,9 +6,11 @@ What `genwright images train` writes says its own shape, classes, sampler and cl
 import hashlib
 import json
 import math
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +42,8 @@ def load_unet(model: str, config: UNetConfig | None = None) -> UNet:
         if config is not None:
             raise UserError(f"{model} takes its shape from its name, not from a preset or flags.")
         return random_unet(model)
+    if not locate(model).exists():
+        raise UserError(f"There is no file or folder {model}{_hint(model)}")
     config = config or describe(model).config
     if config is None:
         raise UserError(
@@ -60,10 +64,30 @@ def locate(model: str) -> Path:
     return BOXED.get(model, Path(model))
 
 
+def _hint(model: str) -> str:
+    # The names that the package knows, and the files that lie where the model should.
+    folder = Path(model).parent
+    files = [str(path) for path in sorted(folder.iterdir())] if folder.is_dir() else []
+    close = get_close_matches(model, [*BOXED, *(f"random:{name}" for name in PRESETS), *files], 1)
+    return f"; did you mean {close[0]}?" if close else "."
+
+
+def shards(folder: Path) -> list[Path]:
+    """The safetensors of a folder, none of which is missing."""
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise UserError(f"The folder {folder} holds no safetensors.")
+    if numbered := re.fullmatch(r"model-\d+-of-(\d{1,5})", files[0].stem):
+        for i in range(1, int(numbered[1]) + 1):
+            if not (part := folder / f"model-{i}-of-{numbered[1]}.safetensors").is_file():
+                raise UserError(f"{part} is missing: the model has {numbered[1]} parts.")
+    return files
+
+
 def describe(model: str) -> Description:
     """What the model's files say of it; nothing, if they are not of our writing."""
     path = locate(model)
-    first = next(iter(sorted(path.glob("*.safetensors"))), path) if path.is_dir() else path
+    first = shards(path)[0] if path.is_dir() else path
     if model.startswith("random:") or not first.is_file():
         return Description()
     with first.open("rb") as file:
@@ -74,8 +98,10 @@ def describe(model: str) -> Description:
     try:
         with safe_open(first, framework="pt") as tensors:
             text = (tensors.metadata() or {}).get("genwright")
-    except SafetensorError:  # read_state tells what is wrong with it
-        return Description()
+    except SafetensorError as error:
+        if first.suffix == ".safetensors":
+            raise UserError(f"{first} is damaged: it is not a whole safetensors file.") from error
+        return Description()  # read_tensors tells what is wrong with it
     if text is None:
         return Description()
     with _described(first):
@@ -125,10 +151,7 @@ def save_unet(folder: Path, unet: UNet, description: Description, dtype: torch.d
 def read_state(path: Path) -> dict[str, Tensor]:
     """The tensors of a file, or of a folder's safetensors, by name."""
     if path.is_dir():
-        files = sorted(path.glob("*.safetensors"))
-        if not files:
-            raise UserError(f"The folder {path} holds no safetensors.")
-        return {name: tensor for file in files for name, tensor in read_state(file).items()}
+        return {name: tensor for file in shards(path) for name, tensor in read_state(file).items()}
     state = read_tensors(path)
     if not isinstance(state, dict) or not all(isinstance(tensor, Tensor) for tensor in state.values()):
         raise UserError(f"{path} should hold tensors by name (a state dict), but holds something else.")

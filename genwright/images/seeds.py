@@ -87,6 +87,8 @@ class DetermIndiv:
     """The original's `determ-indiv`: row i has a stream of its own, seeded i + num_samples * seed."""
 
     def __init__(self, num_samples: int, seed: int, device: torch.device, rank: int = 0, world: int = 1):
+        if abs(seed) >= 2**62 // num_samples:
+            raise UserError(f"The generator determ-indiv takes seeds below 2^62 / num_samples, not {seed}.")
         self.num_samples, self.seed, self.rank, self.world, self.device = num_samples, seed, rank, world, device
         self.rngs: dict[int, torch.Generator] = {}
 
@@ -119,11 +121,6 @@ class Dummy:
 
 
 GENERATORS = {"determ": Determ, "determ-indiv": DetermIndiv, "dummy": Dummy}
-
-
-def check_generator(name: str) -> None:
-    if name != "hash" and name not in GENERATORS:
-        raise UserError(f"There is no generator {name!r}; choose one of hash, {', '.join(GENERATORS)}.")
 
 
 def _rows(count: int, num_samples: int, rank: int, world: int) -> Tensor:

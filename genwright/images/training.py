@@ -18,7 +18,8 @@ from genwright.errors import UserError
 from genwright.images import curriculum, losses
 from genwright.images.data import Batches
 from genwright.images.denoiser import Denoiser, loss_weight
-from genwright.images.pipeline import DTYPES, SamplerSettings
+from genwright.images.pipeline import DTYPES
+from genwright.images.sampler_settings import SamplerSettings
 from genwright.images.train_settings import TWO_STEPS, TrainSettings
 from genwright.images.trajectories import Trajectories, trace
 from genwright.images.unet import UNet

@@ -44,7 +44,11 @@ class UNetConfig:
                 f"Image size {self.image_size} cannot be halved {levels - 1} times, once per level of channel_mult; "
                 f"a multiple of {2 ** (levels - 1)} would do."
             )
+        if min(self.attention_resolutions, default=1) < 1:
+            raise UserError(f"An attention resolution is 1 pixel or more, not {min(self.attention_resolutions)}.")
         for mult in self.channel_mult:
+            if not math.isfinite(mult):
+                raise UserError(f"channel_mult must hold finite numbers, not {mult}.")
             channels = int(mult * self.num_channels)
             if channels < 1 or channels % GROUPS:
                 raise UserError(f"A level has {channels} channels, but every level needs a multiple of {GROUPS}.")

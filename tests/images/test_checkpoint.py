@@ -90,9 +90,31 @@ def test_written_models_say_what_they_are(tmp_path, monkeypatch):
     loaded = checkpoint.load_unet(str(tmp_path))
     assert loaded.config == TINY
     assert all(torch.equal(a, b) for a, b in zip(loaded.parameters(), unet.parameters(), strict=True))
-    files[1].unlink()
-    with pytest.raises(UserError, match="lacks"):
-        checkpoint.load_unet(str(tmp_path))
+    for file in files[:2]:  # the first one has the description
+        whole = file.read_bytes()
+        for damaged in (whole[:1000], whole[:-1], b""):
+            file.write_bytes(damaged)
+            with pytest.raises(UserError, match=f"{file.name} is (damaged|neither)"):
+                checkpoint.load_unet(str(tmp_path))
+        file.unlink()
+        with pytest.raises(UserError, match=f"{file.name} is missing: the model has {len(files)} parts"):
+            checkpoint.load_unet(str(tmp_path))
+        file.write_bytes(whole)
+    checkpoint.load_unet(str(tmp_path))
+
+
+def test_a_mistyped_name_gets_the_nearest(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "cd_cat256.pt").touch()
+    for name, words in [
+        ("emojy", "no file or folder emojy; did you mean emoji\\?"),
+        ("imagenet64", "did you mean random:imagenet64"),
+        ("cd_cat265.pt", "did you mean cd_cat256.pt"),
+        (str(tmp_path / "cd_cat.pt"), f"did you mean {tmp_path}/cd_cat256.pt"),
+        ("zzz/model.pt", "no file or folder zzz/model.pt\\.$"),
+    ]:
+        with pytest.raises(UserError, match=words):
+            checkpoint.load_unet(name)
 
 
 @pytest.mark.parametrize(

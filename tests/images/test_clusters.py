@@ -80,7 +80,7 @@ def test_samples_are_of_one_cluster_of_the_class():
         seen.add(same[0])
     assert len(seen) > 2
     assert np.array_equal(batch.array[:3], by_class.sample(3, classes=[0, 2], **way).array)
-    with pytest.raises(UserError, match="labels are 0 to 2"):
+    with pytest.raises(UserError, match="between 0 and 2"):
         by_class.sample(1, classes=[3])
     assert set(by_class.sample(30, **way).labels) == {0, 1, 2}
 

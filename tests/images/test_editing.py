@@ -1,10 +1,16 @@
+from dataclasses import replace
+from unittest.mock import Mock
+
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
+from genwright import ImageModel
 from genwright.errors import UserError
 from genwright.images import editing
+from genwright.images.checkpoint import Description, draw_weights
+from genwright.images.clusters import Clusters
 
 from .conftest import TINY
 
@@ -97,3 +103,34 @@ def test_wrong_edits_are_one_sentence(task, size, mask, words):
     with pytest.raises(UserError, match=words):
         hole = None if mask is None else torch.zeros(mask, mask)
         editing.task_projection(task, torch.zeros(1, 3, size, size), 16, hole)
+
+
+def labelled_colours(clusters=None):
+    """A model whose estimate is a brightness of its label, whatever it is shown, and what its UNet was told."""
+    model = ImageModel((draw_weights(replace(TINY, num_classes=6), 0), Description(clusters=clusters)), device="cpu")
+    told = []
+
+    def network(x, t, labels, first=0):
+        told.append(labels)
+        return (labels / 5 * 2 - 1).mul(2).view(-1, 1, 1, 1).expand_as(x)
+
+    model.runner = Mock(side_effect=network, micro_batch=4)
+    return model, told
+
+
+def test_an_edit_takes_the_cluster_nearest_to_the_known_part():
+    mask = torch.zeros(SIZE, SIZE)
+    mask[:, 8:] = 1
+    given = torch.full((1, 3, SIZE, SIZE), 1 / 5)  # the brightness of label 3
+    way = {"consistency": False, "sigma_max": 80.0, "steps": 2}
+    model, told = labelled_colours(Clusters((0, 0, 1, 1, 2, 2), (9, 9, 9, 9, 9, 9), ""))
+    for classes, label, nearest in ((None, 1, 3), ([0], 0, 1), ([2], 2, 4)):
+        for seed in (1, 2):
+            batch = model.edit(given, "inpaint", mask, 3, seed=seed, classes=classes, **way)
+            assert batch.labels.tolist() == [label] * 3 and told[-1].tolist() == [nearest] * 3
+    batch = model.edit(given, "inpaint", mask, 4, seed=1, classes=[2, 0], **way)
+    assert batch.labels.tolist() == [2, 0, 2, 0] and told[-1].tolist() == [4, 1, 4, 1]
+    # Without clusters, the class is found if none is asked for.
+    model, told = labelled_colours()
+    assert model.edit(given, "colorize", None, 2, seed=1, **way).labels.tolist() == [3, 3]
+    assert model.edit(given, "colorize", None, 2, seed=1, classes=[5], **way).labels.tolist() == [5, 5]

@@ -4,8 +4,10 @@ import torch
 
 from genwright import ImageModel
 from genwright.errors import UserError
-from genwright.images import seeds
-from genwright.images.pipeline import SamplerSettings, SampleRun
+from genwright.images import schedules, seeds
+from genwright.images.checkpoint import Description, draw_weights
+from genwright.images.pipeline import SampleRun
+from genwright.images.sampler_settings import SamplerSettings
 
 from .conftest import TINY
 
@@ -40,6 +42,32 @@ def test_classes_come_in_turn(tiny):
     assert tiny.sample(5, seed=1, sampler="onestep", classes=[3, 9]).labels.tolist() == [3, 9, 3, 9, 3]
 
 
+def test_classes_have_names():
+    unet = draw_weights(TINY, seed=0)
+    names = ("Flags", "Food", "Travel", *"abcdefg")
+    model = ImageModel((unet, Description(TINY, names)), device="cpu")
+    for classes in (["flags", 2, "Food "], "Flags, 2,food", np.array([0, 2, 1]), [torch.tensor(0), "2", np.int32(1)]):
+        assert model.sample(4, sampler="onestep", classes=classes).labels.tolist() == [0, 2, 1, 0]
+    with pytest.raises(UserError, match="no class 'Cars'; this model's are Flags, Food"):
+        model.sample(1, classes=["Cars"])
+
+
+def test_steps_alone_mean_so_many_steps():
+    """`--steps 4` of a model whose own sampler is multistep: the user never gave ts."""
+    own = {"sampler": "multistep", "steps": 40, "ts": (0, 20, 39)}
+    model = ImageModel((draw_weights(TINY, seed=0), Description(TINY, (), own)), device="cpu")
+
+    def levels(**settings):
+        seen = []
+        model.sample(1, seed=1, callback=lambda step: seen.append(step.sigma), **settings)
+        return seen
+
+    assert levels() == levels(sampler="multistep") == levels(ts=(0, 20, 39), steps=40)
+    assert levels(steps=4) == schedules.karras(5, 0.002, 80.0)[:-1]
+    assert levels(steps=1) == [80.0]
+    assert len(levels(steps=3, sampler="euler")) == 3
+
+
 def test_a_seed_is_drawn_and_reported(tiny):
     first = tiny.sample(1, sampler="onestep")
     again = tiny.sample(1, sampler="onestep", seed=first.seed)
@@ -72,18 +100,23 @@ def test_runner_gives_every_image_its_own_row(tiny, count, first):
     [
         ({"sampler": "huen"}, "no sampler 'huen'; choose one of heun"),
         ({"schedule": "cosine"}, "no schedule 'cosine'"),
-        ({"sampler": "multistep"}, "multistep sampler, and no other, takes ts"),
+        ({"sampler": "euler", "ts": (0, 39)}, "ts is for the multistep sampler, not for euler"),
         ({"sampler": "multistep", "ts": (0, 39, 22)}, "ts must rise from 0 to steps - 1, which is 39, but is 0,39,22"),
-        ({"steps": 0}, "one step or more"),
-        ({"sigma_min": 90.0}, "must rise from above 0"),
-        ({"rho": -1.0}, "rho must be positive"),
-        ({"s_churn": -1.0}, "s_churn must not be negative"),
-        ({"sigma_max": float("inf")}, "must rise from above 0"),
-        ({"seed": 2**64}, "a number of 64 bits"),
-        ({"classes": [10]}, "Class 10 is out of range: this model's labels are 0 to 9"),
-        ({"classes": [-1]}, "out of range"),
-        ({"batch_size": 0}, "one image or more"),
-        ({"generator": "mt"}, "no generator"),
+        ({"steps": 0}, "steps must be a whole number between 1 and 100000, not 0"),
+        ({"sigma_min": 90.0}, "sigma_min must be below sigma_max, but 90.0 is not below 80.0"),
+        ({"rho": -1.0}, "rho must be a number between 0.05 and 1000, not -1.0"),
+        ({"s_churn": -1.0}, "s_churn must be a number between 0"),
+        ({"sigma_max": float("inf")}, "sigma_max must be a number between 1e-06 and 1e.06, not inf"),
+        ({"sigma_max": 0.0020000000000001, "steps": 90_000}, "too small to tell apart"),
+        ({"seed": 2**64}, "seed must be a whole number between"),
+        ({"seed": "x"}, "seed must be a whole number between .*, not 'x'"),
+        ({"classes": [10]}, "A class label of this model must be a whole number between 0 and 9, not 10"),
+        ({"classes": [-1]}, "between 0 and 9"),
+        ({"classes": ["Flags"]}, "no class 'Flags'; this model's are the numbers 0 to 9"),
+        ({"classes": 3}, "classes must be a list of labels or names, not 3"),
+        ({"batch_size": 0}, "batch_size must be a whole number"),
+        ({"generator": "mt"}, "no generator 'mt'; choose one of hash, determ, determ-indiv, dummy"),
+        ({"step": 3}, "no setting step of a sampler; did you mean steps?"),
     ],
 )
 def test_wrong_requests_are_one_sentence(tiny, settings, words):
@@ -96,7 +129,7 @@ def test_wrong_models_are_one_sentence(tiny_file):
         ({"device": "gpu"}, "no device 'gpu'"),
         ({"device": "meta"}, "cpu or cuda"),
         ({"dtype": "int8"}, "no dtype 'int8'"),
-        ({"micro_batch": 0}, "one image or more"),
+        ({"micro_batch": 0}, "micro_batch must be a whole number"),
     ]:
         with pytest.raises(UserError, match=words):
             ImageModel(str(tiny_file), config=TINY, **{"device": "cpu"} | change)

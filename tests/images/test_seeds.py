@@ -79,9 +79,9 @@ def test_dummy_is_torchs_own_stream():
     assert torch.equal(seeds.Dummy(2, 0, CPU).randn(2, 3), expected)
 
 
-def test_unknown_generator_is_one_sentence():
-    with pytest.raises(UserError, match="no generator 'mt'; choose one of hash, determ, determ-indiv, dummy"):
-        seeds.check_generator("mt")
+def test_seeds_that_do_not_fit_are_one_sentence():
+    with pytest.raises(UserError, match="determ-indiv takes seeds below"):
+        seeds.DetermIndiv(4, 2**62, CPU)
 
 
 def _seeded(seed):
