@@ -7,10 +7,12 @@ import json
 import math
 import os
 import shutil
+import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -18,6 +20,8 @@ from genwright.errors import UserError
 from genwright.images.pipeline import ImageBatch, SampleRun
 
 GRID = 100  # how many images a grid shows at most
+PART = "[0-9]*_[0-9]*.npz"  # a part's first image and how many it has
+SIDE = 128  # smaller images are enlarged in a grid, to at most so many pixels
 
 
 class SampleFolder:
@@ -25,6 +29,20 @@ class SampleFolder:
         if folder.exists() and not folder.is_dir():
             raise UserError(f"{folder} is a file; --out names a folder.")
         self.folder, self.parts, self.manifest = folder, folder / "parts", folder / "run.json"
+
+    @classmethod
+    def fresh(cls, parent: Path) -> "SampleFolder":
+        """A new folder, numbered after the last one of `parent`: 0001, 0002, ..."""
+        folder = cls(parent)
+        with folder._writing():
+            parent.mkdir(parents=True, exist_ok=True)
+            last = max((int(path.name) for path in parent.iterdir() if path.name.isdecimal()), default=0)
+            while True:  # another run may take the number first
+                last += 1
+                with suppress(FileExistsError):
+                    folder = cls(parent / f"{last:04d}")
+                    folder.folder.mkdir()
+                    return folder
 
     def settings(self) -> dict[str, Any] | None:
         """What the folder's run was asked for, or None if it has none."""
@@ -35,8 +53,8 @@ class SampleFolder:
         except (OSError, ValueError, TypeError) as error:
             raise UserError(f"{self.manifest} is damaged; delete it or choose another --out.") from error
 
-    def open(self, settings: dict[str, Any], resume: bool = True) -> None:
-        """Begin a run, or go on with the folder's own if it was asked for the same."""
+    def check(self, settings: dict[str, Any]) -> None:
+        """Refuse a folder whose run was asked for something else."""
         found = self.settings()
         for key in settings:
             if found is not None and found.get(key) != settings[key]:
@@ -44,6 +62,10 @@ class SampleFolder:
                     f"{self.folder} holds samples of another run, whose {key} is {found.get(key)!r} and not "
                     f"{settings[key]!r}; choose another --out."
                 )
+
+    def open(self, settings: dict[str, Any], resume: bool = True) -> None:
+        """Begin a run, or go on with the folder's own if it was asked for the same."""
+        self.check(settings)
         with self._writing():
             if not resume:
                 shutil.rmtree(self.parts, ignore_errors=True)
@@ -51,12 +73,15 @@ class SampleFolder:
             write_whole(self.manifest, lambda path: path.write_text(json.dumps(settings, indent=1) + "\n"))
 
     def done(self) -> set[int]:
-        """The numbers of the images that parts hold."""
+        """The numbers of the images that parts hold; a damaged part is deleted, and so sampled again."""
         found: set[int] = set()
-        for path in self.parts.glob("*.npz"):
-            first, _, count = path.stem.partition("_")
-            if first.isdigit() and count.isdigit():
-                found.update(range(int(first), int(first) + int(count)))
+        for path in self.parts.glob(PART):
+            try:
+                first, count = int(path.stem.partition("_")[0]), len(_load(path)[0])
+            except (OSError, ValueError, KeyError, EOFError, BadZipFile, zlib.error):
+                path.unlink(missing_ok=True)
+                continue
+            found.update(range(first, first + count))
         return found
 
     def add(self, first: int, batch: ImageBatch) -> None:
@@ -73,6 +98,7 @@ class SampleFolder:
         `progress` is told how many images there are, and of how many.
         """
         done, made = self.done(), 0
+        progress(0, num_samples)
         for first in range(rank * size, num_samples, world * size):
             count = min(size, num_samples - first)
             if not done.issuperset(range(first, first + count)):
@@ -85,9 +111,8 @@ class SampleFolder:
         """The images and labels of all parts."""
         array: np.ndarray | None = None
         labels: np.ndarray | None = None
-        for path in sorted(self.parts.glob("*.npz")):
-            with np.load(path, allow_pickle=False) as part:
-                images, part_labels = part["arr_0"], part.get("arr_1")
+        for path in sorted(self.parts.glob(PART)):
+            images, part_labels = _load(path)
             first = int(path.stem.partition("_")[0])
             if array is None:
                 array = np.empty((num_samples, *images.shape[1:]), np.uint8)
@@ -106,10 +131,16 @@ class SampleFolder:
         with self._writing():
             for i, image in enumerate(array if png else []):
                 Image.fromarray(image).save(self.folder / f"{i:06d}.png")
-            Image.fromarray(grid(array[:GRID])).save(self.folder / "grid.png")
+            picture = Image.fromarray(grid(array[:GRID]))
+            write_whole(self.grid, lambda part: picture.save(part, format="png"))
             write_whole(path, lambda part: _save(part, array, labels))
             shutil.rmtree(self.parts, ignore_errors=True)
         return path
+
+    @property
+    def grid(self) -> Path:
+        """Where the picture of the first images goes."""
+        return self.folder / "grid.png"
 
     def result(self, shape: tuple[int, ...]) -> Path:
         """Where samples of that shape go, by the name that evaluators expect."""
@@ -124,13 +155,20 @@ class SampleFolder:
 
 
 def grid(images: np.ndarray) -> np.ndarray:
-    """Images [N, H, W, 3] in rows of about sqrt(N), on black: [rows * H, columns * W, 3]."""
+    """Images [N, H, W, 3] in rows of about sqrt(N), on black, each pixel a square of pixels if they are small."""
+    scale = max(1, SIDE // max(images.shape[1:3]))
+    images = images.repeat(scale, axis=1).repeat(scale, axis=2)
     n, height, width, channels = images.shape
     columns = math.ceil(math.sqrt(n))
     rows = math.ceil(n / columns)
     canvas = np.zeros((rows * columns, height, width, channels), np.uint8)
     canvas[:n] = images
     return canvas.reshape(rows, columns, height, width, channels).swapaxes(1, 2).reshape(rows * height, -1, channels)
+
+
+def _load(path: Path) -> tuple[np.ndarray, np.ndarray | None]:
+    with np.load(path, allow_pickle=False) as part:
+        return part["arr_0"], part.get("arr_1")
 
 
 def _save(path: Path, array: np.ndarray, labels: np.ndarray | None) -> None:

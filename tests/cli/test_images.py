@@ -11,6 +11,7 @@ from PIL import Image
 from genwright import cli
 from genwright.images import inception, presets
 from genwright.images.checkpoint import draw_weights
+from genwright.images.pipeline import SampleRun
 
 SHAPE = {"image_size": 16, "num_channels": 32, "num_res_blocks": 1, "num_head_channels": 32}
 FLAGS = [word for name, value in SHAPE.items() for word in (f"--{name.replace('_', '-')}", value)]
@@ -51,11 +52,35 @@ def test_sample_is_the_bare_command_and_knows_when_it_is_done(images, model, tmp
     with np.load(tmp_path / result["samples"]) as file:
         assert file["arr_0"].shape == (5, 16, 16, 3) and file["arr_0"].dtype == np.uint8
         assert file["arr_1"].tolist() == [3, 900, 3, 900, 3]
-    assert Image.open(tmp_path / "out" / "grid.png").size == (48, 32)
+    assert result["grid"] == "out/grid.png" and Image.open(tmp_path / "out" / "grid.png").size == (384, 256)
     # The drawn seed is the folder's, so asking again is asking for the same.
     assert "already complete" in images("sample", *arguments, "--out", "out")[1]
     code, _, error = images(*arguments, "--seed", result["seed"] + 1, "--out", "out")
     assert code == 1 and "holds samples of another run" in error
+
+
+def test_runs_without_a_folder_get_one_each_and_an_interrupted_one_goes_on(images, model, tmp_path, monkeypatch):
+    arguments = [model, *FLAGS, "-n", 5, "--sampler", "onestep", "--batch-size", 2]
+    code, out, _ = images(*arguments)
+    assert code == 0 and out.endswith("samples/0001/grid.png, samples/0001/samples_5x16x16x3.npz\n")
+    sample = SampleRun.__call__
+
+    def interrupted(run, first, count):
+        if first:
+            raise KeyboardInterrupt
+        return sample(run, first, count)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SampleRun, "__call__", interrupted)
+        code, _, error = images(*arguments, "--seed", 7)
+    assert code == 130
+    assert error == "Stopped after 2 images; the same command with --out samples/0002 goes on.\n"
+    assert images(*arguments, "--seed", 7, "--out", "samples/0002")[0] == 0
+    assert images(*arguments, "--seed", 7)[0] == 0
+    files = [tmp_path / "samples" / name / "samples_5x16x16x3.npz" for name in ("0002", "0003")]
+    assert files[0].read_bytes() == files[1].read_bytes()
+    code, _, error = images(*arguments, "--out", files[0] / "within")
+    assert code == 1 and error.endswith("cannot be written: Not a directory.\n") and error.count("\n") == 1
 
 
 def test_train_then_sample(images, tmp_path, monkeypatch):
@@ -139,11 +164,19 @@ def test_edit(images, model, tmp_path):
     Image.fromarray(pixels).save(tmp_path / "image.png")
     Image.fromarray(np.eye(16, dtype=np.uint8) * 255).save(tmp_path / "mask.png")
     files = ["--image", tmp_path / "image.png", "--mask", tmp_path / "mask.png"]
-    code, out, error = images("edit", model, "--preset", "tiny", *files, "-n", 2, "--seed", 1, "--json", "--png")
+    code, out, error = images(
+        "edit", model, "--preset", "tiny", *files, "--classes", 7, "-n", 2, "--seed", 1, "--json", "--png"
+    )
     assert code == 0, error
     edited = np.load(tmp_path / json.loads(out)["samples"])["arr_0"]
     assert np.abs(edited.astype(int) - pixels)[:, np.eye(16) == 0].max() <= 1
-    assert np.array_equal(np.array(Image.open(tmp_path / "edited" / "000001.png")), edited[1])
+    assert np.array_equal(np.array(Image.open(tmp_path / "edited" / "0001" / "000001.png")), edited[1])
+    again = images("edit", model, "--preset", "tiny", *files, "--classes", 7, "-n", 2, "--seed", 1, "--steps", 3)
+    assert again[1] == "2 edits of seed 1: edited/0002/grid.png, edited/0002/samples_2x16x16x3.npz\n"
+    named = ["edit", model, "--preset", "tiny", *files, "--classes", 7, "-n", 2, "--out", "edited/0001"]
+    assert images(*named)[0] == 0  # the drawn seed is the folder's
+    code, _, error = images(*named, "--seed", 2)
+    assert code == 1 and "edited/0001 holds samples of another run, whose seed is 1 and not 2" in error
 
 
 def test_metrics_and_search(images, model, tmp_path):
@@ -184,17 +217,19 @@ def test_metrics_without_inception(images, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["missing"], "does not say its UNet's shape"),
+        (["emojis"], "no file or folder emojis; did you mean emoji?"),
+        (["model.pt", "--attention-resolutions", "0"], "An attention resolution is 1 pixel or more, not 0"),
+        (["model.pt", "--channel-mult", "nan"], "finite numbers"),
         (["--classes", "Flags,Cars"], "no class 'Cars'; this model's are Activities"),
-        (["missing.pt", "--preset", "imagenet64"], "no checkpoint file missing.pt"),
+        (["missing.pt", "--preset", "imagenet64"], "no file or folder missing.pt."),
         (["random:imagenet64", "--sampler", "magic"], "no sampler 'magic'"),
         (["random:imagenet64", "--sampler", "multistep", "--ts", "0,39,22"], "ts must rise"),
         (["random:imagenet64", "--sampler", "multistep", "--ts", "0,x"], "whole numbers joined by commas"),
         (["random:imagenet64", "--training-mode", "ddpm"], "no training mode 'ddpm'"),
         (["model.pt", "--image-size", "65", "--channel-mult", "1,2"], "cannot be halved"),
         (["random:imagenet64", "--image-size", "32", "--channel-mult", "1,2"], "takes its shape from its name"),
-        (["random:tiny", "--classes", "1000"], "Class 1000 is out of range"),
-        (["random:tiny", "-n", "0"], "must be positive"),
+        (["random:tiny", "--classes", "1000"], "must be a whole number between 0 and 999, not 1000"),
+        (["random:tiny", "-n", "0"], "num_samples must be a whole number between 1 and"),
         (["metrics", "a.npz", "b.npz"], "no file a.npz"),
         (["search", "random:tiny", "--begin", "0", "--end", "1"], "no room for a point"),
         (["search", "random:tiny"], "needs --reference"),

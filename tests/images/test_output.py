@@ -1,9 +1,12 @@
+import resource
+
 import numpy as np
 import pytest
 
 from genwright.errors import UserError
 from genwright.images import output
-from genwright.images.pipeline import ImageBatch, SamplerSettings, SampleRun
+from genwright.images.pipeline import ImageBatch, SampleRun
+from genwright.images.sampler_settings import SamplerSettings
 
 
 def ignore(done, total):
@@ -69,7 +72,58 @@ def test_samples_without_labels_have_one_array(tmp_path):
 
 
 def test_grid_puts_images_in_rows():
-    images = np.arange(5, dtype=np.uint8)[:, None, None, None] * np.ones((1, 2, 3, 3), np.uint8) + 1
+    images = np.arange(5, dtype=np.uint8)[:, None, None, None] * np.ones((1, 128, 129, 3), np.uint8) + 1
     canvas = output.grid(images)
-    assert canvas.shape == (4, 9, 3)
-    assert canvas[::2, ::3, 0].tolist() == [[1, 2, 3], [4, 5, 0]]
+    assert canvas.shape == (256, 387, 3)
+    assert canvas[::128, ::129, 0].tolist() == [[1, 2, 3], [4, 5, 0]]
+
+
+def test_small_images_are_enlarged_in_a_grid():
+    images = np.random.default_rng(0).integers(0, 256, (4, 32, 32, 3), dtype=np.uint8)
+    canvas = output.grid(images)
+    assert canvas.shape == (256, 256, 3)
+    assert np.array_equal(canvas[130::4, 3:128:4], images[2])
+
+
+def test_runs_get_folders_of_their_own(tmp_path):
+    parent = tmp_path / "new" / "samples"
+    folders = [output.SampleFolder.fresh(parent).folder.name for _ in range(3)]
+    assert folders == ["0001", "0002", "0003"]
+    (parent / "0007").mkdir()
+    (parent / "best").mkdir()
+    assert output.SampleFolder.fresh(parent).folder == parent / "0008"
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="is a file"):
+        output.SampleFolder.fresh(tmp_path / "file")
+
+
+def test_a_damaged_part_is_sampled_again(tiny, tmp_path):
+    run = SampleRun(tiny, SamplerSettings(sampler="onestep"), 9, seed=7)
+    folder = output.SampleFolder(tmp_path)
+    folder.open({})
+    folder.collect(run, 9, 3, 0, 1, ignore)
+    parts = sorted(folder.parts.iterdir())
+    parts[0].write_bytes(parts[0].read_bytes()[:-100])
+    parts[1].write_bytes(b"")
+    # Another batch size: the new parts have other names.
+    assert folder.collect(run, 9, 2, 0, 1, ignore) == 6
+    assert np.array_equal(folder.merge(9)[0], tiny.sample(9, seed=7, sampler="onestep").array)
+
+
+def test_a_full_disk_is_one_sentence_and_loses_nothing(tiny, tmp_path):
+    run = SampleRun(tiny, SamplerSettings(sampler="onestep"), 4, seed=7)
+    folder = output.SampleFolder(tmp_path)
+    folder.open({})
+    folder.collect(run, 4, 2, 0, 1, ignore)
+    images, labels = folder.merge(4)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, limits[1]))  # as a full disk, but only for this process
+    try:
+        with pytest.raises(UserError, match="cannot be written: File too large"):
+            folder.finish(images, labels, png=False)
+        with pytest.raises(UserError, match="cannot be written: File too large"):
+            folder.add(4, ImageBatch(images, labels, 7))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert folder.done() == {0, 1, 2, 3} and not list(tmp_path.rglob("*.tmp"))
+    assert folder.finish(images, labels, png=False).is_file()

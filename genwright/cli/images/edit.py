@@ -1,5 +1,6 @@
 """`genwright images edit`."""
 
+import secrets
 from pathlib import Path
 from typing import Annotated
 
@@ -19,7 +20,6 @@ from genwright.cli.images.options import (
     Seed,
     Steps,
     Ts,
-    labels,
     numbers,
     say,
 )
@@ -34,11 +34,11 @@ def edit(
     preset: Preset = None,
     num_samples: NumSamples = 4,
     micro_batch: MicroBatch = None,
-    steps: Steps = 40,
-    ts: Ts = "0,22,39",
+    steps: Steps = None,
+    ts: Ts = None,
     seed: Seed = None,
     classes: Classes = None,
-    out: Out = Path("edited"),
+    out: Out = None,
     png: Png = False,
     device: Device = "auto",
     dtype: Dtype = "auto",
@@ -53,10 +53,18 @@ def edit(
         raise UserError("Editing needs an image to start from: --image FILE.")
     picture, hole = read_image(image), None if mask is None else read_mask(mask)
     image_model = ImageModel(model, preset=preset, device=device, dtype=dtype, micro_batch=micro_batch)
-    asked_labels = labels(classes, image_model.description.label_names)
-    points = numbers(ts, "--ts")
-    batch = image_model.edit(picture, task, hole, num_samples, seed=seed, classes=asked_labels, steps=steps, ts=points)
-    folder = SampleFolder(out)
-    folder.open({"edit": task, "image": str(image), "seed": batch.seed}, resume=False)
+    folder = None if out is None else SampleFolder(out)
+    if seed is None:
+        seed = ((folder and folder.settings()) or {}).get("seed") or secrets.randbits(32)
+    asked = {"model": model, "edit": task, "image": str(image), "mask": mask and str(mask), "seed": seed}
+    asked |= {"num_samples": num_samples, "classes": classes, "steps": steps, "ts": ts}
+    if folder is not None:
+        folder.check(asked)
+    batch = image_model.edit(
+        picture, task, hole, num_samples, seed=seed, classes=classes, steps=steps, ts=numbers(ts, "--ts")
+    )
+    folder = folder or SampleFolder.fresh(Path("edited"))
+    folder.open(asked, resume=False)
     path = folder.finish(batch.array, batch.labels, png)
-    say(f"{num_samples} edits of seed {batch.seed}: {path}", {"samples": str(path), "seed": batch.seed}, json_output)
+    result = {"samples": str(path), "grid": str(folder.grid), "seed": batch.seed}
+    say(f"{num_samples} edits of seed {batch.seed}: {folder.grid}, {path}", result, json_output)

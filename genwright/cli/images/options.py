@@ -25,9 +25,11 @@ BatchSize = Annotated[int | None, typer.Option(help="Images per batch; changes n
 MicroBatch = Annotated[int | None, typer.Option(help="Images per evaluation of the UNet; sets the memory it takes.")]
 Seed = Annotated[int | None, typer.Option(help="Image i comes from the seed and i alone; drawn if not given.")]
 Classes = Annotated[str | None, typer.Option(help="Class labels or names, by commas, in turn; drawn if not given.")]
-Steps = Annotated[int, typer.Option(help="Steps, or the levels that ts counts in.")]
+Steps = Annotated[int | None, typer.Option(help="Steps, or the levels that ts counts in.")]
 Ts = Annotated[str | None, typer.Option(help="Multistep points, such as 0,22,39 for 40 steps.")]
-Out = Annotated[Path, typer.Option(help="The folder for the results.")]
+Out = Annotated[
+    Path | None, typer.Option(help="The folder for the results.", show_default="a new one, such as samples/0001")
+]
 Png = Annotated[bool, typer.Option("--png", help="Also write every image as a PNG file.")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Dtype = Annotated[str, typer.Option(help="auto, float32, float16 or bfloat16.")]
@@ -56,18 +58,6 @@ def decimals(text: str | None, flag: str) -> tuple[float, ...] | None:
         return tuple(float(number) for number in text.split(","))
     except ValueError as error:
         raise UserError(f"{flag} takes numbers joined by commas, not {text!r}.") from error
-
-
-def labels(text: str | None, names: tuple[str, ...]) -> tuple[int, ...] | None:
-    """The class labels that `text` lists by number or by name."""
-    if text is None:
-        return None
-    known = {name.lower(): str(label) for label, name in enumerate(names)}
-    words = [known.get(word.strip().lower(), word.strip()) for word in text.split(",")]
-    for word in words:
-        if names and not word.lstrip("-").isdigit():
-            raise UserError(f"There is no class {word!r}; this model's are {', '.join(names)}.")
-    return numbers(",".join(words), "--classes")
 
 
 @contextmanager

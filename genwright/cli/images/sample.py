@@ -1,10 +1,11 @@
 """`genwright images sample`."""
 
 import json
+import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -23,11 +24,11 @@ from genwright.cli.images.options import (
     Png,
     Preset,
     Seed,
+    Steps,
     Switch,
     TextFlag,
     Ts,
     decimals,
-    labels,
     numbers,
     ranks,
     say,
@@ -60,7 +61,7 @@ def sample(
     sampler: Annotated[
         str | None, typer.Option(help="heun, euler, dpm, ancestral, dpmpp-2m, onestep, multistep or progdist.")
     ] = None,
-    steps: Annotated[int | None, typer.Option(help="Steps, or the levels that ts counts in.")] = None,
+    steps: Steps = None,
     ts: Ts = None,
     schedule: Annotated[str, typer.Option(help="karras, exponential or vp.")] = "karras",
     sigma_min: Annotated[float, typer.Option(help="The lowest noise level.")] = 0.002,
@@ -76,7 +77,7 @@ def sample(
         str, typer.Option(help="hash, or one of the original's: determ, determ-indiv, dummy.")
     ] = "hash",
     classes: Classes = None,
-    out: Out = Path("samples"),
+    out: Out = None,
     png: Png = False,
     device: Device = "auto",
     dtype: Dtype = "auto",
@@ -88,12 +89,12 @@ def sample(
     """
     from genwright.images import output
     from genwright.images.checkpoint import describe, locate
-    from genwright.images.pipeline import ImageModel, SampleRun, check_batch_size, sampler_settings
+    from genwright.images.pipeline import ImageModel, SampleRun
     from genwright.images.presets import unet_config
+    from genwright.images.sampler_settings import sampler_settings
 
-    description = describe(model)
     settings = sampler_settings(
-        description,
+        describe(model).sampler,
         sampler=sampler,
         steps=steps,
         ts=numbers(ts, "--ts"),
@@ -122,45 +123,51 @@ def sample(
         use_scale_shift_norm=use_scale_shift_norm,
         resblock_updown=resblock_updown,
     )
-    folder = output.SampleFolder(out)
-    found = folder.settings() or {}
+    folder = None if out is None else output.SampleFolder(out)
+    found = (folder and folder.settings()) or {}
     with ranks(device) as (rank, world, device, barrier):
         if seed is None:
             seed = found.get("seed")
-        if seed is None and world > 1:
-            raise UserError("Several ranks need a --seed, so that all of them draw from the same.")
+        if world > 1 and (seed is None or out is None):
+            raise UserError("Several ranks need --seed and --out, so that they draw and write as one.")
         image_model = ImageModel(model, config=config, device=device, dtype=dtype, micro_batch=micro_batch)
-        size = check_batch_size(batch_size) or image_model.runner.micro_batch
-        asked_labels = labels(classes, description.label_names)
-        run = SampleRun(image_model, settings, num_samples, seed, asked_labels, generator, rank, world)
-        asked = asdict(settings) | {"seed": run.seed, "classes": asked_labels, "generator": generator}
+        run = SampleRun(image_model, settings, num_samples, seed, classes, generator, rank, world)
+        size = run.batch_size(batch_size)
+        asked = asdict(settings) | {"seed": run.seed, "classes": run.classes, "generator": generator}
         asked |= {"num_samples": num_samples, "model": model, "config": asdict(image_model.config)}
         asked |= {"model time": locate(model).stat().st_mtime if locate(model).exists() else None}
         asked |= {"device": image_model.device.type, "dtype": image_model.dtype}
         asked |= {"micro_batch": image_model.runner.micro_batch}
         asked = json.loads(json.dumps(asked))  # as it is read back
-        pixels = image_model.config.image_size
-        path = folder.result((num_samples, pixels, pixels, 3))
+        folder = folder or output.SampleFolder.fresh(Path("samples"))
+        path = folder.result((num_samples, *run.shape[1:], 3))
+        result: dict[str, Any] = {"samples": str(path), "grid": str(folder.grid), "seed": run.seed}
         if found == asked and path.is_file():
             if rank == 0:
-                say(f"{path} is already complete.", {"samples": str(path), "seed": run.seed}, json_output)
+                say(f"{path} is already complete.", result, json_output)
             return
         if rank == 0:
             folder.open(asked, resume=generator == "hash")
         barrier()
         started = time.perf_counter()
-        with bar("Sampling", show=rank == 0) as progress:
-            made = folder.collect(run, num_samples, size, rank, world, progress)
+        try:
+            with bar("Sampling", show=rank == 0) as progress:
+                made = folder.collect(run, num_samples, size, rank, world, progress)
+        except KeyboardInterrupt:
+            if rank == 0 and generator == "hash":
+                done = len(folder.done())
+                print(
+                    f"Stopped after {done} images; the same command with --out {folder.folder} goes on.",
+                    file=sys.stderr,
+                )
+            raise
         seconds = time.perf_counter() - started
         barrier()
         if rank == 0:
             folder.finish(*folder.merge(num_samples), png)
             rate = made * world / seconds
-            say(
-                f"{num_samples} images of seed {run.seed} in {seconds:.1f} s ({rate:.2f} images/s): {path}",
-                {"samples": str(path), "seed": run.seed, "seconds": seconds, "images_per_s": rate},
-                json_output,
-            )
+            told = f"{num_samples} images of seed {run.seed} in {seconds:.1f} s ({rate:.2f} images/s)"
+            say(f"{told}: {folder.grid}, {path}", result | {"seconds": seconds, "images_per_s": rate}, json_output)
         barrier()
 
 

@@ -5,7 +5,8 @@ import torch
 
 from genwright.images import blocks
 from genwright.images.checkpoint import draw_weights
-from genwright.images.pipeline import ImageModel, SamplerSettings, SampleRun
+from genwright.images.pipeline import ImageModel, SampleRun
+from genwright.images.sampler_settings import SamplerSettings
 from genwright.images.samplers import heun
 
 from .conftest import TINY
