@@ -18,10 +18,11 @@ import torch
 
 from genwright import LLM, SamplingParams
 from genwright.kernels import PAGE
+from genwright.text.drafts.draft_model import DraftModel
 from genwright.text.drafts.prompt_lookup import PromptLookup
-from genwright.text.drafts.speculation import Draft, DraftModel, Speculation, row_cost
+from genwright.text.drafts.speculation import Draft, Speculation, row_cost
 from genwright.text.engine.engine import Engine
-from genwright.text.engine.executor import ResidentRunner
+from genwright.text.engine.executor import ResidentExecutor
 from genwright.text.engine.request import Acceptance
 from genwright.text.ops.torch_ops import TorchOps
 
@@ -45,7 +46,7 @@ class Contender:
 
     def run(self, llm: LLM, prompt: list[int], params: SamplingParams) -> list[int]:
         speculation = Speculation(self.draft(), 5, row_cost(llm.model.device)) if self.draft else None
-        llm.engine = Engine(llm.engine.runner, 1, TOKENS, llm.max_context, speculation)
+        llm.engine = Engine(llm.engine.executor, 1, TOKENS, llm.max_context, speculation)
         started = time.perf_counter()
         result = llm.generate([prompt], params)[0]
         self.seconds.append(time.perf_counter() - started)
@@ -105,8 +106,8 @@ def compare(
 def poor(llm: LLM) -> Callable[[], Draft]:
     """Three layers of noise with the model's vocabulary."""
     noise = LLM("random:smollm2-135m,layers=3", dtype="float32", max_context=1024).model
-    runner = ResidentRunner(noise, TorchOps(), 1024 // PAGE * 4, 1, TOKENS)
-    return lambda: DraftModel(runner, llm.model, TOKENS, 1024)
+    executor = ResidentExecutor(noise, TorchOps(), 1024 // PAGE * 4, 1, TOKENS)
+    return lambda: DraftModel(executor, llm.model, TOKENS, 1024)
 
 
 if __name__ == "__main__":

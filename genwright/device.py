@@ -1,5 +1,6 @@
-"""Which device computes."""
+"""Which device computes, and how much memory it has."""
 
+import psutil
 import torch
 
 from genwright.errors import UserError
@@ -22,3 +23,10 @@ def pick_device(name: str) -> torch.device:
     if device.type == "cuda" and device.index >= torch.cuda.device_count():
         raise UserError(f"There is no device {name!r}: the last is cuda:{torch.cuda.device_count() - 1}.")
     return device
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes that can be taken on a device, some left for others."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0] * 0.9)
+    return int(psutil.virtual_memory().available * 0.8)

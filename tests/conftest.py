@@ -30,7 +30,7 @@ def device() -> str:
 @pytest.fixture(scope="session")
 def smollm2() -> Path:
     """The real default model."""
-    from genwright.text.pull import pull
+    from genwright.text.catalogue import pull
 
     return pull("smollm2")
 

@@ -1,13 +1,14 @@
 """The experiments, as data: which model in which format, with what prompts, and the figures to compare with."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from genwright.errors import UserError
-from genwright.text.pull import CATALOGUE, DEFAULT
+from genwright.text.catalogue import CATALOGUE, DEFAULT
+from genwright.text.settings import EngineConfig
 
 
 @dataclass(frozen=True)
@@ -48,12 +49,15 @@ class Experiment:
 
     name: str
     model: str
-    device: str  # cpu or cuda
+    config: EngineConfig  # of which device is cpu or cuda
     about: str
-    options: Mapping[str, Any] = field(default_factory=dict)  # of LLM, beside these
     points: tuple[Point, ...] = (Point(),)
     samples: int = 5
     target: Target | None = None
+
+    @property
+    def device(self) -> str:
+        return self.config.device
 
     @property
     def context(self) -> int:
@@ -63,41 +67,37 @@ class Experiment:
 
 _7B, _8B, _70B = "random:llama-2-7b", "random:llama-3.1-8b", "random:llama-3.1-70b"
 _1B = "random:tinyllama-1.1b"
-_BF16 = {"dtype": "bfloat16"}
+_CPU, _BF16 = EngineConfig(device="cpu"), EngineConfig(device="cuda", dtype="bfloat16")
+_INT8, _INT4 = replace(_BF16, quant="int8"), replace(_BF16, quant="int4:g32")
 _SMALL = (Point(1, 256, 48),)
 _BATCHES = tuple(Point(batch, 512, 64) for batch in (1, 2, 4, 8, 16, 32, 64, 128, 256))
 
 EXPERIMENTS = {
     experiment.name: experiment
     for experiment in (
-        Experiment("smollm2", DEFAULT, "cpu", "the default model", {}, (*_SMALL, Point(8, 256, 48)), 3),
-        Experiment("tinyllama_1b", _1B, "cpu", "the 1.1 B Llama shape", {}, _SMALL, 3),
-        Experiment("tinyllama_1b_int8", _1B, "cpu", "the same in int8", {"quant": "int8"}, _SMALL, 3),
-        Experiment("tinyllama_1b_int4", _1B, "cpu", "the same in int4", {"quant": "int4"}, _SMALL, 3),
+        Experiment("smollm2", DEFAULT, _CPU, "the default model", (*_SMALL, Point(8, 256, 48)), 3),
+        Experiment("tinyllama_1b", _1B, _CPU, "the 1.1 B Llama shape", _SMALL, 3),
+        Experiment("tinyllama_1b_int8", _1B, replace(_CPU, quant="int8"), "the same in int8", _SMALL, 3),
+        Experiment("tinyllama_1b_int4", _1B, replace(_CPU, quant="int4"), "the same in int4", _SMALL, 3),
         Experiment(
-            *("llama2_7b_bf16", _7B, "cuda", "PyTorch's first", _BF16),
-            target=Target("Llama-2-7b-chat-hf", 94, 1253, 162),
+            *("llama2_7b_bf16", _7B, _BF16, "PyTorch's first"), target=Target("Llama-2-7b-chat-hf", 94, 1253, 162)
         ),
         Experiment(
-            *("llama2_7b_int8", _7B, "cuda", "PyTorch's second", _BF16 | {"quant": "int8"}),
-            target=Target("Llama-2-7b-chat-hf", 144, 957, 172),
+            *("llama2_7b_int8", _7B, _INT8, "PyTorch's second"), target=Target("Llama-2-7b-chat-hf", 144, 957, 172)
         ),
         Experiment(
-            *("mixtral_8x7b_int8", "random:mixtral-8x7b,layers=16", "cuda", "PyTorch's third"),
-            _BF16 | {"quant": "int8"},
+            *("mixtral_8x7b_int8", "random:mixtral-8x7b,layers=16", _INT8, "PyTorch's third"),
             target=Target("Mixtral-8x7B-v0.1", 175, 1130, 162),
         ),
-        Experiment("llama2_7b_int4", _7B, "cuda", "in groups of 32", _BF16 | {"quant": "int4:g32"}),
-        Experiment("llama2_7b_int4_asym", _7B, "cuda", "with minima", _BF16 | {"quant": "int4:g32:asym"}),
-        Experiment("llama2_7b_fp8", _7B, "cuda", "in blocks of 128 x 128", _BF16 | {"quant": "fp8"}),
-        Experiment(
-            *("llama2_7b_deterministic", _7B, "cuda", "the same bits in any batch"), _BF16 | {"deterministic": True}
-        ),
-        Experiment("llama3_8b_bf16", _8B, "cuda", "a vocabulary four times as large", _BF16),
-        Experiment("llama3_8b_8k", _8B, "cuda", "after 8,000 tokens", _BF16, (Point(1, 8000, 192),)),
-        Experiment("llama3_8b_batch", _8B, "cuda", "1 to 256 sequences", _BF16, _BATCHES, 3),
-        Experiment("llama3_8b_prefill", _8B, "cuda", "a prompt of 2,048 tokens", _BF16, (Point(1, 2048, 16),)),
-        Experiment("llama3_70b_int4", _70B, "cuda", "70 B on one GPU", _BF16 | {"quant": "int4:g32"}),
+        Experiment("llama2_7b_int4", _7B, _INT4, "in groups of 32"),
+        Experiment("llama2_7b_int4_asym", _7B, replace(_BF16, quant="int4:g32:asym"), "with minima"),
+        Experiment("llama2_7b_fp8", _7B, replace(_BF16, quant="fp8"), "in blocks of 128 x 128"),
+        Experiment("llama2_7b_deterministic", _7B, replace(_BF16, deterministic=True), "the same bits in any batch"),
+        Experiment("llama3_8b_bf16", _8B, _BF16, "a vocabulary four times as large"),
+        Experiment("llama3_8b_8k", _8B, _BF16, "after 8,000 tokens", (Point(1, 8000, 192),)),
+        Experiment("llama3_8b_batch", _8B, _BF16, "1 to 256 sequences", _BATCHES, 3),
+        Experiment("llama3_8b_prefill", _8B, _BF16, "a prompt of 2,048 tokens", (Point(1, 2048, 16),)),
+        Experiment("llama3_70b_int4", _70B, _INT4, "70 B on one GPU"),
     )
 }
 DEFAULTS = {
@@ -115,7 +115,7 @@ def _find(name: str, device: str) -> Experiment:
     if name in EXPERIMENTS:
         return EXPERIMENTS[name]
     if name in CATALOGUE or ":" in name or "/" in name or Path(name).exists():
-        return Experiment(name, name, device, "as given")
+        return Experiment(name, name, EngineConfig(device=device), "as given")
     close = get_close_matches(name, EXPERIMENTS)
     hint = f"did you mean {close[0]!r}?" if close else "`genwright bench --list` lists them."
     raise UserError(f"there is no experiment {name!r}; {hint}")
@@ -123,13 +123,13 @@ def _find(name: str, device: str) -> Experiment:
 
 def adapt(
     experiment: Experiment,
-    options: Mapping[str, Any],
+    settings: Mapping[str, Any],
     batch: list[int] | None = None,
     prompt: list[int] | None = None,
     new: int | None = None,
     samples: int | None = None,
 ) -> Experiment:
-    """An experiment with other options, batch sizes or lengths; every batch size with every prompt length."""
+    """An experiment with other settings, batch sizes or lengths; every batch size with every prompt length."""
     points = experiment.points
     if prompt:
         points = tuple(dict.fromkeys(replace(point, prompt=length) for length in prompt for point in points))
@@ -139,8 +139,7 @@ def adapt(
         points = tuple(dict.fromkeys(replace(point, new=new) for point in points))
     return replace(
         experiment,
-        device=options.get("device", experiment.device),
-        options={**experiment.options, **{name: value for name, value in options.items() if name != "device"}},
+        config=replace(experiment.config, **settings),
         points=points,
         samples=samples or experiment.samples,
     )

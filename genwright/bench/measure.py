@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 
@@ -56,17 +56,12 @@ class Ours:
     name = "genwright"
 
     def __init__(self, experiment: Experiment, tell: Tell):
-        options: dict[str, Any] = {"max_context": experiment.context, **experiment.options}
+        config = replace(experiment.config, max_context=experiment.config.max_context or experiment.context)
         started = time.perf_counter()
-        self.llm = LLM(
-            experiment.model,
-            device=experiment.device,
-            progress=lambda done, total: tell("loading", done, total),
-            **options,
-        )
+        self.llm = LLM(experiment.model, config, lambda done, total: tell("loading", done, total))
         synchronize(self.llm.model.device)
         self.load = time.perf_counter() - started
-        self.dtype = str(experiment.options.get("quant") or str(self.llm.model.dtype).removeprefix("torch."))
+        self.dtype = config.quant or str(self.llm.model.dtype).removeprefix("torch.")
 
     def work(self, point: Point) -> Work:
         return work_of(self.llm, point)

@@ -16,10 +16,10 @@ from genwright.bench.random_gguf import BLOCKS, FLOATS, write_gguf
 from genwright.bench.rows import Sample
 from genwright.bench.work import Work, plain_cache_read, work_of
 from genwright.quant.formats import parse_format
+from genwright.text.catalogue import resolve
 from genwright.text.checkpoints import open_checkpoint
 from genwright.text.checkpoints.gguf import GGUF
 from genwright.text.llm import LLM
-from genwright.text.pull import resolve
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
@@ -31,7 +31,7 @@ class Transformers:
     options: dict[str, Any] = {}  # noqa: RUF012 - of generate, and never changed
 
     def __init__(self, experiment: Experiment, llm: LLM):
-        if experiment.options.get("quant"):
+        if experiment.config.quant:
             raise Unfit("transformers has no weights of this format.")
         import transformers
 
@@ -103,7 +103,7 @@ class LlamaCpp:
         if path.suffix != ".gguf":
             if path.exists() or llm.model.cfg.architecture != "llama" or llm.model.cfg.moe or find_spec("gguf") is None:
                 raise Unfit("llama.cpp reads GGUF files, and this model is none.")
-            path = self._like(llm, experiment.options.get("quant"))
+            path = self._like(llm, experiment.config.quant)
         import llama_cpp
 
         started = time.perf_counter()

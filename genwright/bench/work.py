@@ -47,7 +47,7 @@ def weights_read(model: Model, tokens: int = 1) -> float:
 
 def cache_read(llm: LLM, length: float) -> float:
     """Bytes of cache that a sequence of that length reads to decode one token."""
-    cache = llm.engine.runner.cache
+    cache = llm.engine.executor.cache
     row = sum(rows.nbytes for rows in cache.rows.values()) / (cache.pages * PAGE * len(cache.layers))
     return _rows_read(llm.model.cfg, row, length)
 

@@ -7,14 +7,15 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from genwright.cli.app import new_app
-from genwright.cli.options import ModelOptions, expand
+from genwright.cli.options import expand
 from genwright.cli.progress import stages
 from genwright.errors import UserError
+from genwright.text.settings import EngineConfig
 
 if TYPE_CHECKING:
     from genwright.bench.rows import Row
@@ -25,7 +26,7 @@ app = new_app()
 @app.command()
 @expand
 def bench(
-    options: ModelOptions,
+    settings: Annotated[dict[str, Any], EngineConfig],
     names: Annotated[
         list[str] | None,
         typer.Argument(help="Experiments, or models: a path, a name from `genwright pull`, random:NAME."),
@@ -65,8 +66,8 @@ def bench(
     from genwright.device import pick_device
 
     experiments = [
-        adapt(experiment, options.settings(changed=True), batch, prompt_length, max_new_tokens, samples)
-        for experiment in choose(names or (), pick_device(options.device).type)
+        adapt(experiment, settings, batch, prompt_length, max_new_tokens, samples)
+        for experiment in choose(names or (), pick_device(settings.get("device", "auto")).type)
     ]
     found: list[Row] = []
     notes: list[str] = []

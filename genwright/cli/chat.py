@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from genwright.cli.app import new_app
-from genwright.cli.options import ModelOptions, expand
+from genwright.cli.options import expand, load
 from genwright.cli.prompt import open_prompt
 from genwright.errors import UserError
+from genwright.text.catalogue import DEFAULT
 from genwright.text.engine.request import SamplingParams
-from genwright.text.pull import DEFAULT
+from genwright.text.settings import EngineConfig
 
 if TYPE_CHECKING:
     from genwright.text.conversation import Conversation
@@ -37,7 +38,7 @@ RETRY_TEMPERATURE = 0.7  # where the answer is otherwise greedy, and would be th
 @app.command()
 @expand
 def chat(
-    options: ModelOptions,
+    config: EngineConfig,
     params: Annotated[dict[str, Any], SamplingParams],
     model: Annotated[
         str, typer.Argument(help="A checkpoint's path, a name from `genwright pull`, or random:NAME.")
@@ -54,7 +55,7 @@ def chat(
     """
     from genwright.text.conversation import Conversation
 
-    llm = options.load(model)
+    llm = load(model, config)
     if llm.tokenizer is None:
         raise UserError(f"{model} has no tokenizer, and chat needs one.")
     llm.tokenizer.render([{"role": "user", "content": "Hi"}])  # refuses a checkpoint without a chat template

@@ -29,9 +29,9 @@ def convert(
     arch: Annotated[str | None, typer.Option(help="The named shape of a checkpoint that has no configuration.")] = None,
 ) -> None:
     """Write a checkpoint as a Hugging Face safetensors folder, as gpt-fast's model.pth or as DeepSeek's shards."""
+    from genwright.text.catalogue import resolve
     from genwright.text.checkpoints import open_checkpoint, parse_dtype
     from genwright.text.export.convert import convert as write
-    from genwright.text.pull import resolve
 
     if model_parallel is not None and to not in ("safetensors", "deepseek"):
         raise UserError(f"--model-parallel writes DeepSeek's shards; it does not go with --to {to}.")

@@ -9,9 +9,10 @@ from typing import Annotated
 import typer
 
 from genwright.cli.app import new_app
-from genwright.cli.options import ModelOptions, expand
+from genwright.cli.options import expand, load
 from genwright.cli.progress import bar
 from genwright.errors import UserError
+from genwright.text.settings import EngineConfig
 
 app = new_app()
 
@@ -19,7 +20,7 @@ app = new_app()
 @app.command(name="eval")
 @expand
 def evaluate(
-    options: ModelOptions,
+    config: EngineConfig,
     model: Annotated[str, typer.Argument(help="A checkpoint's path, or a name from `genwright pull`.")],
     text: Annotated[Path | None, typer.Option(help="A text file, for perplexity and bits per byte.")] = None,
     window: Annotated[int | None, typer.Option(help="Tokens that the model sees at a time.")] = None,
@@ -33,14 +34,14 @@ def evaluate(
     if (text is None) == (tasks is None):
         raise UserError("give --text FILE, or --tasks NAMES: one of them.")
     if text is not None:
-        _text(options, model, text, window, stride, as_json)
+        _text(config, model, text, window, stride, as_json)
         return
     if find_spec("lm_eval") is None:
         raise UserError("--tasks needs the package lm-eval: pip install 'genwright[eval]'.")
     assert tasks is not None
     from genwright.bench.harness import run_tasks
 
-    llm = options.load(model)
+    llm = load(model, config)
     names = [name.strip() for name in tasks.split(",") if name.strip()]
     with bar("Evaluating") as progress:
         found = run_tasks(llm, names, task_folder, limit, progress)
@@ -55,12 +56,12 @@ def evaluate(
                 print(f"{task:<24} {name.partition(',')[0]:<16} {value:.4f}{spread}")
 
 
-def _text(options: ModelOptions, model: str, text: Path, window: int | None, stride: int | None, as_json: bool) -> None:
+def _text(config: EngineConfig, model: str, text: Path, window: int | None, stride: int | None, as_json: bool) -> None:
     from genwright.bench.evaluate import evaluate
     from genwright.text.config_file import read_text
 
     words = read_text(text)
-    llm = options.load(model)
+    llm = load(model, config)
     started = time.perf_counter()
     with bar("Evaluating") as progress:
         found = evaluate(llm, words, window, stride, progress)

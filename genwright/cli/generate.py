@@ -10,10 +10,11 @@ import typer
 
 from genwright.cli.app import new_app
 from genwright.cli.logprobs import show_logprobs
-from genwright.cli.options import DEFAULT_MODEL, Model, ModelOptions, expand
+from genwright.cli.options import DEFAULT_MODEL, Model, expand, load
 from genwright.cli.progress import bar
 from genwright.errors import UserError
 from genwright.text.engine.request import Acceptance, SamplingParams
+from genwright.text.settings import EngineConfig
 
 if TYPE_CHECKING:
     from genwright.text.engine.request import Piece, Result
@@ -25,7 +26,7 @@ app = new_app()
 @app.command()
 @expand
 def generate(
-    options: ModelOptions,
+    config: EngineConfig,
     params: SamplingParams,
     prompts: Annotated[
         list[str] | None,
@@ -57,7 +58,7 @@ def generate(
     if prompt_length is not None and prompt_length < 1:
         raise UserError(f"--prompt-length must be 1 or more, not {prompt_length}.")
     texts = _with_input(prompts or []) if prompts_file is None and prompt_length is None else []
-    llm = options.load(model)
+    llm = load(model, config)
     if prompts_file is not None and out is not None:
         _run_file(llm, prompts_file, out, params, chat)
     elif prompt_length is not None:

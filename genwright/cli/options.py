@@ -1,93 +1,31 @@
 """Flags that several verbs share, read from the dataclasses that they fill."""
 
 import inspect
-from collections.abc import Callable
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
 from functools import wraps
-from typing import TYPE_CHECKING, Annotated, Any, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
 
 from genwright.cli.progress import bar
 from genwright.errors import UserError
-from genwright.text.pull import DEFAULT
+from genwright.text.catalogue import DEFAULT
+from genwright.text.settings import EngineConfig
 
 if TYPE_CHECKING:
     from genwright.text.llm import LLM
 
-
-@dataclass(frozen=True)
-class ModelOptions:
-    """Which model, and how it is held."""
-
-    device: str = "auto"
-    dtype: str = "auto"
-    quant: str | None = None
-    kv: str = "auto"
-    deterministic: bool = False
-    max_context: int | None = None
-    arch: str | None = None
-    chat_template: str | None = None
-    draft: str | None = None
-    speculate_k: int = 5
-    backend: str = "auto"
-    no_graph: bool = False
-    gpu_mem: float | None = None
-    cpu_mem: float | None = None
-
-    def load(self, model: str) -> "LLM":
-        from genwright.text.llm import LLM
-
-        with bar("Loading") as progress:
-            return LLM(model, progress=progress, **self.settings())
-
-    def settings(self, changed: bool = False) -> dict[str, Any]:
-        """LLM's keyword arguments, or those alone that are not the defaults."""
-        given = {field.name: getattr(self, field.name) for field in fields(self)}
-        if changed:
-            given = {field.name: given[field.name] for field in fields(self) if given[field.name] != field.default}
-        if "no_graph" in given:
-            given["graph"] = not given.pop("no_graph")
-        return given
-
-
 Model = Annotated[str, typer.Option(help="A checkpoint's path, a name from `genwright pull`, or random:NAME.")]
 DEFAULT_MODEL = DEFAULT
-_HELP = {
-    "device": "auto, cpu or cuda.",
-    "dtype": "auto, float32, float16 or bfloat16.",
-    "quant": "Pack weights: int8, int4, int4:g64, int4:g64:asym, fp8, fp8:channel; keep leaves GGUF's as they are.",
-    "kv": "The cache's format: auto (the model's own type), int8 or int4.",
-    "deterministic": "The same bits alone, in any batch and under any chunking; slower.",
-    "max_context": "Tokens that a prompt and its answer may have together.",
-    "arch": "The named shape of a checkpoint that has no configuration.",
-    "chat_template": "Chat not by the checkpoint's template but by llama-2, llama-3, mistral, chatml or a Jinja file.",
-    "draft": "What guesses tokens for the model to check: another, prompt-lookup, mtp, or self:int4, its own copy.",
-    "speculate_k": "Tokens that a draft guesses at the most.",
-    "backend": "auto, torch (plain PyTorch), cpu (our C++), triton (NVIDIA GPUs) or inductor (torch.compile there).",
-    "no_graph": "On a GPU, no CUDA graphs: slower, for debugging.",
-    "gpu_mem": "GB of GPU memory that may be used.",
-    "cpu_mem": "GB of memory that may be used.",
-    "temperature": "0 is greedy.",
-    "top_k": "Keep the k likeliest tokens; 0 keeps all.",
-    "top_p": "Keep the likeliest tokens that together have this probability.",
-    "min_p": "Drop tokens below this share of the likeliest one's probability.",
-    "repetition_penalty": "Divides the logits of tokens seen before.",
-    "presence_penalty": "Subtracted once for every token in the answer.",
-    "frequency_penalty": "Subtracted for each occurrence in the answer.",
-    "logit_bias": "ID=BIAS, added to a token's logit; may be repeated.",
-    "seed": "The same seed gives the same tokens; drawn and reported if not given.",
-    "n": "Answers per prompt.",
-    "max_new_tokens": "Tokens of an answer at the most.",
-    "min_new_tokens": "Tokens before an answer may end.",
-    "stop": "Text that ends an answer; may be repeated.",
-    "stop_ids": "Token id that ends an answer; may be repeated.",
-    "ignore_eos": "Go on past the model's own end.",
-    "logprobs": "Show each token's log-probability, with so many alternatives.",
-    "prompt_logprobs": "Show log-probabilities of the prompt's tokens too.",
-}
-_FLAGS = {"n": ["-n", "--n", "--num-samples"], "stop_ids": ["--stop-id"]}
-_TYPES: dict[str, Any] = {"stop": list[str], "stop_ids": list[int], "logit_bias": list[str]}
+
+
+def load(model: str, config: EngineConfig) -> "LLM":
+    """A model, with a bar that shows how far its loading has come."""
+    from genwright.text.llm import LLM
+
+    with bar("Loading") as progress:
+        return LLM(model, config, progress)
 
 
 def expand(function: Callable[..., None]) -> Callable[..., None]:
@@ -112,8 +50,8 @@ def expand(function: Callable[..., None]) -> Callable[..., None]:
     @wraps(function)
     def command(**values: Any) -> None:
         for name, (kind, optional) in groups.items():
-            flags = {field.name: values.pop(field.name) for field in fields(kind)}
-            given = {key: _value(key, value) for key, value in flags.items() if not optional or value not in (None, [])}
+            flags = {field.name: _value(field, values.pop(field.name)) for field in fields(kind)}
+            given = {key: value for key, value in flags.items() if not optional or value not in (None, (), {})}
             values[name] = given if optional else kind(**given)
         function(**values)
 
@@ -123,19 +61,24 @@ def expand(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def _flag(field: Any, kind: Any, optional: bool = False) -> inspect.Parameter:
-    names = _FLAGS.get(field.name, [])
-    if kind is bool:
+    """A field of a dataclass as a flag, with the `help` and maybe the `flags` of its metadata."""
+    names = field.metadata.get("flags", ())
+    if kind is bool and not field.default:
         names = [f"--{field.name.replace('_', '-')}"]  # without typer's --no- twin
-    option = typer.Option(*names, help=_HELP[field.name])
-    annotation: Any = Annotated[_TYPES.get(field.name, kind | None if optional else kind), option]
-    default = [] if field.name in _TYPES else None if optional else field.default
-    assert default is not MISSING
+    default = field.default
+    if get_origin(kind) in (tuple, Mapping):
+        kind, default = list[get_args(kind)[0] if get_origin(kind) is tuple else str], []  # type: ignore[misc]
+    elif optional:
+        kind, default = kind | None, None
+    annotation: Any = Annotated[kind, typer.Option(*names, help=field.metadata["help"])]
     return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def _value(name: str, value: Any) -> Any:
-    if name != "logit_bias":
-        return tuple(value) if name in _TYPES else value
+def _value(field: Any, value: Any) -> Any:
+    if not isinstance(value, list):
+        return value
+    if get_origin(field.type) is tuple:
+        return tuple(value)
     try:
         return {int(token): float(bias) for token, bias in (pair.split("=") for pair in value)}
     except ValueError:

@@ -20,7 +20,7 @@ def pull(
 ) -> None:
     """List the models that can be fetched, or fetch some and print where they are."""
     from genwright.images import inception_download as inception
-    from genwright.text.pull import CATALOGUE, find, pull
+    from genwright.text.catalogue import CATALOGUE, find, pull
 
     if names:
         paths = {name: str(inception.pull() if name == "inception" else pull(name)) for name in names}

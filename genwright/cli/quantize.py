@@ -29,11 +29,11 @@ def quantize(
     """Write a checkpoint with its linear weights and experts packed, for `generate` and `chat` to open."""
     from genwright.device import pick_device
     from genwright.quant.formats import parse_format
+    from genwright.text.catalogue import resolve
     from genwright.text.checkpoints import open_checkpoint
     from genwright.text.config_file import read_text
     from genwright.text.export.calibration import calibrated, calibration_windows
     from genwright.text.export.quantize import quantize as write
-    from genwright.text.pull import resolve
 
     if method not in ("rtn", "gptq"):
         raise UserError(f"--method should be rtn or gptq, and is {method!r:.60}.")

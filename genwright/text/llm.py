@@ -1,43 +1,25 @@
 """LLM: a text model, ready to answer."""
 
 import secrets
-import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from genwright.device import pick_device
-from genwright.errors import GenwrightWarning, UserError
-from genwright.kernels.cpu.amx import has_bf16
-from genwright.quant.formats import Format, parse_format
-from genwright.text.architectures.registry import architecture
-from genwright.text.cache.budget import cache_pages, free_memory
-from genwright.text.cache.layout import CacheSpec, parse_cache_format
-from genwright.text.checkpoints import Checkpoint, open_checkpoint, parse_dtype
+from genwright.errors import UserError
+from genwright.text.build import build_engine, open_model
 from genwright.text.checkpoints.generation_config import recommended_sampling
 from genwright.text.config_file import plain, short, token_ids
-from genwright.text.drafts.mtp import MTP, MtpDraft
-from genwright.text.drafts.prompt_lookup import PROMPT_LOOKUP, PromptLookup
-from genwright.text.drafts.speculation import Draft, DraftModel, Speculation, row_cost
-from genwright.text.engine.backends import new_loop, new_runner, pick_backend
-from genwright.text.engine.engine import Engine
-from genwright.text.engine.executor import ResidentRunner
 from genwright.text.engine.request import Piece, Request, Result, SamplingParams
-from genwright.text.model import has_draft, load_draft, load_model, loaded_bytes
 from genwright.text.ops.step import Chunk
-from genwright.text.pull import resolve
+from genwright.text.settings import EngineConfig
 
 Prompt = str | Sequence[int]
-MAX_BATCH = {"cpu": 64, "cuda": 256}  # sequences in a step
-MAX_GUESS = 32  # tokens ahead
-KEEP = "keep"  # weights that are stored packed, as they are
-SELF = "self:"  # before the format of a draft that is the model's own copy
-MAX_TOKENS = {"cpu": 512, "cuda": 2048}  # tokens in a step: prompts are read in chunks of what is left
-
-_NO_ROOM = "the cache has no room for {} tokens beside the requests that are running."
+_DECIDING = ("kv", "deterministic", "max_context", "draft", "speculate_k")  # settings that can change the tokens
+_NO_ROOM = "The cache has no room for {} tokens beside the requests that are running."
 
 
 class LLM:
@@ -46,74 +28,31 @@ class LLM:
     def __init__(
         self,
         model: str | Path,
-        device: str = "auto",
-        dtype: str = "auto",
-        quant: str | None = None,
-        kv: str = "auto",
-        deterministic: bool = False,
-        max_context: int | None = None,
-        arch: str | None = None,
-        chat_template: str | None = None,
-        draft: str | Path | None = None,
-        speculate_k: int = 5,
-        backend: str = "auto",
-        graph: bool = True,
-        gpu_mem: float | None = None,
-        cpu_mem: float | None = None,
+        config: EngineConfig | None = None,
         progress: Callable[[int, int], None] = lambda done, total: None,
+        **settings: Any,
     ):
-        checkpoint = open_checkpoint(resolve(str(model)), arch)
-        drafting = _open_draft(draft, speculate_k, checkpoint)
-        cfg = checkpoint.config
-        where = pick_device(device)
-        if where.type == "cuda":
-            torch.cuda.set_device(where)  # kernels are compiled for the current device, and run on its streams
+        """The settings of EngineConfig are keywords here too, and go over those of `config`."""
+        if not isinstance(config, EngineConfig | None):
+            raise UserError(
+                f"config must be an EngineConfig, not {short(config)}; settings are keywords: device='cpu'."
+            )
+        self.config = (config or EngineConfig()).with_settings(settings)
+        device = pick_device(self.config.device)
+        if device.type == "cuda":
+            torch.cuda.set_device(device)  # kernels are compiled for the current device, and run on its streams
+        checkpoint = open_model(model, self.config)
         self.tokenizer = checkpoint.tokenizer()
-        if chat_template is not None:
-            self._needs_tokenizer().use_template(chat_template)
-        generation = checkpoint.generation_config()
+        if self.config.chat_template is not None:
+            self._needs_tokenizer().use_template(self.config.chat_template)
+        self._generation_config = checkpoint.generation_config()
         self.eos_ids = frozenset(
-            cfg.eos_ids + generation.ids("eos_token_id") + (self.tokenizer.eos_ids if self.tokenizer else ())
+            checkpoint.config.eos_ids
+            + self._generation_config.ids("eos_token_id")
+            + (self.tokenizer.eos_ids if self.tokenizer else ())
         )
-        self._generation_config = generation
-        self._settings = (kv, deterministic, max_context, str(draft), speculate_k)
-        both = [_plan(checkpoint, dtype, where, quant)]
-        if drafting is not None:
-            both.append(_plan(drafting, dtype, where, _own_format(draft)))
-        mtp = str(draft) == MTP
-        bits = parse_cache_format(kv)
-        specs = [CacheSpec(architecture(c.config).cache_layers(c.config), kind, bits) for c, kind, *_ in both]
-        specs = [spec.with_draft() if mtp else spec for spec in specs]
-        weights = sum(loaded_bytes(*plan, draft=mtp) for plan in both)
-        max_batch, self._max_tokens = MAX_BATCH[where.type], MAX_TOKENS[where.type]
-        budget = cpu_mem if where.type == "cpu" else gpu_mem
-        pages, self.max_context = cache_pages(
-            specs,
-            self._max_tokens,
-            cfg,
-            max_context,
-            weights,
-            free_memory(where) if budget is None else _bytes(budget),
-            max_batch,
-        )
-        ops = pick_backend(backend, where, deterministic)
-
-        def load(plan: _Plan, context: int, pages: int) -> ResidentRunner:
-            loaded = load_model(plan.checkpoint, plan.dtype, where, context, progress, plan.packed, plan.quant)
-            layer = load_draft(plan.checkpoint, loaded, plan.packed, plan.quant) if mtp else None
-            return new_runner(loaded, ops, graph, pages, max_batch, self._max_tokens, layer, bits)
-
-        runner = load(both[0], self.max_context, pages[0])
-        self.model = runner.model
-        speculation = None
-        if draft is not None:
-            guesser: Draft = MtpDraft(runner) if mtp else PromptLookup()
-            if drafting is not None:
-                context = min(self.max_context, drafting.config.longest_context)
-                guesser = DraftModel(load(both[1], context, pages[1]), self.model, self._max_tokens, context)
-            speculation = Speculation(guesser, speculate_k, row_cost(where))
-        loop = new_loop(runner) if speculation is None else None
-        self.engine = Engine(runner, max_batch, self._max_tokens, self.max_context, speculation, loop)
+        self.engine = build_engine(checkpoint, self.config, device, progress)
+        self.model, self.max_context = self.engine.executor.model, self.engine.max_context
 
     def generate(
         self,
@@ -165,11 +104,11 @@ class LLM:
             raise UserError(_NO_ROOM.format(len(ids)))
         rows = []
         try:
-            for start in range(0, len(ids), self._max_tokens):
-                chunk = ids[start : start + self._max_tokens]
+            for start in range(0, len(ids), most := self.engine.scheduler.max_tokens):
+                chunk = ids[start : start + most]
                 if not pool.extend(pages, start + len(chunk)):
                     raise UserError(_NO_ROOM.format(len(ids)))
-                rows.append(self.engine.runner.run([Chunk(chunk, start, pages.tables(), True)]))
+                rows.append(self.engine.executor.run([Chunk(chunk, start, pages.tables(), True)]))
                 pages.length += len(chunk)
                 pool.share(pages, ids)  # frees pages that windows have passed
         finally:
@@ -180,7 +119,8 @@ class LLM:
     def fingerprint(self) -> str:
         """The same only for models and settings that give the same tokens, but for rounding."""
         template = self.tokenizer.chat_template if self.tokenizer else None
-        return repr((self.model.fingerprint, self._settings, sorted(self.eos_ids), template))
+        settings = [getattr(self.config, name) for name in _DECIDING]
+        return repr((self.model.fingerprint, settings, sorted(self.eos_ids), template))
 
     def requests(self, prompt: Prompt, params: SamplingParams | None, index: int = 0) -> list[Request]:
         """A prompt's n requests, for the engine to take."""
@@ -220,35 +160,6 @@ class LLM:
         return self.tokenizer
 
 
-def _open_draft(draft: str | Path | None, k: int, model: Checkpoint) -> Checkpoint | None:
-    """The checkpoint of a draft model that guesses for `model`; None if no model is asked to."""
-    if not 1 <= k <= MAX_GUESS:
-        raise UserError(f"speculate_k should be from 1 to {MAX_GUESS}, and is {k}.")
-    if str(draft) == MTP and not has_draft(model):
-        raise UserError(
-            "the draft 'mtp' is a multi-token-prediction layer, as DeepSeek-V3's files have, and this checkpoint has "
-            "none; 'prompt-lookup' works for every model."
-        )
-    if draft is None or str(draft) in (PROMPT_LOOKUP, MTP):
-        return None
-    if _own_format(draft) is not None:
-        return model
-    checkpoint = open_checkpoint(resolve(str(draft)))
-    theirs, ours = checkpoint.config.vocab_size, model.config.vocab_size
-    if theirs != ours:
-        raise UserError(
-            f"the draft model {draft} has a vocabulary of {theirs} tokens and the model one of {ours}; a draft must "
-            "share the model's tokenizer."
-        )
-    return checkpoint
-
-
-def _bytes(gigabytes: float) -> int:
-    if not 0 < gigabytes < 1e9:
-        raise UserError(f"gpu_mem and cpu_mem should be a positive number of GB, and one is {gigabytes}.")
-    return int(gigabytes * 1e9)
-
-
 def _as_list(prompts: Any) -> list[Prompt]:
     """A bare text or list of ids is one prompt."""
     given = plain(prompts)
@@ -260,41 +171,3 @@ def gather(samples: list[Request]) -> Result:
     """A prompt's first sample, with the others inside it."""
     first, *rest = (request.result() for request in samples)
     return replace(first, samples=rest)
-
-
-class _Plan(NamedTuple):
-    """How a checkpoint is to be loaded."""
-
-    checkpoint: Checkpoint
-    dtype: torch.dtype
-    packed: bool
-    quant: Format | None
-
-
-def _plan(checkpoint: Checkpoint, dtype: str, device: torch.device, quant: str | None) -> _Plan:
-    packed = quant == KEEP or checkpoint.stays_packed
-    form = None if quant in (None, KEEP) else parse_format(str(quant))
-    wide = _pick_dtype(dtype, device, checkpoint)
-    if quant == KEEP and checkpoint.only_widened:
-        kinds, name = " and ".join(checkpoint.only_widened), str(wide).removeprefix("torch.")
-        warnings.warn(
-            f"{checkpoint.path} has weights in {kinds}, which cannot be kept packed yet: they are widened to {name} "
-            "and take the memory of that. Quant int8 or int4 packs them anew.",
-            GenwrightWarning,
-            stacklevel=3,
-        )
-    return _Plan(checkpoint, wide, packed, form)
-
-
-def _own_format(draft: str | Path | None) -> str | None:
-    """The format of a draft that is the model's own copy, `self:FORMAT`; None for another model."""
-    text = str(draft)
-    return text.removeprefix(SELF) if text.startswith(SELF) else None
-
-
-def _pick_dtype(name: str, device: torch.device, checkpoint: Checkpoint) -> torch.dtype:
-    """`auto` is the stored type, but on a processor without bf16 products float32, which is faster there."""
-    if name == "auto":
-        stored = getattr(torch, checkpoint.config.dtype)
-        return torch.float32 if device.type == "cpu" and not has_bf16() else stored
-    return parse_dtype(name)

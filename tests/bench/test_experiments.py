@@ -5,7 +5,8 @@ import pytest
 from genwright.bench.experiments import DEFAULTS, EXPERIMENTS, Point, adapt, choose
 from genwright.errors import UserError
 from genwright.quant.formats import parse_format
-from genwright.text.checkpoints import open_checkpoint, parse_dtype
+from genwright.text.checkpoints import open_checkpoint
+from genwright.text.settings import EngineConfig
 
 
 def test_pytorchs_three_experiments_have_its_targets():
@@ -26,10 +27,8 @@ def test_every_experiment_can_be_set_up(name):
     if each.model.startswith("random:"):
         assert each.context <= open_checkpoint(each.model).config.max_context
     assert each.device in DEFAULTS
-    if "quant" in each.options:
-        parse_format(each.options["quant"])
-    if "dtype" in each.options:
-        parse_dtype(each.options["dtype"])
+    if each.config.quant is not None:
+        parse_format(each.config.quant)
 
 
 def test_names_models_and_mistakes():
@@ -43,5 +42,5 @@ def test_names_models_and_mistakes():
 def test_batches_and_lengths_multiply():
     found = adapt(EXPERIMENTS["tinyllama_1b"], {"device": "cuda", "kv": "int8"}, [1, 4], [6, 100], 20, 2)
     assert [(p.batch, p.prompt, p.new) for p in found.points] == [(1, 6, 20), (4, 6, 20), (1, 100, 20), (4, 100, 20)]
-    assert (found.device, found.options, found.samples) == ("cuda", {"kv": "int8"}, 2)
+    assert (found.config, found.samples) == (EngineConfig(device="cuda", kv="int8"), 2)
     assert adapt(found, {}) == found

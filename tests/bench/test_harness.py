@@ -8,7 +8,7 @@ import torch
 import transformers
 
 from genwright import LLM
-from genwright.cli.options import ModelOptions
+from genwright.text.settings import EngineConfig
 
 lm_eval = pytest.importorskip("lm_eval", reason="lm-eval is not installed")
 
@@ -84,7 +84,7 @@ def test_a_task_of_ones_own_from_the_command_line(tmp_path, smollm2, capsys):
     (tmp_path / "data.json").write_text("\n".join(lines))
     (tmp_path / "tiny_capitals.yaml").write_text(TASK.format(data=tmp_path / "data.json"))
     torch.manual_seed(0)
-    options = vars(ModelOptions(device="cpu")) | {"model": str(smollm2), "text": None, "window": None, "stride": None}
+    options = vars(EngineConfig(device="cpu")) | {"model": str(smollm2), "text": None, "window": None, "stride": None}
     evaluate(**options, tasks="tiny_capitals", task_folder=tmp_path, limit=None, as_json=True)
     found = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert found["tasks"]["tiny_capitals"]["acc,none"] == 1.0

@@ -9,6 +9,7 @@ from genwright.bench.roofline import Roofline
 from genwright.bench.rows import Row, Sample, fill
 from genwright.bench.work import Work
 from genwright.errors import UserError
+from genwright.text.settings import EngineConfig
 
 TINY = "random:stories15m,layers=1"
 
@@ -70,7 +71,9 @@ class Misfit:
 def test_an_experiment_with_peers():
     told: list[str] = []
     traced: list[Sample] = []
-    experiment = Experiment("tiny", TINY, "cpu", "", {"dtype": "float32"}, (Point(1, 6, 5), Point(3, 70, 4)), 2)
+    experiment = Experiment(
+        "tiny", TINY, EngineConfig(device="cpu", dtype="float32"), "", (Point(1, 6, 5), Point(3, 70, 4)), 2
+    )
     rows = measure(experiment, lambda what, *_: told.append(what), [Slow, Misfit], lambda run: traced.append(run()))
     ours = [row for row in rows if row.engine == "genwright"]
     assert [(row.batch, row.prompt, row.samples) for row in ours] == [(1, 6, 2), (3, 70, 2)]

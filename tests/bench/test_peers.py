@@ -12,6 +12,7 @@ from genwright.bench.peers import LlamaCpp, Transformers
 from genwright.bench.random_gguf import write_gguf
 from genwright.bench.roofline import Roofline
 from genwright.text.checkpoints import open_checkpoint
+from genwright.text.settings import EngineConfig
 
 
 class Llama:
@@ -36,8 +37,8 @@ def test_rows_have_the_format_and_bytes_of_their_engine(tmp_path: Path, monkeypa
     cfg = open_checkpoint("random:stories15m,layers=1").config
     write_gguf(cfg, "int4:asym", tmp_path / "model.gguf")
     point = Point(1, 4, 3)
-    options = {"dtype": "float32", "kv": "int8"}
-    experiment = Experiment("tiny", str(tmp_path / "model.gguf"), "cpu", "", options, (point,), 1)
+    config = EngineConfig(device="cpu", dtype="float32", kv="int8")
+    experiment = Experiment("tiny", str(tmp_path / "model.gguf"), config, "", (point,), 1)
     ours, llama, transformers = measure(experiment, peers=[LlamaCpp, Transformers])
     assert (ours.dtype, llama.dtype, transformers.dtype) == ("float32", "Q4_1", "float32")
 

@@ -1,21 +1,24 @@
 """Experiments in processes of their own: what breaks is a row, and the others still run."""
 
 import signal
+from dataclasses import replace
 
 import torch
 
 from genwright.bench.experiments import EXPERIMENTS, Experiment, Point
 from genwright.bench.run import Settings, _why, run
+from genwright.text.settings import EngineConfig
 
 TINY = "random:stories15m,layers=1"
 SMALL = (Point(1, 4, 3),)
+CPU = EngineConfig(device="cpu")
 
 
 def test_a_broken_experiment_is_a_row_and_the_others_run(tmp_path):
     experiments = [
-        Experiment("missing", "/no/such/model", "cpu", "", {}, SMALL),
-        Experiment("fine", TINY, "cpu", "", {}, SMALL, 1),
-        Experiment("short of memory", TINY, "cpu", "", {"cpu_mem": 0.01}, SMALL),
+        Experiment("missing", "/no/such/model", CPU, "", SMALL),
+        Experiment("fine", TINY, CPU, "", SMALL, 1),
+        Experiment("short of memory", TINY, replace(CPU, cpu_mem=0.01), "", SMALL),
     ]
     told: list[str] = []
     settings = Settings(profile=tmp_path / "trace.json")

@@ -16,7 +16,6 @@ from terminal import Terminal, call, run
 
 from genwright import LLM
 from genwright.cli.generate import app
-from genwright.cli.options import ModelOptions
 from genwright.errors import UserError
 
 ROOT = Path(__file__).parents[2]
@@ -52,7 +51,7 @@ def llm(smollm2):
 @pytest.fixture
 def generate(llm, monkeypatch, capsys):
     """The command with standard input's bytes and its arguments, without a process of its own; its output."""
-    monkeypatch.setattr(ModelOptions, "load", lambda options, model: llm)
+    monkeypatch.setattr("genwright.cli.generate.load", lambda model, config: llm)
 
     def run(stdin: bytes, *arguments: str) -> str:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
@@ -126,7 +125,7 @@ def test_log_probabilities_are_a_table(generate, llm):
 
 
 def test_on_a_terminal_an_alternative_is_not_broken(llm, monkeypatch):
-    monkeypatch.setattr(ModelOptions, "load", lambda options, model: llm)
+    monkeypatch.setattr("genwright.cli.generate.load", lambda model, config: llm)
     command = ["The [red]capital[/red] of France is", "--max-new-tokens", "1", "--logprobs", "20"]
     lines = call(lambda: app(command)).output.splitlines()
     table = lines[lines.index("") + 1 : -1]

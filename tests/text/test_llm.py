@@ -99,14 +99,14 @@ def test_turn_five_prefills_only_its_own_tokens(smollm2):
     llm = LLM(smollm2, device="cpu", dtype="float32")
     conversation = Conversation(llm, llm.tokenizer, system="You are terse.")
     computed = 0
-    run = llm.engine.runner.run
+    run = llm.engine.executor.run
 
     def counting(chunks):
         nonlocal computed
         computed += sum(len(chunk.tokens) for chunk in chunks)
         return run(chunks)
 
-    llm.engine.runner.run = counting
+    llm.engine.executor.run = counting
     known = 0
     for turn in range(5):
         computed = 0

@@ -2,9 +2,6 @@
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from pathlib import Path
-
-import torch
 
 from genwright.errors import UserError
 from genwright.kernels import PAGE
@@ -12,19 +9,6 @@ from genwright.text.cache.layout import CacheSpec
 from genwright.text.config import ModelConfig
 
 LONGEST = 1 << 17  # tokens of context, unless more is asked for: tables of positions grow with it
-
-
-def free_memory(device: torch.device) -> int:
-    """Bytes that can be taken on a device."""
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0] * 0.9)
-    try:
-        for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(int(line.split()[1]) * 1024 * 0.8)
-    except OSError:
-        pass
-    return 8 << 30
 
 
 def cache_pages(

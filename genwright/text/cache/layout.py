@@ -14,10 +14,10 @@ from functools import cached_property
 import numpy as np
 import torch
 
-from genwright.errors import UserError
 from genwright.kernels import PAGE
 from genwright.quant.kv_cache import Entry, entries, pack, unpack
 
+CACHE_BITS: dict[str, int | None] = {"auto": None, "int8": 8, "int4": 4}  # of the formats; None is the model's type
 NULL_PAGE = 0  # stands for pages that a window has passed; it stays zero, and is kept out of use where windows exist
 
 
@@ -82,14 +82,6 @@ class CacheSpec:
             held = length if window is None else min(length, window + step_tokens + PAGE)
             total += -(-held // PAGE)
         return total
-
-
-def parse_cache_format(name: str) -> int | None:
-    """The bits of a cache format; `auto`, the model's own type, is None."""
-    known: dict[str, int | None] = {"auto": None, "int8": 8, "int4": 4}
-    if name not in known:
-        raise UserError(f"The cache format (kv) must be auto, int8 or int4, not {name!r:.60}.")
-    return known[name]
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from genwright.errors import UserError
 from genwright.quant.formats import Format
 from genwright.quant.fp8 import VALUES, Fp8Blocks
 from genwright.quant.packed import Packed
+from genwright.text.catalogue import nearest
 from genwright.text.config import ModelConfig
 from genwright.text.config_file import FieldReader
-from genwright.text.pull import nearest
 from genwright.text.tokenizer.tokenizer import Tokenizer
 
 

@@ -6,8 +6,9 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from genwright.text.drafts.speculation import NO_GUESS, Draft, Guess, guess_on
-from genwright.text.engine.executor import ResidentRunner
+from genwright.text.drafts.draft_model import guess_on
+from genwright.text.drafts.speculation import NO_GUESS, Draft, Guess
+from genwright.text.engine.executor import ResidentExecutor
 from genwright.text.engine.request import Request
 from genwright.text.ops.step import Chunk
 
@@ -31,14 +32,14 @@ class MtpDraft(Draft):
     continuation, as the next token is no part of the prefix; that can cost a guess and never changes the text.
     """
 
-    def __init__(self, runner: ResidentRunner):
-        assert runner.mtp is not None
-        self.runner = runner
-        self.cost = replace(runner.model, blocks=[dict(runner.mtp)]).step_bytes / runner.model.step_bytes
+    def __init__(self, executor: ResidentExecutor):
+        assert executor.mtp is not None
+        self.executor = executor
+        self.cost = replace(executor.model, blocks=[dict(executor.mtp)]).step_bytes / executor.model.step_bytes
         self._ahead: WeakKeyDictionary[Request, Ahead] = WeakKeyDictionary()
 
     def observe(self, requests: Sequence[Request], chunks: Sequence[Chunk]) -> None:
-        assert self.runner.hidden is not None
+        assert self.executor.hidden is not None
         fed: list[tuple[Request, Chunk]] = []
         rows: list[int] = []  # of the hidden states
         first = 0
@@ -54,7 +55,7 @@ class MtpDraft(Draft):
             first += len(chunk.tokens)
         if not fed:
             return
-        logits, hidden = self.runner.predict([chunk for _, chunk in fed], self.runner.hidden[rows])
+        logits, hidden = self.executor.predict([chunk for _, chunk in fed], self.executor.hidden[rows])
         for row, (request, _) in enumerate(fed):
             assert request.pages is not None
             if request.pending == 1:
@@ -72,7 +73,7 @@ class MtpDraft(Draft):
             for request, tokens in guessed.items():
                 assert request.pages is not None
                 chunks.append(Chunk(tokens[-1:], len(request.tokens) + len(tokens) - 2, request.pages.tables()))
-            logits, new = self.runner.predict(chunks, torch.stack([hidden[request] for request in guessed]))
+            logits, new = self.executor.predict(chunks, torch.stack([hidden[request] for request in guessed]))
             hidden.update(zip(guessed, new, strict=True))
             return logits
 

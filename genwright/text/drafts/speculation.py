@@ -9,16 +9,13 @@ drawing from p and comparing is the same rule: it gives the very tokens that the
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakKeyDictionary
 
 import torch
 
 from genwright.kernels.cpu.fused_linear import kernel
-from genwright.text.cache.pages import PagePool, SequencePages
-from genwright.text.engine.executor import ResidentRunner
 from genwright.text.engine.request import Request
-from genwright.text.engine.sampler import Filters, Purpose, adjust, chance, choose, distribution, draw, sample
-from genwright.text.model import Model
+from genwright.text.engine.sampler import Filters, Purpose, adjust, chance, distribution, draw, sample
 from genwright.text.ops.step import Chunk
 
 # What each further row of a step costs, in steps of one row, where reading the weights is most of a step. Fixed, not
@@ -51,126 +48,6 @@ class Draft(Protocol):
     def observe(self, requests: Sequence[Request], chunks: Sequence[Chunk]) -> None:
         """A step of the model is done: these requests' chunks are computed, and their next tokens are known."""
         return
-
-
-class DraftModel(Draft):
-    """A smaller model with the same vocabulary and a cache of its own, run for all requests together."""
-
-    def __init__(self, runner: ResidentRunner, model: Model, max_tokens: int, max_context: int):
-        self.runner, self.max_tokens, self.max_context = runner, max_tokens, max_context
-        self.cost = runner.model.step_bytes / model.step_bytes
-        self.pool = PagePool(runner.cache, max_tokens)
-        self._pages: dict[Request, SequencePages] = {}
-        self._fed: dict[Request, list[int]] = {}  # guessed tokens whose rows lie behind a sequence's length
-        self._broken: WeakSet[Request] = WeakSet()  # whose logits were not numbers
-
-    def guess(self, wanted: Sequence[tuple[Request, int]]) -> list[Guess]:
-        for gone in [request for request in self._pages if request.pages is None]:
-            self.pool.finish(self._pages.pop(gone), gone.tokens)
-            self._fed.pop(gone, None)
-        logits = self._read([request for request, count in wanted if self._make_room(request, count)])
-        going = {request: self._guesses(request, count) for request, count in wanted if request in logits}
-        if not going:
-            return [NO_GUESS] * len(wanted)
-        guesses, broken = guess_on(going, torch.stack([logits[request] for request in going]), self._feed)
-        for request in broken:
-            self.pool.discard(self._pages.pop(request))
-            self._broken.add(request)
-        self._fed |= {request: guess.tokens[:-1] for request, guess in guesses.items() if request in self._pages}
-        return [guesses.get(request, NO_GUESS) for request, _ in wanted]
-
-    def _make_room(self, request: Request, count: int) -> bool:
-        """Pages for a request's tokens; False if there are none, or no room for its guesses in the context."""
-        known = len(request.tokens)
-        if request in self._broken or known + count > self.max_context:
-            return False
-        pages = self._pages[request] if request in self._pages else self.pool.start(request.tokens)
-        if pages is None:
-            return False
-        for token in self._fed.pop(request, []):
-            if pages.length >= known or request.tokens[pages.length] != token:
-                break
-            pages.length += 1
-        pages.length = min(pages.length, known - 1)  # the logits after the last token are wanted
-        if not self.pool.extend(pages, known):
-            self._pages.pop(request, None)
-            self.pool.release(pages)
-            return False
-        self._pages[request] = pages
-        return True
-
-    def _guesses(self, request: Request, count: int) -> int:
-        """How many of `count` guesses there is room for: all but the last are fed back."""
-        known = len(request.tokens)
-        return 1 + self.pool.reserve(self._pages[request], known + count - 1) - known
-
-    def _read(self, requests: Sequence[Request]) -> dict[Request, torch.Tensor]:
-        """Compute what the cache lacks of the requests' tokens; the logits after the last, where pages suffice."""
-        last: dict[Request, torch.Tensor] = {}
-        reading = list(requests)
-        while reading:
-            budget, work = self.max_tokens, list[tuple[Request, int]]()
-            for request in reading:
-                pages = self._pages[request]
-                wanted = min(len(request.tokens), pages.length + budget)
-                count = self.pool.reserve(pages, wanted) - pages.length
-                if count:
-                    work.append((request, count))
-                    budget -= count
-            if not work:
-                self.pool.release(self._pages.pop(reading.pop()))
-                continue
-            work.sort(key=lambda item: item[1])
-            logits = self.runner.run([self._chunk(request, count) for request, count in work])
-            for row, (request, count) in zip(logits, work, strict=True):
-                pages = self._pages[request]
-                pages.length += count
-                self.pool.share(pages, request.tokens)
-                if pages.length == len(request.tokens):
-                    last[request] = row
-                    reading.remove(request)
-        return last
-
-    def _chunk(self, request: Request, count: int) -> Chunk:
-        pages = self._pages[request]
-        return Chunk(request.tokens[pages.length : pages.length + count], pages.length, pages.tables())
-
-    def _feed(self, guessed: dict[Request, list[int]]) -> torch.Tensor:
-        return self.runner.run(
-            [
-                Chunk(tokens[-1:], len(request.tokens) + len(tokens) - 1, self._pages[request].tables())
-                for request, tokens in guessed.items()
-            ]
-        )
-
-
-def guess_on(
-    wanted: dict[Request, int], logits: torch.Tensor, feed: Callable[[dict[Request, list[int]]], torch.Tensor]
-) -> tuple[dict[Request, Guess], list[Request]]:
-    """Guess from logits [requests, vocab], and on from those that `feed` returns for the guesses so far.
-
-    Also tells which requests got logits that are not numbers.
-    """
-    tokens: dict[Request, list[int]] = {request: [] for request in wanted}
-    q: dict[Request, list[torch.Tensor]] = {request: [] for request in wanted}
-    going, broken = list(wanted), list[Request]()
-    while True:
-        picked, drawn = choose(logits, [request.ahead(tokens[request]) for request in going], Purpose.DRAFT)
-        rest = []
-        for row, (request, token) in enumerate(zip(going, picked, strict=True)):
-            if token is None:
-                broken.append(request)
-                continue
-            tokens[request].append(token)
-            if row in drawn:
-                q[request].append(drawn[row])
-            if token not in request.ends and len(tokens[request]) < wanted[request]:
-                rest.append(request)
-        if not rest:
-            break
-        going = rest
-        logits = feed({request: tokens[request] for request in going})
-    return {r: Guess(tokens[r], torch.stack(q[r]) if q[r] else None) for r in wanted}, broken
 
 
 class Pace:

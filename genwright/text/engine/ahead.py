@@ -14,7 +14,7 @@ from genwright.kernels import PAGE
 from genwright.kernels.triton.advance import advance
 from genwright.kernels.triton.sample import sample
 from genwright.rng import key, key_tensor
-from genwright.text.engine.cuda_graphs import GraphRunner
+from genwright.text.engine.cuda_graphs import GraphExecutor
 from genwright.text.engine.request import Request
 from genwright.text.engine.sampler import adjusts
 from genwright.text.ops.step import Chunk, QueryGroup, Step
@@ -23,9 +23,9 @@ from genwright.text.ops.step import Chunk, QueryGroup, Step
 class DecodeLoop:
     """Runs a fixed set of requests; the engine begins it anew when the set changes."""
 
-    def __init__(self, runner: GraphRunner):
-        self.runner = runner
-        device, most = runner.model.device, runner.buffers.most_sequences
+    def __init__(self, executor: GraphExecutor):
+        self.executor = executor
+        device, most = executor.model.device, executor.buffers.most_sequences
         self.requests: list[Request] = []
         self._bucket = 0
         self._pages: list[
@@ -56,11 +56,11 @@ class DecodeLoop:
             assert request.pages is not None
             chunks.append(Chunk(request.tokens[-1:], request.pages.length, request.pages.tables()))
             self._pages.append((_shape(request), request.pages.tables()))
-        self._bucket = self.runner.bucket(len(chunks))
-        self.runner.buffers.fill(chunks, padded=self._bucket)
+        self._bucket = self.executor.bucket(len(chunks))
+        self.executor.buffers.fill(chunks, padded=self._bucket)
         # As a step before it would have left it: its token sampled, and its row not yet counted.
-        self._sampled.copy_(self.runner.buffers.tokens[: len(self._sampled)])
-        self.runner.buffers.lengths[: len(chunks)].sub_(1)
+        self._sampled.copy_(self.executor.buffers.tokens[: len(self._sampled)])
+        self.executor.buffers.lengths[: len(chunks)].sub_(1)
         params = [request.params for request in requests]
         settings = [[p.temperature for p in params], [p.top_p for p in params], [p.min_p for p in params]]
         self._floats[:, : len(params)].copy_(torch.tensor(settings))
@@ -71,12 +71,12 @@ class DecodeLoop:
     def launch(self) -> None:
         """Start a step; the requests have pages for it."""
         self._follow_pages()
-        if self._bucket > self.runner.most_graphed:
+        if self._bucket > self.executor.most_graphed:
             self._step()
         elif self._bucket in self._graphs:
             self._graphs[self._bucket].replay()
         else:  # what is captured runs once before, and that run is this step
-            self._graphs[self._bucket], _ = self.runner.capture(self._step)
+            self._graphs[self._bucket], _ = self.executor.capture(self._step)
         on_gpu = self._sampled.is_cuda
         host = torch.empty(self._bucket, dtype=torch.int64, pin_memory=on_gpu)
         host.copy_(self._sampled[: self._bucket], non_blocking=on_gpu)
@@ -93,20 +93,20 @@ class DecodeLoop:
         return host.tolist()[: len(self.requests)]
 
     def _step(self) -> torch.Tensor:
-        buffers, count = self.runner.buffers, self._bucket
+        buffers, count = self.executor.buffers, self._bucket
         lengths, sampled = buffers.lengths[:count], self._sampled[:count]
         advance(sampled, buffers.tokens, buffers.positions, buffers.slots, lengths, buffers.page_tables)
-        logits = self.runner.forward(self._view())
+        logits = self.executor.forward(self._view())
         (temperature, top_p, min_p), (keys, top_k) = self._floats[:, :count], self._ints[:, :count]
         return sample(logits, keys, lengths, temperature, top_k, top_p, min_p, out=sampled)
 
     def _view(self) -> Step:
-        rows, width = self._bucket, self.runner.buffers.page_tables.shape[2]
-        return self.runner.buffers.view(rows, rows, rows, None, [QueryGroup(0, rows, 1, 0, width * PAGE)])
+        rows, width = self._bucket, self.executor.buffers.page_tables.shape[2]
+        return self.executor.buffers.view(rows, rows, rows, None, [QueryGroup(0, rows, 1, 0, width * PAGE)])
 
     def _follow_pages(self) -> None:
         """Bring the page table up to date, entry by entry: filling one does not wait for the device."""
-        tables = self.runner.buffers.page_tables
+        tables = self.executor.buffers.page_tables
         for row, request in enumerate(self.requests):
             if request.pages is None or _shape(request) == self._pages[row][0]:
                 continue

@@ -1,21 +1,34 @@
-"""GraphRunner: steps whose shapes repeat, captured once as CUDA graphs and replayed."""
+"""GraphExecutor: steps whose shapes repeat, captured once as CUDA graphs and replayed."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from genwright.text.engine.executor import ResidentRunner
+from genwright.text.engine.executor import ResidentExecutor
+from genwright.text.model import Model
+from genwright.text.ops.protocol import Weights
 from genwright.text.ops.step import Chunk
+from genwright.text.ops.torch_ops import TorchOps
 from genwright.text.ops.triton_ops import MOST_QUERIES
 
 
-class GraphRunner(ResidentRunner):
+class GraphExecutor(ResidentExecutor):
     """A graph for each (batch bucket, tokens per sequence); other steps, such as prompts', run as they are."""
 
-    def __init__(self, *args: Any, most_graphed: int, **settings: Any):
-        super().__init__(*args, **settings)
-        self.most_graphed = most_graphed  # tokens of a step
+    def __init__(
+        self,
+        model: Model,
+        ops: TorchOps,
+        pages: int,
+        max_batch: int,
+        max_tokens: int,
+        mtp: Weights | None = None,
+        cache_bits: int | None = None,
+        most_graphed: int = 0,  # tokens of a step
+    ):
+        super().__init__(model, ops, pages, max_batch, max_tokens, mtp, cache_bits)
+        self.most_graphed = most_graphed
         self._logits: dict[tuple[int, int], tuple[torch.cuda.CUDAGraph, torch.Tensor]] = {}
         self._pool: Any = None
 

@@ -9,7 +9,7 @@ from genwright.errors import UserError
 from genwright.text.cache.pages import PagePool
 from genwright.text.config_file import short
 from genwright.text.drafts.speculation import NO_GUESS, Guess, Speculation, verify
-from genwright.text.engine.executor import ResidentRunner
+from genwright.text.engine.executor import StepExecutor
 from genwright.text.engine.request import Request
 from genwright.text.engine.sampler import logprobs
 from genwright.text.engine.scheduler import Scheduler
@@ -27,16 +27,16 @@ class Engine:
 
     def __init__(
         self,
-        runner: ResidentRunner,
+        executor: StepExecutor,
         max_batch: int,
         max_tokens: int,
         max_context: int,
         speculation: Speculation | None = None,
         loop: "DecodeLoop | None" = None,
     ):
-        self.runner, self.speculation, self.loop = runner, speculation, loop
+        self.executor, self.speculation, self.loop = executor, speculation, loop
         self.max_context = max_context
-        self.pool = PagePool(runner.cache, max_tokens)
+        self.pool = PagePool(executor.cache, max_tokens)
         self.scheduler = Scheduler(self.pool, max_batch, max_tokens)
         self.steps = 0
 
@@ -52,7 +52,7 @@ class Engine:
         self._check_ids(tokens)
 
     def _check_ids(self, ids: Iterable[int]) -> None:
-        vocab = self.runner.model.cfg.vocab_size
+        vocab = self.executor.model.cfg.vocab_size
         for token in ids:
             if not 0 <= token < vocab:
                 raise UserError(f"Token ids must be between 0 and {vocab - 1:,}, not {short(token)}.")
@@ -65,7 +65,7 @@ class Engine:
         banned = {token for token, bias in params.logit_bias.items() if bias == float("-inf")}
         if params.min_new_tokens:
             banned |= request.ends
-        if len(banned) >= self.runner.model.cfg.vocab_size:
+        if len(banned) >= self.executor.model.cfg.vocab_size:
             raise UserError("logit_bias, stop_ids and min_new_tokens together forbid every token.")
         request.limit = min(request.limit, self.max_context)
         self.scheduler.waiting.append(request)
@@ -84,7 +84,7 @@ class Engine:
         try:
             work = self._guess(scheduled)
             chunks = [_chunk(*item) for item in work]
-            logits = self.runner.run(chunks)
+            logits = self.executor.run(chunks)
         except RuntimeError as error:
             if not _out_of_memory(error):
                 raise
@@ -109,7 +109,7 @@ class Engine:
                 self.scheduler.remove(request, keep=True)
 
     def settle(self) -> None:
-        """Let nothing be on its way, so that another may use the runner."""
+        """Let nothing be on its way, so that another may use the executor."""
         if self.loop is not None:
             self._land(self.loop)
 

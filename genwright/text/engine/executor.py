@@ -1,7 +1,8 @@
-"""ResidentRunner: a model whose weights live on one device, run step by step."""
+"""Executors: what runs one step of a model."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from typing import Protocol
 
 import torch
 
@@ -15,8 +16,19 @@ from genwright.text.ops.step import Chunk, Step, StepBuffers
 from genwright.text.ops.torch_ops import TorchOps
 
 
-class ResidentRunner:
-    """Walks embed, blocks and head over one step's tokens."""
+class StepExecutor(Protocol):
+    """What the engine needs, wherever the weights are."""
+
+    model: Model
+    cache: Cache
+
+    def run(self, chunks: Sequence[Chunk]) -> torch.Tensor:
+        """Logits [rows, vocab] in float32: of each chunk's last token, or of all where it asks for them."""
+        ...
+
+
+class ResidentExecutor(StepExecutor):
+    """Walks embed, blocks and head over one step's tokens; all weights are on one device."""
 
     def __init__(
         self,
@@ -37,7 +49,6 @@ class ResidentRunner:
 
     @torch.inference_mode()
     def run(self, chunks: Sequence[Chunk]) -> torch.Tensor:
-        """Logits [rows, vocab] in float32: of each chunk's last token, or of all where it asks for them."""
         return self.forward(self.buffers.fill(chunks))
 
     @torch.inference_mode()

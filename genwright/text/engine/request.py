@@ -9,26 +9,12 @@ from typing import TYPE_CHECKING, Any
 from genwright.errors import UserError
 from genwright.text.config_file import plain, short, token_ids
 from genwright.text.engine.stop_strings import StopString
+from genwright.text.settings import check_settings, setting
 
 if TYPE_CHECKING:  # so that the command line reads SamplingParams without importing torch
     from genwright.text.cache.pages import SequencePages
     from genwright.text.tokenizer.tokenizer import Detokenizer
 
-# parameter: lowest, highest
-_RANGES = {
-    "temperature": (0.0, 100.0),
-    "top_k": (0, 1 << 24),
-    "top_p": (0.0, 1.0),
-    "min_p": (0.0, 1.0),
-    "repetition_penalty": (0.01, 100.0),
-    "presence_penalty": (-100.0, 100.0),
-    "frequency_penalty": (-100.0, 100.0),
-    "seed": (-(1 << 63), (1 << 64) - 1),
-    "n": (1, 4096),
-    "max_new_tokens": (1, 1 << 30),
-    "min_new_tokens": (0, 1 << 30),
-    "logprobs": (0, 1000),
-}
 _MAX_BIAS = 1e30  # more would overflow float32 once divided by a temperature
 
 
@@ -36,38 +22,34 @@ _MAX_BIAS = 1e30  # more would overflow float32 once divided by a temperature
 class SamplingParams:
     """How one request is decoded; filters apply in the order penalties, bias, temperature, top_k, top_p, min_p."""
 
-    temperature: float = 0.0  # 0 is greedy
-    top_k: int = 0  # 0 keeps all
-    top_p: float = 1.0
-    min_p: float = 0.0  # of the likeliest token's probability
-    repetition_penalty: float = 1.0  # divides positive logits of tokens seen in prompt or answer (Keskar et al., 2019)
-    presence_penalty: float = 0.0  # subtracted once per token seen in the answer
-    frequency_penalty: float = 0.0  # subtracted per occurrence in the answer
-    logit_bias: Mapping[int, float] = field(default_factory=dict)
-    seed: int | None = None  # None draws one and reports it
-    n: int = 1
-    max_new_tokens: int = 128
-    min_new_tokens: int = 0
-    stop: tuple[str, ...] = ()
-    stop_ids: tuple[int, ...] = ()
-    ignore_eos: bool = False
-    logprobs: int | None = None  # how many alternatives to report beside each chosen token; 0 reports the token alone
-    prompt_logprobs: bool = False
+    temperature: float = setting(0.0, "0 is greedy.", between=(0.0, 100.0))
+    top_k: int = setting(0, "Keep the k likeliest tokens; 0 keeps all.", between=(0, 1 << 24))
+    top_p: float = setting(1.0, "Keep the likeliest tokens that together have this probability.", between=(0.0, 1.0))
+    min_p: float = setting(0.0, "Drop tokens below this share of the likeliest one's probability.", between=(0.0, 1.0))
+    repetition_penalty: float = setting(  # Keskar et al., 2019
+        1.0, "Divides the positive logits of tokens of the prompt and the answer.", between=(0.01, 100.0)
+    )
+    presence_penalty: float = setting(0.0, "Subtracted once for every token in the answer.", between=(-100.0, 100.0))
+    frequency_penalty: float = setting(0.0, "Subtracted for each occurrence in the answer.", between=(-100.0, 100.0))
+    logit_bias: Mapping[int, float] = setting(dict, "ID=BIAS, added to a token's logit; may be repeated.")
+    seed: int | None = setting(
+        None,
+        "The same seed gives the same tokens; drawn and reported if not given.",
+        between=(-(1 << 63), (1 << 64) - 1),
+    )
+    n: int = setting(1, "Answers per prompt.", between=(1, 4096), flags=("-n", "--n", "--num-samples"))
+    max_new_tokens: int = setting(128, "Tokens of an answer at the most.", between=(1, 1 << 30))
+    min_new_tokens: int = setting(0, "Tokens before an answer may end.", between=(0, 1 << 30))
+    stop: tuple[str, ...] = setting((), "Text that ends an answer; may be repeated.")
+    stop_ids: tuple[int, ...] = setting((), "Token id that ends an answer; may be repeated.", flags=("--stop-id",))
+    ignore_eos: bool = setting(False, "Go on past the model's own end.")
+    logprobs: int | None = setting(
+        None, "Show each token's log-probability, with so many alternatives beside it.", between=(0, 1000)
+    )
+    prompt_logprobs: bool = setting(False, "Show log-probabilities of the prompt's tokens too.")
 
     def __post_init__(self) -> None:
-        for name, (low, high) in _RANGES.items():
-            value, whole = plain(getattr(self, name)), isinstance(low, int)
-            if value is None and name in ("seed", "logprobs"):
-                continue
-            kinds = int if whole else int | float
-            if isinstance(value, bool) or not isinstance(value, kinds) or not low <= value <= high:
-                what = "a whole number" if whole else "a number"
-                raise UserError(f"{name} must be {what} between {low:,} and {high:,}, not {short(value)}.")
-            self._set(name, int(value) if whole else float(value))
-        for name in ("ignore_eos", "prompt_logprobs"):
-            self._set(name, plain(getattr(self, name)))
-            if not isinstance(getattr(self, name), bool):
-                raise UserError(f"{name} must be true or false, not {short(getattr(self, name))}.")
+        check_settings(self)
         stops = [self.stop] if isinstance(self.stop, str) else plain(self.stop)
         if not isinstance(stops, list | tuple) or not all(isinstance(text, str) and text for text in stops):
             raise UserError(f"stop must be one or more strings that are not empty, not {short(self.stop)}.")

@@ -16,7 +16,7 @@ from genwright.text.cache.layout import PAGE, Cache, CacheSpec, LayerCache, Laye
 from genwright.text.checkpoints import open_checkpoint
 from genwright.text.config import Attention
 from genwright.text.engine.engine import Engine
-from genwright.text.engine.executor import ResidentRunner
+from genwright.text.engine.executor import ResidentExecutor
 from genwright.text.model import loaded_bytes
 from genwright.text.ops.cpu_ops import CpuOps
 from genwright.text.ops.step import Chunk, StepBuffers
@@ -77,7 +77,7 @@ class Rounded(LayerCache):
 def test_the_packed_cache_is_an_exact_one_of_rounded_rows(family: str, bits: int, models: dict[str, Path]) -> None:
     expected, packed = LLM(models[family], dtype="float32"), LLM(models[family], dtype="float32", kv=f"int{bits}")
     exact = expected.logits(PROMPTS[1])
-    cache = expected.engine.runner.cache
+    cache = expected.engine.executor.cache
     kind = type("Rounded", (Rounded,), {"bits": bits})
     cache.layers = [kind(layer.layer, layer.group, layer.rows, layer.spec) for layer in cache.layers]
     rounded = expected.logits(PROMPTS[1])
@@ -100,8 +100,8 @@ def test_batches_chunks_and_prefixes_are_each_sequence_alone(family: str, bits: 
     params = SamplingParams(temperature=0.0, max_new_tokens=5, ignore_eos=True)
 
     def engine(max_tokens: int) -> Engine:
-        runner = ResidentRunner(model, CpuOps(deterministic=True), 16, 8, max_tokens, cache_bits=bits)
-        return Engine(runner, 8, max_tokens, 512)
+        executor = ResidentExecutor(model, CpuOps(deterministic=True), 16, 8, max_tokens, cache_bits=bits)
+        return Engine(executor, 8, max_tokens, 512)
 
     alone = [drain(engine(512), [request(prompt, params)])[0] for prompt in PROMPTS]
     together, chunked = engine(512), engine(33)

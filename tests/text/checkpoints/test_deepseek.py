@@ -45,7 +45,7 @@ def logits(path: Path, packed: bool = True, dtype: torch.dtype = torch.float32) 
     llm = LLM(path, device="cpu", dtype=str(dtype).removeprefix("torch."))
     if not packed:
         model = load_model(open_checkpoint(str(path)), dtype, torch.device("cpu"), llm.model.max_context, packed=False)
-        llm.engine.runner.model = model
+        llm.engine.executor.model = model
     return llm.logits(PROMPT)
 
 

@@ -163,7 +163,7 @@ def test_the_models_own_copy_drafts(folders: dict[str, Path]) -> None:
         assert [result.ids for result in drafted] == [result.ids for result in alone]
         accepted = [result.acceptance for result in drafted if result.acceptance is not None]
         assert sum(sum(a.accepted) for a in accepted) > 0
-        assert isinstance(llm.engine.speculation.draft.runner.model.blocks[0]["qkv"], Packed)
+        assert isinstance(llm.engine.speculation.draft.executor.model.blocks[0]["qkv"], Packed)
 
 
 DAMAGE = {

@@ -19,7 +19,7 @@ from genwright.kernels import PAGE
 from genwright.text.drafts.mtp import MtpDraft
 from genwright.text.drafts.speculation import Pace, Speculation
 from genwright.text.engine.engine import Engine
-from genwright.text.engine.executor import ResidentRunner
+from genwright.text.engine.executor import ResidentExecutor
 from genwright.text.engine.request import Request
 from genwright.text.ops.torch_ops import TorchOps
 
@@ -73,9 +73,9 @@ class Steady(Speculation):
 
 
 def speculating(llm: LLM, pages: int = 64, max_batch: int = 16, max_tokens: int = 50) -> Engine:
-    runner = ResidentRunner(llm.model, TorchOps(), pages, max_batch, max_tokens, llm.engine.runner.mtp)
+    executor = ResidentExecutor(llm.model, TorchOps(), pages, max_batch, max_tokens, llm.engine.executor.mtp)
     context = min(llm.max_context, pages * PAGE)
-    return Engine(runner, max_batch, max_tokens, context, Steady(MtpDraft(runner), K, row_cost=0.05))
+    return Engine(executor, max_batch, max_tokens, context, Steady(MtpDraft(executor), K, row_cost=0.05))
 
 
 def accepted(requests: list[Request]) -> tuple[int, int]:
@@ -159,7 +159,7 @@ def test_a_layer_that_is_not_numbers_or_lacks_memory_costs_only_guesses(llm):
     texts = prompts([5, 70])
     plain = drain(engine_of(llm, pages=64), [request(text, GREEDY) for text in texts])
     engine = speculating(llm)
-    predict, calls = engine.runner.predict, []
+    predict, calls = engine.executor.predict, []
 
     def failing(chunks, hidden):
         calls.append(len(chunks))
@@ -168,7 +168,7 @@ def test_a_layer_that_is_not_numbers_or_lacks_memory_costs_only_guesses(llm):
         logits, hidden = predict(chunks, hidden)
         return (torch.full_like(logits, float("nan")), hidden) if len(calls) % 3 == 1 else (logits, hidden)
 
-    engine.runner.predict = failing
+    engine.executor.predict = failing
     assert drain(engine, [request(text, GREEDY) for text in texts], each_step=check_pages) == plain
     assert len(calls) > 10
 

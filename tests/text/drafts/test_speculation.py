@@ -14,10 +14,11 @@ from text.families import make
 from genwright import LLM, SamplingParams
 from genwright.errors import UserError
 from genwright.text.cache.pages import SequencePages
+from genwright.text.drafts.draft_model import DraftModel
 from genwright.text.drafts.prompt_lookup import PromptLookup
-from genwright.text.drafts.speculation import DraftModel, Guess, Pace, Speculation, verify
+from genwright.text.drafts.speculation import Guess, Pace, Speculation, verify
 from genwright.text.engine.engine import Engine
-from genwright.text.engine.executor import ResidentRunner
+from genwright.text.engine.executor import ResidentExecutor
 from genwright.text.engine.request import Acceptance, Request
 from genwright.text.engine.sampler import Filters, Purpose, choose, distribution
 from genwright.text.ops.torch_ops import TorchOps
@@ -84,8 +85,8 @@ class FullPace(Pace):
 def draft_of(llms: dict[str, LLM], name: str, pages: int = 64, max_context: int = 512) -> DraftModel | PromptLookup:
     if name == "prompt-lookup":
         return PromptLookup()
-    runner = ResidentRunner(llms[name].model, TorchOps(), pages, 16, 64)
-    return DraftModel(runner, llms["identical"].model, 64, max_context)
+    executor = ResidentExecutor(llms[name].model, TorchOps(), pages, 16, 64)
+    return DraftModel(executor, llms["identical"].model, 64, max_context)
 
 
 def speculating(llms: dict[str, LLM], name: str, k: int = 5, pages: int = 64, kind=Steady, **limits) -> Engine:
@@ -253,7 +254,7 @@ def test_nan_ends_its_own_request_alone(llms):
     texts = prompts(2, 20, 30, seed=8)
     whole = [r.ids for r in llms["identical"].generate(texts, GREEDY)]
     engine = speculating(llms, "identical")
-    run, victims = engine.runner.run, [request(text, GREEDY) for text in texts]
+    run, victims = engine.executor.run, [request(text, GREEDY) for text in texts]
 
     def poisoned(chunks):
         logits, row = run(chunks).clone(), 0
@@ -263,7 +264,7 @@ def test_nan_ends_its_own_request_alone(llms):
             row += len(chunk.tokens) if chunk.all_logits else 1
         return logits
 
-    engine.runner.run = poisoned
+    engine.executor.run = poisoned
     drain(engine, victims, each_step=check_pages)
     assert (victims[0].finish_reason, victims[0].output) == ("error", whole[0][:4]), "up to the row that is no number"
     assert (victims[1].finish_reason, victims[1].output) == ("length", whole[1])
@@ -272,13 +273,13 @@ def test_nan_ends_its_own_request_alone(llms):
 def test_a_draft_that_is_not_numbers_is_left_alone(llms):
     engine = speculating(llms, "identical")
     draft = engine.speculation.draft
-    run, calls = draft.runner.run, []
+    run, calls = draft.executor.run, []
 
     def broken(chunks):
         calls.append(len(chunks))
         return torch.full_like(run(chunks), float("nan"))
 
-    draft.runner.run = broken
+    draft.executor.run = broken
     texts = prompts(3, 5, 20)
     assert drain(engine, [request(t, GREEDY) for t in texts]) == [
         r.ids for r in llms["identical"].generate(texts, GREEDY)
@@ -289,7 +290,7 @@ def test_a_draft_that_is_not_numbers_is_left_alone(llms):
 def test_memory_running_out_in_the_draft_gives_way(llms):
     engine = speculating(llms, "identical", max_batch=4)
     draft = engine.speculation.draft
-    run, refusals = draft.runner.run, [2]
+    run, refusals = draft.executor.run, [2]
 
     def short_of_memory(chunks):
         if refusals[0]:
@@ -297,7 +298,7 @@ def test_memory_running_out_in_the_draft_gives_way(llms):
             raise torch.OutOfMemoryError("no")
         return run(chunks)
 
-    draft.runner.run = short_of_memory
+    draft.executor.run = short_of_memory
     texts = prompts(3, 5, 20, seed=9)
     assert drain(engine, [request(t, GREEDY) for t in texts]) == [
         r.ids for r in llms["identical"].generate(texts, GREEDY)
@@ -379,8 +380,8 @@ def test_twenty_thousand_tokens_agree_in_distribution(small, name, options, full
     params = SamplingParams(**{"temperature": 1.0, **options}, max_new_tokens=4, ignore_eos=True)
     engines = [engine_of(small["identical"], pages=64, max_batch=64), speculating(small, name, k=3, max_batch=64)]
     if name != "prompt-lookup":
-        runner = ResidentRunner(small[name].model, TorchOps(), 64, 64, 256)
-        engines[1].speculation.draft = DraftModel(runner, small["identical"].model, 256, 128)
+        executor = ResidentExecutor(small[name].model, TorchOps(), 64, 64, 256)
+        engines[1].speculation.draft = DraftModel(executor, small["identical"].model, 256, 128)
     prompt = np.random.default_rng(0).integers(0, 11, 100).tolist()  # with nearly every pair of tokens to look up
     batches = [[Request(prompt, params, seed) for seed in range(i * 10**6, i * 10**6 + answers)] for i in range(2)]
     plain, quick = (drain(engine, batch) for engine, batch in zip(engines, batches, strict=True))
@@ -454,7 +455,7 @@ def test_the_public_surface(llms, tmp_path):
     assert len({tuple(sample.ids) for sample in (sampled, *sampled.samples)}) == 3
     for wrong, words in (
         ({"draft": "random:tinyllama-1.1b,layers=1"}, "32000 tokens"),
-        ({"speculate_k": 0}, "from 1 to"),
+        ({"speculate_k": 0}, "between 1 and 32"),
     ):
         with pytest.raises(UserError, match=words):
             LLM(tmp_path / "model", device="cpu", **wrong)
@@ -475,7 +476,7 @@ def test_a_draft_model_with_a_window_guesses_behind_a_long_prompt(tmp_path):
             assert guess.tokens == llm.generate([r.tokens], SamplingParams(max_new_tokens=5, ignore_eos=True))[0].ids
             check_pool(draft.pool, list(draft._pages.values()))
             r.tokens += guess.tokens
-        assert all((rows[:, 0] == 0).all() for rows in draft.runner.cache.rows.values()), "the null page stays zero"
+        assert all((rows[:, 0] == 0).all() for rows in draft.executor.cache.rows.values()), "the null page stays zero"
 
 
 def test_a_draft_model_without_pages_fails_no_request(tmp_path):

@@ -7,15 +7,15 @@ from text.cache.invariants import check_pool
 from genwright import LLM, SamplingParams
 from genwright.kernels import PAGE
 from genwright.text.engine.engine import Engine
-from genwright.text.engine.executor import ResidentRunner
+from genwright.text.engine.executor import ResidentExecutor
 from genwright.text.engine.request import Request
 from genwright.text.ops.cpu_ops import CpuOps
 
 
 def engine_of(llm: LLM, pages: int, max_batch: int = 16, max_tokens: int = 256, deterministic: bool = False) -> Engine:
     ops = CpuOps(deterministic)
-    runner = ResidentRunner(llm.model, ops, pages, max_batch, max_tokens)
-    return Engine(runner, max_batch, max_tokens, min(llm.max_context, pages * PAGE))
+    executor = ResidentExecutor(llm.model, ops, pages, max_batch, max_tokens)
+    return Engine(executor, max_batch, max_tokens, min(llm.max_context, pages * PAGE))
 
 
 def request(prompt: list[int], params: SamplingParams) -> Request:

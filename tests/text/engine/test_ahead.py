@@ -13,13 +13,13 @@ from genwright.kernels import PAGE
 from genwright.rng import mix, step_keys, uniform
 from genwright.text.engine import ahead
 from genwright.text.engine.ahead import DecodeLoop
-from genwright.text.engine.cuda_graphs import GraphRunner
+from genwright.text.engine.cuda_graphs import GraphExecutor
 from genwright.text.engine.engine import Engine
 from genwright.text.engine.sampler import Filters, Purpose, distribution
 from genwright.text.ops.cpu_ops import CpuOps
 
 
-class Unpadded(GraphRunner):
+class Unpadded(GraphExecutor):
     """The reference's ops have no padding."""
 
     def bucket(self, sequences: int) -> int:
@@ -43,8 +43,8 @@ def _quick(monkeypatch):
 
 
 def ahead_of(llm: LLM, pages: int, max_batch: int = 8) -> Engine:
-    runner = Unpadded(llm.model, CpuOps(deterministic=True), pages, max_batch, 128, most_graphed=0)
-    return Engine(runner, max_batch, 128, min(llm.max_context, pages * PAGE), None, DecodeLoop(runner))
+    executor = Unpadded(llm.model, CpuOps(deterministic=True), pages, max_batch, 128, most_graphed=0)
+    return Engine(executor, max_batch, 128, min(llm.max_context, pages * PAGE), None, DecodeLoop(executor))
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +126,7 @@ def test_one_that_waits_for_pages_does_not_hold_up_the_others(tiny):
     assert [first.output, second.output] == drain(engine_of(tiny, 5, max_tokens=128, deterministic=True), list(both()))
 
 
-def test_another_may_use_the_runner_while_a_stream_pauses(tiny):
+def test_another_may_use_the_executor_while_a_stream_pauses(tiny):
     ours, same = (request([5, 6, 7], SamplingParams(max_new_tokens=40, ignore_eos=True)) for _ in range(2))
     engine = ahead_of(tiny, pages=8)
     engine.submit(ours)
@@ -134,6 +134,6 @@ def test_another_may_use_the_runner_while_a_stream_pauses(tiny):
         engine.step()
     engine.settle()
     assert not engine.loop.flying
-    engine.runner.buffers.lengths.fill_(3)  # as another's step would
+    engine.executor.buffers.lengths.fill_(3)  # as another's step would
     assert drain(engine, []) == [] and not engine.busy()
     assert ours.output == drain(engine_of(tiny, 8, deterministic=True), [same])[0]

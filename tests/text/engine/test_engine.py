@@ -98,14 +98,14 @@ def test_a_shared_prefix_is_computed_once(tiny):
     engine = engine_of(tiny, pages=64, max_tokens=128)
     requests = [request([*prefix, *tail], GREEDY) for tail in prompts(5, 3, 9, seed=7)]
     computed = 0
-    run = engine.runner.run
+    run = engine.executor.run
 
     def counting(chunks):
         nonlocal computed
         computed += sum(len(chunk.tokens) for chunk in chunks)
         return run(chunks)
 
-    engine.runner.run = counting
+    engine.executor.run = counting
     drain(engine, requests)
     tails = sum(r.prompt_tokens - len(prefix) for r in requests)
     answers = len(requests) * (GREEDY.max_new_tokens - 1)
@@ -116,23 +116,23 @@ def test_nan_ends_its_own_request_alone(tiny):
     engine = engine_of(tiny, pages=4, max_batch=4)
     good, bad = prompts(2, 80, 90, seed=8)
     expected = tiny.generate([good], GREEDY)[0].ids
-    run = engine.runner.run
+    run = engine.executor.run
     victims = [request(bad, GREEDY), request(good, GREEDY)]
 
     def poisoned(chunks):
         logits = run(chunks).clone()
-        for rows in engine.runner.cache.rows.values():
+        for rows in engine.executor.cache.rows.values():
             for page in victims[0].pages.tables()[0] if victims[0].pages else []:
                 rows[:, page] = float("nan")
         logits[0] = float("nan")
         return logits
 
-    engine.runner.run = poisoned
+    engine.executor.run = poisoned
     for r in victims:
         engine.submit(r)
     while victims[0].finish_reason is None:
         engine.step()
-    engine.runner.run = run
+    engine.executor.run = run
     while engine.busy():
         engine.step()
     assert (victims[0].finish_reason, victims[1].finish_reason) == ("error", "length")
@@ -143,7 +143,7 @@ def test_nan_ends_its_own_request_alone(tiny):
 def test_out_of_memory_preempts_then_fails_one_request(tiny):
     engine = engine_of(tiny, pages=32, max_batch=4)
     texts = prompts(3, 20, 30, seed=9)
-    run, refusals = engine.runner.run, [2]
+    run, refusals = engine.executor.run, [2]
 
     def short_of_memory(chunks):
         if len(chunks) > 1 and refusals[0]:
@@ -151,13 +151,13 @@ def test_out_of_memory_preempts_then_fails_one_request(tiny):
             raise torch.OutOfMemoryError("no")
         return run(chunks)
 
-    engine.runner.run = short_of_memory
+    engine.executor.run = short_of_memory
     assert drain(engine, [request(t, GREEDY) for t in texts]) == [r.ids for r in tiny.generate(texts, GREEDY)]
 
     def no_memory(chunks):
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes.")
 
-    engine.runner.run = no_memory
+    engine.executor.run = no_memory
     hopeless = request(texts[0], GREEDY)
     drain(engine, [hopeless])
     assert hopeless.finish_reason == "error"

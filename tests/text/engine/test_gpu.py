@@ -97,22 +97,22 @@ def test_deterministic_logits_are_bitwise_alone_in_a_batch_and_chunked(quant):
     texts = prompts(16, 120)
     from genwright.text.ops.step import Chunk
 
-    runner, page = llm.engine.runner, 0
+    executor, page = llm.engine.executor, 0
     pages = []
     for text in texts:
         count = -(-len(text) // 64)
         pages.append(list(range(page, page + count)))
         page += count
     order = sorted(range(16), key=lambda i: len(texts[i]))
-    together = runner.run([Chunk(texts[i], 0, pages[i]) for i in order])
+    together = executor.run([Chunk(texts[i], 0, pages[i]) for i in order])
     for row, i in enumerate(order):
-        alone = runner.run([Chunk(texts[i], 0, pages[i])])
+        alone = executor.run([Chunk(texts[i], 0, pages[i])])
         assert torch.equal(alone[0], together[row]), "alone"
         for start in range(0, len(texts[i]), 17):
-            chunked = runner.run([Chunk(texts[i][start : start + 17], start, pages[i])])
+            chunked = executor.run([Chunk(texts[i][start : start + 17], start, pages[i])])
         assert torch.equal(chunked[0], together[row]), "chunked"
         for start in range(max(0, len(texts[i]) - 3), len(texts[i])):
-            stepped = runner.run([Chunk(texts[i][start : start + 1], start, pages[i])])
+            stepped = executor.run([Chunk(texts[i][start : start + 1], start, pages[i])])
         assert torch.equal(stepped[0], together[row]), "token by token"
 
 

@@ -32,7 +32,7 @@ def tokens(rng: random.Random, count: int) -> list[int]:
     return [rng.randrange(3, 199) for _ in range(count)]
 
 
-def logits_of(runner, sequence: list[int], chunk: int, others: list[list[int]] = (), place: int = 0) -> torch.Tensor:
+def logits_of(executor, sequence: list[int], chunk: int, others: list[list[int]] = (), place: int = 0) -> torch.Tensor:
     """Logits after every token of a sequence, read in chunks, as number `place` among whole other sequences."""
     rows = []
     for start in range(0, len(sequence), chunk):
@@ -43,7 +43,7 @@ def logits_of(runner, sequence: list[int], chunk: int, others: list[list[int]] =
             for lane, (part, first) in enumerate(parts)
         ]
         before = sum(len(part) for part, _ in parts[:place])
-        rows.append(runner.run(chunks)[before : before + len(parts[place][0])])
+        rows.append(executor.run(chunks)[before : before + len(parts[place][0])])
     return torch.cat(rows)
 
 
@@ -51,19 +51,19 @@ def logits_of(runner, sequence: list[int], chunk: int, others: list[list[int]] =
 def test_bits_do_not_depend_on_batch_or_chunk(family, dtype, quant, tmp_path):
     make(family, tmp_path)
     llm = LLM(tmp_path, device="cpu", dtype=dtype, quant=quant)
-    runner = engine_of(llm, pages=17 * ROOM, max_batch=17, max_tokens=4096, deterministic=True).runner
+    executor = engine_of(llm, pages=17 * ROOM, max_batch=17, max_tokens=4096, deterministic=True).executor
     rng = random.Random(1)
     sequence = tokens(rng, 150)
     others = [tokens(rng, rng.randint(1, 200 if FULL_SIZE else 90)) for _ in range(16)]
-    whole = logits_of(runner, sequence, len(sequence))
+    whole = logits_of(executor, sequence, len(sequence))
     assert not whole.isnan().any()
     for chunk in (1, 64):
-        assert torch.equal(logits_of(runner, sequence, chunk), whole), f"alone, in chunks of {chunk}"
+        assert torch.equal(logits_of(executor, sequence, chunk), whole), f"alone, in chunks of {chunk}"
     for chunk, place in ((150, 0), (150, 16), (64, 5)):
-        beside = logits_of(runner, sequence, chunk, others, place)
+        beside = logits_of(executor, sequence, chunk, others, place)
         assert torch.equal(beside, whole), f"number {place} of 17, in chunks of {chunk}"
     decoding = [text[:1] for text in others]
-    assert torch.equal(logits_of(runner, sequence, 1, decoding, 9), whole), "token by token among decoding sequences"
+    assert torch.equal(logits_of(executor, sequence, 1, decoding, 9), whole), "token by token among decoding sequences"
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
@@ -90,10 +90,10 @@ def test_odd_widths_and_thread_counts(threads, tmp_path):
 def test_it_agrees_with_the_reference(family, tmp_path):
     make(family, tmp_path)
     llm = LLM(tmp_path, device="cpu", dtype="float32")
-    runner = engine_of(llm, pages=ROOM, max_batch=1, max_tokens=512).runner
+    executor = engine_of(llm, pages=ROOM, max_batch=1, max_tokens=512).executor
     sequence = tokens(random.Random(2), 300)
-    runner.ops = TorchOps()
-    expected = logits_of(runner, sequence, 300)
-    runner.ops = CpuOps(deterministic=True)
-    error = (logits_of(runner, sequence, 300) - expected).norm() / expected.norm()
+    executor.ops = TorchOps()
+    expected = logits_of(executor, sequence, 300)
+    executor.ops = CpuOps(deterministic=True)
+    error = (logits_of(executor, sequence, 300) - expected).norm() / expected.norm()
     assert error < 1e-5

@@ -1,0 +1,183 @@
+"""From a checkpoint and an EngineConfig to an engine: open, divide the memory, load."""
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+
+from genwright.device import free_memory
+from genwright.errors import GenwrightWarning, UserError
+from genwright.kernels.cpu.amx import has_bf16
+from genwright.quant.formats import Format, parse_format
+from genwright.text.architectures.registry import architecture
+from genwright.text.cache.budget import cache_pages
+from genwright.text.cache.layout import CACHE_BITS, CacheSpec
+from genwright.text.catalogue import resolve
+from genwright.text.checkpoints import Checkpoint, open_checkpoint, parse_dtype
+from genwright.text.drafts.draft_model import DraftModel
+from genwright.text.drafts.mtp import MTP, MtpDraft
+from genwright.text.drafts.prompt_lookup import PROMPT_LOOKUP, PromptLookup
+from genwright.text.drafts.speculation import Speculation, row_cost
+from genwright.text.engine.engine import Engine
+from genwright.text.engine.executor import ResidentExecutor
+from genwright.text.model import has_draft, load_draft, load_model, loaded_bytes
+from genwright.text.ops.backends import new_ops
+from genwright.text.ops.torch_ops import TorchOps
+from genwright.text.settings import EngineConfig
+
+if TYPE_CHECKING:
+    from genwright.text.engine.ahead import DecodeLoop
+
+MAX_BATCH = {"cpu": 64, "cuda": 256}  # sequences in a step
+MAX_TOKENS = {"cpu": 512, "cuda": 2048}  # tokens in a step: prompts are read in chunks of what is left
+KEEP = "keep"  # the quant that leaves packed weights as they are stored
+SELF = "self:"  # before the weight format of a draft that is the model's own copy
+
+
+class LoadPlan(NamedTuple):
+    """How a checkpoint is to be loaded."""
+
+    checkpoint: Checkpoint
+    dtype: torch.dtype
+    packed: bool  # keep weights as they are stored if they are stored packed
+    quant: Format | None
+
+
+def open_model(model: str | Path, config: EngineConfig) -> Checkpoint:
+    """The model's checkpoint; weight formats that do not exist are refused before anything is fetched."""
+    for quant in (config.quant, _own_copy(config)):
+        _weight_format(quant)
+    return open_checkpoint(resolve(str(model)), config.arch)
+
+
+def build_engine(
+    checkpoint: Checkpoint, config: EngineConfig, device: torch.device, progress: Callable[[int, int], None]
+) -> Engine:
+    """Load a checkpoint, and its draft, onto a device."""
+    ops = new_ops(config.backend, device, config.deterministic)
+    plans = [_plan(checkpoint, config.quant, config, device)]
+    if (draft := _open_draft(checkpoint, config)) is not None:
+        plans.append(_plan(draft, _own_copy(config), config, device))
+    pages, max_context = _divide_memory(plans, config, device)
+    max_batch, max_tokens = MAX_BATCH[device.type], MAX_TOKENS[device.type]
+    contexts = [max_context, *(min(max_context, plan.checkpoint.config.longest_context) for plan in plans[1:])]
+    executor, *drafts = (
+        _load(plan, ops, config, device, context, count, progress)
+        for plan, context, count in zip(plans, contexts, pages, strict=True)
+    )
+    if config.draft is None:
+        return Engine(executor, max_batch, max_tokens, max_context, loop=_new_loop(executor))
+    if drafts:
+        proposer: DraftModel | MtpDraft | PromptLookup = DraftModel(drafts[0], executor.model, max_tokens, contexts[1])
+    else:
+        proposer = MtpDraft(executor) if config.draft == MTP else PromptLookup()
+    speculation = Speculation(proposer, config.speculate_k, row_cost(device))
+    return Engine(executor, max_batch, max_tokens, max_context, speculation)
+
+
+def _open_draft(model: Checkpoint, config: EngineConfig) -> Checkpoint | None:
+    """The checkpoint of a draft model; None if the draft is none."""
+    if config.draft == MTP and not has_draft(model):
+        raise UserError(
+            "The draft 'mtp' is a multi-token-prediction layer, as DeepSeek-V3's files have, and this checkpoint has "
+            "none; 'prompt-lookup' works for every model."
+        )
+    if config.draft in (None, PROMPT_LOOKUP, MTP):
+        return None
+    if _own_copy(config) is not None:
+        return model
+    checkpoint = open_checkpoint(resolve(str(config.draft)))
+    theirs, ours = checkpoint.config.vocab_size, model.config.vocab_size
+    if theirs != ours:
+        raise UserError(
+            f"The draft model {config.draft} has a vocabulary of {theirs} tokens and the model one of {ours}; a draft "
+            "must share the model's tokenizer."
+        )
+    return checkpoint
+
+
+def _own_copy(config: EngineConfig) -> str | None:
+    """The weight format of a draft that is the model's own copy; None for another draft."""
+    return config.draft.removeprefix(SELF) if config.draft is not None and config.draft.startswith(SELF) else None
+
+
+def _weight_format(quant: str | None) -> Format | None:
+    return None if quant in (None, KEEP) else parse_format(str(quant))
+
+
+def _plan(checkpoint: Checkpoint, quant: str | None, config: EngineConfig, device: torch.device) -> LoadPlan:
+    dtype = _pick_dtype(config.dtype, device, checkpoint)
+    if quant == KEEP and checkpoint.only_widened:
+        kinds, name = " and ".join(checkpoint.only_widened), str(dtype).removeprefix("torch.")
+        warnings.warn(
+            f"{checkpoint.path} has weights in {kinds}, which cannot be kept packed yet: they are widened to {name} "
+            "and take the memory of that. Quant int8 or int4 packs them anew.",
+            GenwrightWarning,
+            stacklevel=4,
+        )
+    return LoadPlan(checkpoint, dtype, quant == KEEP or checkpoint.stays_packed, _weight_format(quant))
+
+
+def _pick_dtype(name: str, device: torch.device, checkpoint: Checkpoint) -> torch.dtype:
+    """`auto` is the stored type, but on a processor without bf16 products float32, which is faster there."""
+    if name == "auto":
+        stored: torch.dtype = getattr(torch, checkpoint.config.dtype)
+        return torch.float32 if device.type == "cpu" and not has_bf16() else stored
+    return parse_dtype(name)
+
+
+def _divide_memory(plans: list[LoadPlan], config: EngineConfig, device: torch.device) -> tuple[list[int], int]:
+    """Cache pages for the model and its draft model, and the longest context that they hold."""
+    mtp, bits = config.draft == MTP, CACHE_BITS[config.kv]
+    configs = [plan.checkpoint.config for plan in plans]
+    specs = [
+        CacheSpec(architecture(cfg).cache_layers(cfg), plan.dtype, bits)
+        for cfg, plan in zip(configs, plans, strict=True)
+    ]
+    weights = sum(loaded_bytes(*plan, draft=mtp) for plan in plans)
+    given = config.cpu_mem if device.type == "cpu" else config.gpu_mem
+    return cache_pages(
+        [spec.with_draft() if mtp else spec for spec in specs],
+        MAX_TOKENS[device.type],
+        configs[0],
+        config.max_context,
+        weights,
+        free_memory(device) if given is None else int(given * 1e9),
+        MAX_BATCH[device.type],
+    )
+
+
+def _load(
+    plan: LoadPlan,
+    ops: TorchOps,
+    config: EngineConfig,
+    device: torch.device,
+    context: int,
+    pages: int,
+    progress: Callable[[int, int], None],
+) -> ResidentExecutor:
+    """An executor of a model; with CUDA graphs where every op of a step leaves the host alone."""
+    model = load_model(plan.checkpoint, plan.dtype, device, context, progress, plan.packed, plan.quant)
+    mtp = load_draft(plan.checkpoint, model, plan.packed, plan.quant) if config.draft == MTP else None
+    bits, max_batch, max_tokens = CACHE_BITS[config.kv], MAX_BATCH[device.type], MAX_TOKENS[device.type]
+    if not ops.captures:
+        return ResidentExecutor(model, ops, pages, max_batch, max_tokens, mtp, bits)
+    from genwright.text.engine.cuda_graphs import GraphExecutor
+    from genwright.text.ops.triton_ops import TritonOps
+
+    assert isinstance(ops, TritonOps)
+    most = ops.most_graphed(model.cfg, model.blocks) if config.graph else 0
+    return GraphExecutor(model, ops, pages, max_batch, max_tokens, mtp, bits, most)
+
+
+def _new_loop(executor: ResidentExecutor) -> "DecodeLoop | None":
+    """A decode loop where attention reads lengths on the device."""
+    if not executor.ops.captures or executor.model.cfg.mla is not None:
+        return None
+    from genwright.text.engine.ahead import DecodeLoop
+    from genwright.text.engine.cuda_graphs import GraphExecutor
+
+    assert isinstance(executor, GraphExecutor)
+    return DecodeLoop(executor)

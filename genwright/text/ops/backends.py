@@ -1,0 +1,33 @@
+"""Which backend computes a model's ops."""
+
+from importlib.util import find_spec
+
+import torch
+
+from genwright.errors import UserError
+from genwright.text.ops.cpu_ops import CpuOps
+from genwright.text.ops.torch_ops import TorchOps
+
+
+def new_ops(backend: str, device: torch.device, deterministic: bool) -> TorchOps:
+    """The ops of a backend of EngineConfig; `auto` is triton on an NVIDIA GPU, cpu on a CPU, and torch elsewhere."""
+    on_gpu = device.type == "cuda" and find_spec("triton") is not None
+    if backend == "auto":
+        backend = "triton" if on_gpu else "cpu" if device.type == "cpu" else "torch"
+    if backend == "torch":
+        return TorchOps(deterministic)
+    if backend == "cpu":
+        if device.type != "cpu":
+            raise UserError(f"The backend cpu computes on a CPU; the device is {device.type}.")
+        return CpuOps(deterministic)
+    if not on_gpu:
+        raise UserError(
+            f"The backend {backend} needs an NVIDIA GPU and the package triton; the device is {device.type}."
+        )
+    if backend == "inductor":
+        from genwright.text.ops.inductor_ops import InductorOps
+
+        return InductorOps(device)
+    from genwright.text.ops.triton_ops import TritonOps
+
+    return TritonOps(device, deterministic)
