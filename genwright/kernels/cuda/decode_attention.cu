@@ -61,7 +61,7 @@ __device__ __forceinline__ void add_key(Softmax& s, const float (&q)[SHARE][PER]
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, FEW ? 1 : SHARE <= 2 ? 4 : 2)
-attend(const void* qkv, const float* cos, const float* sin, const long* positions, const long* slots, const long* lengths,
+decode_attention(const void* qkv, const float* cos, const float* sin, const long* positions, const long* slots, const long* lengths,
        const long* page_table, int table_stride, void* k_cache, void* v_cache, const void* q_norm, const void* k_norm,
        float eps, float scale, int window, float* parts, int* arrivals, void* out) {
     __shared__ float shared_q[SHARE][HEAD_DIM];

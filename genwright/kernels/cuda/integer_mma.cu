@@ -60,7 +60,7 @@ __device__ __forceinline__ void unpack(const Chunk& chunk, int j, u32& even, u32
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
-digits(const void* x, const void* norm, float eps, const Chunk* weight, const void* scales, const void* minimums,
+integer_mma(const void* x, const void* norm, float eps, const Chunk* weight, const void* scales, const void* minimums,
        const void* bias, const void* residual, void* y, const long* experts) {
     // Of x [slice][vector][lane of the quad][digit] 16 columns, then zeros; and of each chunk its scale and its sum.
     extern __shared__ uint4 columns[];

@@ -81,7 +81,7 @@ __device__ __forceinline__ void unpack(const Part& part, int j, u32 (&pairs)[4])
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
-few(const void* x, const void* norm, float eps, const Chunk* weight, const void* scales, const void* minimums,
+mma(const void* x, const void* norm, float eps, const Chunk* weight, const void* scales, const void* minimums,
     const void* bias, const void* residual, void* y) {
     // [TOKENS][slice][piece][lane of the quad] of 8 halves, each token 64 bytes further in the banks, and then zeros.
     extern __shared__ uint4 pieces[];

@@ -4,13 +4,12 @@ import pytest
 import torch
 from torch.nn.functional import linear
 
-from genwright.kernels.cpu import products
+from genwright.kernels.cpu import fused_linear
 from genwright.kernels.cpu.fused_linear import MOST_TOKENS, few_tokens_linear, kernel, operand
 from genwright.quant import fp8, int8
 from genwright.quant.formats import parse_format
 from genwright.quant.packed import Weight
 from genwright.text.ops.cpu_ops import CpuOps
-from genwright.text.ops.torch_ops import TorchOps
 
 SIZES = [(1, 1), (3, 5), (4, 16), (7, 31), (64, 64), (97, 333), (130, 1027), (961, 576), (9, 7000)]  # outputs, inputs
 # Groups that fill a vector, share one, or end within one.
@@ -67,7 +66,7 @@ def test_a_row_has_the_same_bits_among_others_and_with_any_threads(dtype):
 @pytest.mark.parametrize("name", ["plain", "int8", "int4:g40:asym"])
 def test_what_stands_around_a_product(name, dtype):
     """Norm, bias, gate and residual against float64, and rounded where plain torch rounds."""
-    ops = TorchOps()
+    ops = CpuOps()
     for (outputs, inputs), tokens in [((70, 16), 1), ((70, 333), 1), ((962, 576), 1), ((962, 576), 7)]:
         torch.manual_seed(outputs)
         x, weight, bias = operands(tokens, outputs, inputs, dtype)
@@ -82,14 +81,14 @@ def test_what_stands_around_a_product(name, dtype):
             ({"norm": norm, "eps": 1e-5, "gate": True}, gated),
             ({"residual": residual}, linear(x.double(), wide, bias.double()) + residual.double()),
         ]
-        for around, exact in cases:
-            got = ops.few(x, weight, bias=bias, **around)
+        for epilogue, exact in cases:
+            got = ops.fused_linear(x, weight, bias=bias, **epilogue)
             assert got.dtype == dtype
             assert (got.double() - exact).norm() < (2e-6 if dtype == torch.float32 else 1e-2) * exact.norm()
         weights = {"w": weight, "w.bias": bias, "norm": norm}
         if name == "plain":  # as the ops one after the other have it, but for sums in another order
-            apart = ops.silu_gate(ops.linear(ops.norm(x, weights, "norm", 1e-5), weights, "w"))
-            together = ops.few(x, weight, bias=bias, norm=norm, eps=1e-5, gate=True)
+            apart = ops.gate(ops.linear(ops.norm(x, weights, "norm", 1e-5), weights, "w"), "silu")
+            together = ops.fused_linear(x, weight, bias=bias, norm=norm, eps=1e-5, gate=True)
             torch.testing.assert_close(together, apart, rtol=2e-2 if dtype == torch.bfloat16 else 1e-4, atol=1e-3)
             if dtype == torch.bfloat16:
                 assert (together != apart).float().mean() < 0.2
@@ -170,16 +169,16 @@ def test_packed_weights_that_the_kernel_does_not_take_are_widened(monkeypatch):
         torch.testing.assert_close(few_tokens_linear(x, packed), expected)
         torch.testing.assert_close(CpuOps(deterministic=True).product(x, packed), expected)
     with_kernel = few_tokens_linear(x, whole)
-    monkeypatch.setattr(products, "kernel", lambda *kind: None)
+    monkeypatch.setattr(fused_linear, "kernel", lambda *kind: None)
     torch.testing.assert_close(few_tokens_linear(x, whole), with_kernel)
 
 
 @needs_kernel
 def test_a_compiler_that_knows_no_pairs_leaves_the_kernel_of_single_numbers(monkeypatch):
     asked: list[str] = []
-    monkeypatch.setattr(products, "cpu_flags", lambda: {"avx512_bf16"})
+    monkeypatch.setattr(fused_linear, "cpu_flags", lambda: {"avx512_bf16"})
     monkeypatch.setattr(
-        products, "kernel", lambda *kind: asked.append(kind[0]) or (kernel() if len(asked) > 1 else None)
+        fused_linear, "kernel", lambda *kind: asked.append(kind[0]) or (kernel() if len(asked) > 1 else None)
     )
     assert operand(torch.zeros(1, 32).bfloat16(), torch.zeros(4, 32).bfloat16()) is not None
     assert asked == ["Bf16Pairs", "Bf16"]
@@ -208,21 +207,21 @@ def test_what_the_kernel_does_not_take_goes_to_torch():
         few_tokens_linear(many[:2, :15], weight)
 
 
-@pytest.mark.parametrize("ops", [TorchOps(), CpuOps(deterministic=True)])
+@pytest.mark.parametrize("ops", [CpuOps(), CpuOps(deterministic=True)])
 def test_without_the_kernel_products_are_torchs(ops, monkeypatch):
     x, weight, bias = operands(3, 20, 40, torch.float32)
     with_kernel = ops.product(x, weight, bias)
-    monkeypatch.setattr(products, "kernel", lambda *kind: None)
+    monkeypatch.setattr(fused_linear, "kernel", lambda *kind: None)
     torch.testing.assert_close(ops.product(x, weight.clone(), bias), with_kernel)
 
 
 @needs_kernel
 def test_a_weight_is_known_while_it_lives_and_where_it_lies():
     x, weight, _ = operands(2, 8, 32, torch.float32)
-    before = len(products._operands)
+    before = len(fused_linear._operands)
     product(x, weight)
-    assert len(products._operands) == before + 1
+    assert len(fused_linear._operands) == before + 1
     weight.data = torch.randn(4, 32)  # the kernel must not read where it was
     torch.testing.assert_close(product(x, weight), linear(x, weight))
     del weight
-    assert len(products._operands) == before
+    assert len(fused_linear._operands) == before

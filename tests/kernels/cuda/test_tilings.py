@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from genwright.kernels.cuda import tuned
+from genwright.kernels.cuda import tilings
 from genwright.kernels.cuda.fused_linear import operand
 from genwright.kernels.cuda.tilings import Tiling, tiling
 from genwright.quant.formats import parse_format
@@ -17,11 +17,11 @@ def other_gpu(monkeypatch, tmp_path) -> list[Tiling]:
     timed: list[Tiling] = []
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Other")
-    monkeypatch.setattr(tuned, "_milliseconds", lambda weight, x, gate, cut: timed.append(cut) or -len(timed))
-    monkeypatch.setattr(tuned, "_path", lambda name: tmp_path / name)
-    tuned._table.cache_clear()
+    monkeypatch.setattr(tilings, "_milliseconds", lambda weight, x, gate, cut: timed.append(cut) or -len(timed))
+    monkeypatch.setattr(tilings, "_path", lambda name: tmp_path / name)
+    tilings._table.cache_clear()
     yield timed
-    tuned._table.cache_clear()
+    tilings._table.cache_clear()
 
 
 def weights(name: str):
@@ -45,10 +45,10 @@ def test_only_kernels_that_can_read_the_weight_are_timed(name, alone, other_gpu)
 def test_the_fastest_is_remembered(other_gpu, tmp_path):
     weight, x = weights("int8"), torch.zeros(1, 256)
     first, count = tiling(weight, x, gate=False), len(other_gpu)
-    tuned._table.cache_clear()  # as in another process
+    tilings._table.cache_clear()  # as in another process
     assert tiling(weight, x, gate=False) == first == other_gpu[-1] and len(other_gpu) == count
     assert list(first.__dict__.values()) in json.loads((tmp_path / "Other").read_text()).values()
     (tmp_path / "Other").write_text("{")
-    tuned._table.cache_clear()
+    tilings._table.cache_clear()
     tiling(weight, x, gate=False)
     assert len(other_gpu) == 2 * count

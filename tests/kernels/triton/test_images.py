@@ -2,14 +2,13 @@
 
 import pytest
 import torch
+from images.conftest import TINY
 
 from genwright.images import blocks
 from genwright.images.checkpoint import draw_weights
 from genwright.images.pipeline import ImageModel, SampleRun
 from genwright.images.sampler_settings import SamplerSettings
 from genwright.images.samplers import heun
-
-from .conftest import TINY
 
 pytestmark = pytest.mark.gpu
 SHAPES = [(192, 64, 64), (576, 64, 64), (384, 32, 32), (1536, 8, 8), (96, 5, 7)]
