@@ -3,7 +3,7 @@
 An op names the weights that it reads; a weight that the model does not have is absent from the mapping. Where ranks
 hold parts of a sum, the op adds the parts up: an `add_...` op returns the whole sum on every rank, with residual and
 bias added once. A backend in deterministic mode gives each token the same bits alone, in any batch and under any
-chunking; tests/text/ops/test_deterministic.py checks every op of this protocol for that.
+chunking; tests/text/ops/test_deterministic_ops.py checks every op of this protocol for that.
 """
 
 from collections.abc import Mapping
