@@ -17,7 +17,7 @@ from genwright import cli
 from genwright.bench.random_gguf import write_gguf
 from genwright.images import presets
 from genwright.images.checkpoint import draw_weights
-from genwright.text.checkpoints import open_checkpoint
+from genwright.text.checkpoints.open import open_checkpoint
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -17,8 +17,8 @@ from genwright.bench.rows import Sample
 from genwright.bench.work import Work, plain_cache_read, work_of
 from genwright.quant.formats import parse_format
 from genwright.text.catalogue import resolve
-from genwright.text.checkpoints import open_checkpoint
 from genwright.text.checkpoints.gguf import GGUF
+from genwright.text.checkpoints.open import open_checkpoint
 from genwright.text.llm import LLM
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"

@@ -9,8 +9,7 @@ from genwright.quant.packed import tensors_of
 from genwright.text.cache.layout import PAGE
 from genwright.text.config import ModelConfig
 from genwright.text.llm import LLM
-from genwright.text.loader import LOOKED_UP
-from genwright.text.model import Model
+from genwright.text.loader import LOOKED_UP, Model
 
 TABLES = (*LOOKED_UP, "cos", "sin")  # a row of them is read, not the whole
 

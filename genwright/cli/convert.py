@@ -30,7 +30,8 @@ def convert(
 ) -> None:
     """Write a checkpoint as a Hugging Face safetensors folder, as gpt-fast's model.pth or as DeepSeek's shards."""
     from genwright.text.catalogue import resolve
-    from genwright.text.checkpoints import open_checkpoint, parse_dtype
+    from genwright.text.checkpoints.open import open_checkpoint
+    from genwright.text.checkpoints.protocol import parse_dtype
     from genwright.text.export.convert import convert as write
 
     if model_parallel is not None and to not in ("safetensors", "deepseek"):

@@ -30,7 +30,7 @@ def quantize(
     from genwright.device import pick_device
     from genwright.quant.formats import parse_format
     from genwright.text.catalogue import resolve
-    from genwright.text.checkpoints import open_checkpoint
+    from genwright.text.checkpoints.open import open_checkpoint
     from genwright.text.config_file import read_text
     from genwright.text.export.calibration import calibrated, calibration_windows
     from genwright.text.export.quantize import quantize as write

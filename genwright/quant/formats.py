@@ -48,6 +48,12 @@ class Format:
             return self
         return stored if stored is not None and stored.kind == "int8" else Format("int8")
 
+    def unit(self, axis: int) -> int:
+        """How many rows (axis 0) or columns (1) share a scale and must not be parted; a scale of whole rows can be."""
+        if self.kind == "fp8":
+            return 1 if self.channel else fp8.BLOCK
+        return self.group or 1 if axis else 1
+
     def entries(self, shape: tuple[int, ...]) -> dict[str, Entry]:
         """The tensors that hold a matrix of this shape."""
         tensors = self._empty(shape).tensors()

@@ -29,6 +29,9 @@ class Fp8Blocks(Packed):
     def shape(self) -> tuple[int, ...]:
         return tuple(self.values.shape)
 
+    def unit(self, name: str, dim: int) -> int:
+        return 1 if name == "values" else (self.height, self.width)[dim]
+
     def dequantize(self, dtype: torch.dtype) -> Tensor:
         rows, columns = self.shape[-2:]
         scales = spread(self.scales, self.width, columns).repeat_interleave(self.height, dim=-2)[..., :rows, :]

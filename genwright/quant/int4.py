@@ -4,7 +4,7 @@ Eight weights lie in a 32-bit word, the even ones in its lower half: nibble i is
 i + 4 weight 2 i + 1, so that `word >> 4 i & 0x000F000F` is a pair of neighbours.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -31,6 +31,13 @@ class Int4(Packed):
     @property
     def shape(self) -> tuple[int, ...]:
         return (*self.words.shape[:-1], self.inputs)
+
+    def unit(self, name: str, dim: int) -> int:
+        return 1 if dim == 0 else WORD if name == "words" else self.group
+
+    def narrow(self, dim: int, start: int, length: int) -> "Int4":
+        part = super().narrow(dim, start, length)
+        return replace(part, inputs=length) if dim == 1 else part
 
     def dequantize(self, dtype: torch.dtype) -> Tensor:
         wide = unpack(self.words)[..., : self.inputs].float()

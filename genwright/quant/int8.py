@@ -22,6 +22,9 @@ class Int8(Packed):
     def shape(self) -> tuple[int, ...]:
         return tuple(self.values.shape)
 
+    def unit(self, name: str, dim: int) -> int:
+        return self.group if name == "scales" and dim == 1 else 1
+
     def dequantize(self, dtype: torch.dtype) -> Tensor:
         return self.values.float().mul_(spread(self.scales, self.group, self.shape[-1])).to(dtype)
 

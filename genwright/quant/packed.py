@@ -40,6 +40,19 @@ class Packed(ABC):
         """As torch's: a fused matrix seen as a stack of equal ones; `dim` is 0."""
         return self.map(lambda tensor: tensor.unflatten(dim, sizes))
 
+    def narrow(self, dim: int, start: int, length: int) -> Self:
+        """As torch's: rows (0) or columns (1) of a matrix. Those that share a scale must stay together."""
+
+        def cut(name: str, tensor: Tensor) -> Tensor:
+            unit = self.unit(name, dim)
+            return tensor.narrow(dim, start // unit, -(-length // unit))
+
+        return replace(self, **{name: cut(name, tensor) for name, tensor in self.tensors().items()})
+
+    def unit(self, name: str, dim: int) -> int:
+        """How many rows (0) or columns (1) an entry of one of the tensors is for."""
+        return 1
+
     def __getitem__(self, index: int | Tensor) -> Self:
         """One or several matrices of a stack."""
         # 8-bit floats as bytes: not every device has indexing for them.

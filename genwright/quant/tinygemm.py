@@ -16,12 +16,11 @@ def columns(words: Tensor) -> int:
     return words.shape[1] * words.shape[3] * 32
 
 
-def repack(words: Tensor, scales_and_zeros: Tensor, inputs: int) -> Int4:
+def repack(words: Tensor, scales_and_zeros: Tensor, inputs: int, group: int) -> Int4:
     """The first `inputs` columns; the minimum z - 8 s, which is not stored, is rounded to float16."""
     rows, outer, _, inner = words.shape
     q = unpack(words).view(rows, outer, 8, 4, inner, 2, 2, 2)  # row, pair of columns, word, tile, half, one of the pair
     q = q.permute(0, 2, 1, 4, 5, 6, 3, 7).reshape(rows * 8, -1)[:, :inputs]
-    group = columns(words) // len(scales_and_zeros)
     used = scales_and_zeros[: -(-inputs // group)].float().transpose(0, 1)  # [n, groups, 2]
     scales, zeros = used.unbind(-1)
     minimums = (zeros - ZERO * scales).to(torch.float16)

@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -15,14 +15,16 @@ from genwright.text.architectures.registry import architecture
 from genwright.text.cache.budget import cache_pages
 from genwright.text.cache.layout import CACHE_BITS, CacheSpec
 from genwright.text.catalogue import resolve
-from genwright.text.checkpoints import Checkpoint, open_checkpoint, parse_dtype
+from genwright.text.checkpoints.check_tensors import has_draft
+from genwright.text.checkpoints.open import open_checkpoint
+from genwright.text.checkpoints.protocol import Checkpoint, parse_dtype
 from genwright.text.drafts.draft_model import DraftModel
 from genwright.text.drafts.mtp import MTP, MtpDraft
 from genwright.text.drafts.prompt_lookup import PROMPT_LOOKUP, PromptLookup
 from genwright.text.drafts.speculation import Speculation, row_cost
 from genwright.text.engine.engine import Engine
 from genwright.text.engine.executor import ResidentExecutor
-from genwright.text.model import has_draft, load_draft, load_model, loaded_bytes
+from genwright.text.loader import Loader
 from genwright.text.ops.backends import new_ops
 from genwright.text.ops.torch_ops import TorchOps
 from genwright.text.settings import EngineConfig
@@ -34,15 +36,6 @@ MAX_BATCH = {"cpu": 64, "cuda": 256}  # sequences in a step
 MAX_TOKENS = {"cpu": 512, "cuda": 2048}  # tokens in a step: prompts are read in chunks of what is left
 KEEP = "keep"  # the quant that leaves packed weights as they are stored
 SELF = "self:"  # before the weight format of a draft that is the model's own copy
-
-
-class LoadPlan(NamedTuple):
-    """How a checkpoint is to be loaded."""
-
-    checkpoint: Checkpoint
-    dtype: torch.dtype
-    packed: bool  # keep weights as they are stored if they are stored packed
-    quant: Format | None
 
 
 def open_model(model: str | Path, config: EngineConfig) -> Checkpoint:
@@ -57,15 +50,15 @@ def build_engine(
 ) -> Engine:
     """Load a checkpoint, and its draft, onto a device."""
     ops = new_ops(config.backend, device, config.deterministic)
-    plans = [_plan(checkpoint, config.quant, config, device)]
+    loaders = [_loader(checkpoint, config.quant, config, device, progress)]
     if (draft := _open_draft(checkpoint, config)) is not None:
-        plans.append(_plan(draft, _own_copy(config), config, device))
-    pages, max_context = _divide_memory(plans, config, device)
+        loaders.append(_loader(draft, _own_copy(config), config, device, progress))
+    pages, max_context = _divide_memory(loaders, config, device)
     max_batch, max_tokens = MAX_BATCH[device.type], MAX_TOKENS[device.type]
-    contexts = [max_context, *(min(max_context, plan.checkpoint.config.longest_context) for plan in plans[1:])]
+    contexts = [max_context, *(min(max_context, loader.checkpoint.config.longest_context) for loader in loaders[1:])]
     executor, *drafts = (
-        _load(plan, ops, config, device, context, count, progress)
-        for plan, context, count in zip(plans, contexts, pages, strict=True)
+        _load(loader, ops, config, context, count)
+        for loader, context, count in zip(loaders, contexts, pages, strict=True)
     )
     if config.draft is None:
         return Engine(executor, max_batch, max_tokens, max_context, loop=_new_loop(executor))
@@ -107,7 +100,13 @@ def _weight_format(quant: str | None) -> Format | None:
     return None if quant in (None, KEEP) else parse_format(str(quant))
 
 
-def _plan(checkpoint: Checkpoint, quant: str | None, config: EngineConfig, device: torch.device) -> LoadPlan:
+def _loader(
+    checkpoint: Checkpoint,
+    quant: str | None,
+    config: EngineConfig,
+    device: torch.device,
+    progress: Callable[[int, int], None],
+) -> Loader:
     dtype = _pick_dtype(config.dtype, device, checkpoint)
     if quant == KEEP and checkpoint.only_widened:
         kinds, name = " and ".join(checkpoint.only_widened), str(dtype).removeprefix("torch.")
@@ -117,7 +116,8 @@ def _plan(checkpoint: Checkpoint, quant: str | None, config: EngineConfig, devic
             GenwrightWarning,
             stacklevel=4,
         )
-    return LoadPlan(checkpoint, dtype, quant == KEEP or checkpoint.stays_packed, _weight_format(quant))
+    packed = quant == KEEP or checkpoint.stays_packed
+    return Loader(checkpoint, dtype, device, packed, _weight_format(quant), progress)
 
 
 def _pick_dtype(name: str, device: torch.device, checkpoint: Checkpoint) -> torch.dtype:
@@ -128,15 +128,15 @@ def _pick_dtype(name: str, device: torch.device, checkpoint: Checkpoint) -> torc
     return parse_dtype(name)
 
 
-def _divide_memory(plans: list[LoadPlan], config: EngineConfig, device: torch.device) -> tuple[list[int], int]:
+def _divide_memory(loaders: list[Loader], config: EngineConfig, device: torch.device) -> tuple[list[int], int]:
     """Cache pages for the model and its draft model, and the longest context that they hold."""
     mtp, bits = config.draft == MTP, CACHE_BITS[config.kv]
-    configs = [plan.checkpoint.config for plan in plans]
+    configs = [loader.checkpoint.config for loader in loaders]
     specs = [
-        CacheSpec(architecture(cfg).cache_layers(cfg), plan.dtype, bits)
-        for cfg, plan in zip(configs, plans, strict=True)
+        CacheSpec(architecture(cfg).cache_layers(cfg), loader.dtype, bits)
+        for cfg, loader in zip(configs, loaders, strict=True)
     ]
-    weights = sum(loaded_bytes(*plan, draft=mtp) for plan in plans)
+    weights = sum(loader.total_bytes(draft=mtp) for loader in loaders)
     given = config.cpu_mem if device.type == "cpu" else config.gpu_mem
     return cache_pages(
         [spec.with_draft() if mtp else spec for spec in specs],
@@ -149,19 +149,11 @@ def _divide_memory(plans: list[LoadPlan], config: EngineConfig, device: torch.de
     )
 
 
-def _load(
-    plan: LoadPlan,
-    ops: TorchOps,
-    config: EngineConfig,
-    device: torch.device,
-    context: int,
-    pages: int,
-    progress: Callable[[int, int], None],
-) -> ResidentExecutor:
+def _load(loader: Loader, ops: TorchOps, config: EngineConfig, context: int, pages: int) -> ResidentExecutor:
     """An executor of a model; with CUDA graphs where every op of a step leaves the host alone."""
-    model = load_model(plan.checkpoint, plan.dtype, device, context, progress, plan.packed, plan.quant)
-    mtp = load_draft(plan.checkpoint, model, plan.packed, plan.quant) if config.draft == MTP else None
-    bits, max_batch, max_tokens = CACHE_BITS[config.kv], MAX_BATCH[device.type], MAX_TOKENS[device.type]
+    model, kind = loader.model(context), loader.device.type
+    mtp = loader.block(model.cfg.layers) if config.draft == MTP else None
+    bits, max_batch, max_tokens = CACHE_BITS[config.kv], MAX_BATCH[kind], MAX_TOKENS[kind]
     if not ops.captures:
         return ResidentExecutor(model, ops, pages, max_batch, max_tokens, mtp, bits)
     from genwright.text.engine.cuda_graphs import GraphExecutor

@@ -1,65 +1,167 @@
-"""Loader: streams a checkpoint's tensors into the weights that they make up, fused and quantized on the way."""
+"""Loader: a checkpoint's tensors become an architecture's weights, whole or a rank's part, block by block."""
 
+import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from typing import Any
 
 import torch
 
+from genwright.kernels import PAGE
 from genwright.quant.formats import Format
 from genwright.quant.fp8 import BLOCK
-from genwright.quant.packed import Packed, Weight
-from genwright.text.architectures.weight_map import Sources, WeightMap
-from genwright.text.checkpoints import Checkpoint
+from genwright.quant.packed import Packed, Weight, tensors_of
+from genwright.text.architectures.protocol import Architecture
+from genwright.text.architectures.registry import architecture
+from genwright.text.architectures.weight_map import Part, Source, Sources, WeightMap
+from genwright.text.checkpoints.check_tensors import check_tensors
+from genwright.text.checkpoints.protocol import Checkpoint
 from genwright.text.checkpoints.random import RandomWeights
+from genwright.text.config import LOCAL_ROPE, ROPE, ModelConfig
+from genwright.text.ops.protocol import Weights
+from genwright.text.ops.rope import cos_sin, frequencies
+from genwright.text.ops.step import RopeTables
 
 LOOKED_UP = ("embed", "positions")  # matrices that nothing is multiplied with
 PIECE = {"cpu": 1 << 19, "cuda": 1 << 24}  # elements that are quantized at a time: scratch takes ten times as much
 
 
+@dataclass(frozen=True)
+class Model:
+    """A loaded model: its architecture's functions, and the weights that they read."""
+
+    cfg: ModelConfig
+    architecture: Architecture
+    outer: dict[str, Any]  # tensors; of matrices also packed weights
+    blocks: list[dict[str, Any]]
+    dtype: torch.dtype
+    device: torch.device
+    max_context: int  # in whole pages
+    rope_tables: dict[str, RopeTables]
+
+    @property
+    def step_bytes(self) -> int:
+        """Bytes of weights that a decoding step of one token reads: no embedding but a row, of experts its own."""
+        outer = {name: weight for name, weight in self.outer.items() if name not in LOOKED_UP}
+        moe = self.cfg.moe
+        share = {"experts.gate_up": moe.top_k / moe.experts, "experts.down": moe.top_k / moe.experts} if moe else {}
+        return int(
+            sum(
+                tensor.nbytes * share.get(name, 1.0)
+                for part in (outer, *self.blocks)
+                for name, weight in part.items()
+                for tensor in tensors_of(weight)
+            )
+        )
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Tells this model from others and from the same with other weights, by 64 values of every tensor."""
+        digest = hashlib.sha256(repr((self.cfg, self.dtype)).encode())
+        for part in (self.outer, *self.blocks):
+            for name in sorted(part.keys() - {"cos", "sin"}):
+                for tensor in tensors_of(part[name]):
+                    values = tensor.flatten()[:: max(tensor.numel() // 64, 1)].contiguous()
+                    digest.update(values.view(torch.uint8).cpu().numpy().tobytes())
+        return digest.hexdigest()
+
+
 @dataclass
 class Loader:
-    """Weights in `dtype` on `device`; matrices packed by `quant`, or kept as they are stored where `packed` says so."""
+    """Weights in `dtype` on `device`; matrices packed by `quant`, or kept as they are stored where `packed` says so.
+
+    Of several ranks it loads one's part, as the weight map says. Ranks share each expert, or with `expert_parallel`
+    each has some experts whole.
+    """
 
     checkpoint: Checkpoint
-    weights: WeightMap
     dtype: torch.dtype
     device: torch.device
     packed: bool = True
     quant: Format | None = None
-    progress: Callable[[int, int], None] = lambda done, total: None
-    total: int = 0
-    done: int = 0
+    progress: Callable[[int, int], None] = lambda done, total: None  # is told tensors done and in all
+    rank: int = 0
+    ranks: int = 1
+    expert_parallel: bool = False
+    _done: int = 0
+    _total: int = 0
 
-    def outer(self) -> dict[str, Sources]:
+    @cached_property
+    def weights(self) -> WeightMap:
+        return architecture(self.checkpoint.config).weight_map(self.checkpoint.config)
+
+    def model(self, max_context: int) -> Model:
+        """All blocks but the multi-token-prediction layer."""
+        check_tensors(self.checkpoint)
+        cfg = self.checkpoint.config
+        blocks = [self.outer_sources(), *(self.weights.block(layer) for layer in range(cfg.layers))]
+        self._done, self._total = 0, sum(len(self._own(sources)) for block in blocks for sources in block.values())
+        outer, *loaded = (self.load(block) for block in blocks)
+        outer.setdefault("head", outer["embed"])
+        context, tables = -(-max_context // PAGE) * PAGE, rope_tables(cfg, max_context, self.device)
+        return Model(cfg, architecture(cfg), outer, loaded, self.dtype, self.device, context, tables)
+
+    def block(self, layer: int) -> dict[str, Any]:
+        """One layer's weights; that after the last is the multi-token-prediction layer."""
+        return self.load(self.weights.block(layer))
+
+    def block_bytes(self, layer: int) -> int:
+        """What a block takes once it is loaded."""
+        return self.bytes(self.weights.block(layer))
+
+    def total_bytes(self, draft: bool = False) -> int:
+        """What all weights take once they are loaded, with the multi-token-prediction layer or without."""
+        check_tensors(self.checkpoint, draft)
+        layers = range(self.checkpoint.config.layers + draft)
+        return self.bytes(self.outer_sources()) + sum(map(self.block_bytes, layers))
+
+    def outer_sources(self) -> dict[str, Sources]:
         """The weights of no layer; a head that shares the embedding is one of them if it is packed and that is not."""
         outer, embed = dict(self.weights.outer), self.weights.outer["embed"]
         if "head" not in outer and self.form("head", embed) is not None:
             outer["head"] = embed
         return outer
 
-    def part(self, part: Mapping[str, Sources]) -> dict[str, Any]:
-        return {name: self._weight(name, sources) for name, sources in part.items()}
+    def load(self, block: Mapping[str, Sources]) -> dict[str, Any]:
+        return {name: self._weight(name, self._own(sources)) for name, sources in block.items()}
 
-    def bytes(self, part: Mapping[str, Sources]) -> int:
-        """What a part takes once it is loaded."""
+    def bytes(self, block: Mapping[str, Sources]) -> int:
+        """What weights take once they are loaded."""
         total = 0
-        for name, sources in part.items():
+        for name, sources in block.items():
             form, wide = self.form(name, sources), self._wide(name).itemsize
-            total += sum(prod(shape) * wide if form is None else form.bytes(shape) for _, shape in sources)
+            shapes = [self._shape(source, form) for source in self._own(sources)]
+            total += sum(prod(shape) * wide if form is None else form.bytes(shape) for shape in shapes)
         return total
 
     def form(self, name: str, sources: Sources) -> Format | None:
         """The format that a weight is packed in; None where it is not."""
         kept = {*LOOKED_UP, *self.weights.unpacked, *self.weights.exact}
-        if name in kept or any(len(shape) != 2 for _, shape in sources):
+        if name in kept or any(len(source.shape) != 2 for source in sources):
             return None
-        stored = {self.checkpoint.format(source) for source, _ in sources}
+        stored = {self.checkpoint.format(source.name) for source in sources}
         single = stored.pop() if len(stored) == 1 else None
         if self.quant is not None:
             return self.quant.of_head(single) if name == "head" else self.quant
         return single if self.packed else None
+
+    def _own(self, sources: Sources) -> Sources:
+        """Without the experts of other ranks."""
+        moe = self.checkpoint.config.moe
+        if not self.expert_parallel or moe is None:
+            return sources
+        return [source for source in sources if source.owner(moe.experts, self.ranks) in (None, self.rank)]
+
+    def _part(self, source: Source, form: Format | None) -> Part | None:
+        if source.axis is None or (self.expert_parallel and source.expert is not None):
+            return None
+        return source.part(self.rank, self.ranks, 1 if form is None else form.unit(source.axis))
+
+    def _shape(self, source: Source, form: Format | None) -> tuple[int, ...]:
+        part = self._part(source, form)
+        return source.shape if part is None else part.shape(source.shape)
 
     def _weight(self, name: str, sources: Sources) -> Weight:
         form = self.form(name, sources)
@@ -67,45 +169,71 @@ class Loader:
             fused = self._fuse(sources, self._wide(name))
             return fused.add_(1) if name in self.weights.one_added else fused
         parts: list[Packed] = []
-        for source, _ in sources:
-            parts += quantized(self.checkpoint, source, form, self.device)
+        for source in sources:
+            parts += quantized(self.checkpoint, source.name, form, self.device, self._part(source, form))
             self._tell()
         return type(parts[0]).cat(parts)
 
     def _fuse(self, sources: Sources, dtype: torch.dtype) -> torch.Tensor:
-        rows = sum(shape[0] for _, shape in sources)
-        target = torch.empty((rows, *sources[0][1][1:]), dtype=dtype, device=self.device)
-        first = 0
-        for name, shape in sources:
+        shapes = [self._shape(source, None) for source in sources]
+        target = torch.empty((sum(s[0] for s in shapes), *shapes[0][1:]), dtype=dtype, device=self.device)
+        for source, rows in zip(sources, target.split([s[0] for s in shapes]), strict=True):
             # Copying widens what is stored plainly; doing so before would hold it twice.
-            plain = self.checkpoint.format(name) is None and not isinstance(self.checkpoint, RandomWeights)
-            tensor = _tensor(self.checkpoint, name, None if plain else dtype, self.device)
-            target[first : first + shape[0]].copy_(tensor)
-            first += shape[0]
+            plain = self.checkpoint.format(source.name) is None and not isinstance(self.checkpoint, RandomWeights)
+            kind = None if plain else dtype
+            rows.copy_(_tensor(self.checkpoint, source.name, kind, self.device, self._part(source, None)))
             self._tell()
         return target
+
+    def _tell(self) -> None:
+        self._done += 1
+        self.progress(self._done, self._total)
 
     def _wide(self, name: str) -> torch.dtype:
         return torch.float32 if name in self.weights.exact else self.dtype
 
-    def _tell(self) -> None:
-        self.done += 1
-        self.progress(self.done, self.total)
+
+def move(block: Weights, device: torch.device) -> dict[str, Any]:
+    """A block's weights on a device; those that are there already are not copied."""
+
+    def to(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.to(device)
+
+    return {name: weight.map(to) if isinstance(weight, Packed) else to(weight) for name, weight in block.items()}
 
 
-def quantized(checkpoint: Checkpoint, name: str, form: Format, device: torch.device) -> Iterator[Packed]:
+def quantized(
+    checkpoint: Checkpoint, name: str, form: Format, device: torch.device, part: Part | None = None
+) -> Iterator[Packed]:
     """A matrix in a format, some rows at a time: as it is stored if that is the format, else rounded on the device."""
     stored = checkpoint.format(name)
     if stored == form:
-        yield checkpoint.packed(name).map(lambda tensor: tensor.to(device))
+        yield checkpoint.packed(name, part).map(lambda tensor: tensor.to(device))
         return
-    wide = _tensor(checkpoint, name, None if stored is None else torch.float32, device)
+    wide = _tensor(checkpoint, name, None if stored is None else torch.float32, device, part)
     for rows in wide.split(max(1, PIECE.get(device.type, PIECE["cuda"]) // wide.shape[1] // BLOCK) * BLOCK):
         yield form.quantize(rows.to(device))
 
 
-def _tensor(checkpoint: Checkpoint, name: str, dtype: torch.dtype | None, device: torch.device) -> torch.Tensor:
+def _tensor(
+    checkpoint: Checkpoint, name: str, dtype: torch.dtype | None, device: torch.device, part: Part | None
+) -> torch.Tensor:
     """On the device if it is drawn: a GPU does that a thousand times faster."""
     if isinstance(checkpoint, RandomWeights):
-        return checkpoint.tensor(name, dtype, device)
-    return checkpoint.tensor(name, dtype)
+        return checkpoint.tensor(name, dtype, part, device)
+    return checkpoint.tensor(name, dtype, part)
+
+
+def rope_tables(cfg: ModelConfig, max_context: int, device: torch.device) -> dict[str, RopeTables]:
+    """cos and sin of whole pages of positions, for each kind of RoPE.
+
+    They are computed page by page, so that their bits do not depend on how many pages there are.
+    """
+    tables: dict[str, RopeTables] = {}
+    for kind, rope in ((ROPE, cfg.rope), (LOCAL_ROPE, cfg.local_rope)):
+        if rope is not None and rope.kind != "none":
+            inv_freq, scale = frequencies(rope, cfg.rope_dim, max_context)
+            pages = [cos_sin(inv_freq, scale, torch.arange(i, i + PAGE)) for i in range(0, max_context, PAGE)]
+            cos, sin = (torch.cat(parts).to(device) for parts in zip(*pages, strict=True))
+            tables[kind] = cos, sin
+    return tables

@@ -5,7 +5,7 @@ import pytest
 from genwright.bench.experiments import DEFAULTS, EXPERIMENTS, Point, adapt, choose
 from genwright.errors import UserError
 from genwright.quant.formats import parse_format
-from genwright.text.checkpoints import open_checkpoint
+from genwright.text.checkpoints.open import open_checkpoint
 from genwright.text.settings import EngineConfig
 
 

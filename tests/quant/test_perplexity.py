@@ -11,7 +11,7 @@ from genwright import LLM
 from genwright.bench.evaluate import evaluate
 from genwright.quant.formats import parse_format
 from genwright.text.architectures.registry import architecture
-from genwright.text.checkpoints import open_checkpoint
+from genwright.text.checkpoints.open import open_checkpoint
 from genwright.text.export.calibration import calibrated, calibration_windows
 from genwright.text.export.quantize import quantize
 
@@ -67,8 +67,8 @@ def test_gptq_moves_the_first_layer_less(smollm2: Path) -> None:
         gptq, errors = next(calibrated(checkpoint, form, windows(smollm2)[:5], torch.device("cpu"))), []
         for way in ("nearest", "gptq"):
             for name in ("qkv", "out", "gate_up", "down"):
-                rows = wide[name].split([shape[0] for _, shape in sources[name]])
-                packed = [gptq[source] for source, _ in sources[name]] if way == "gptq" else map(form.quantize, rows)
+                rows = wide[name].split([source.shape[0] for source in sources[name]])
+                packed = [gptq[source.name] for source in sources[name]] if way == "gptq" else map(form.quantize, rows)
                 layer[name] = torch.cat([part.dequantize(torch.float32) for part in packed])
             errors.append((llm.logits(ids) - exact).norm().item())
         assert errors[1] < 0.85 * errors[0], errors

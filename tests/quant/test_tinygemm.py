@@ -42,7 +42,7 @@ def test_tiles_become_rows_of_words(inner: int, k: int, group: int) -> None:
     words = pack_tiles(q, inner)
     assert columns(words) == k
     for inputs in (k, k - 20):  # gpt-fast pads widths
-        packed = repack(words, scales_and_zeros, inputs)
+        packed = repack(words, scales_and_zeros, inputs, group)
         assert packed.shape == (16, inputs) and packed.group == group
         wanted = widen(q, scales_and_zeros)[:, :inputs]
         step = packed.scales.double().max()

@@ -16,7 +16,8 @@ from genwright import LLM
 from genwright.errors import UserError
 from genwright.quant.formats import parse_format
 from genwright.rng import key
-from genwright.text.checkpoints import Checkpoint, open_checkpoint
+from genwright.text.checkpoints.open import open_checkpoint
+from genwright.text.checkpoints.protocol import Checkpoint
 from genwright.text.export.convert import convert
 from genwright.text.export.quantize import quantize
 
@@ -42,7 +43,7 @@ from genwright import LLM
 from genwright.quant.formats import parse_format
 from genwright.quant.packed import tensors_of
 from genwright.text.export.calibration import calibrated
-from genwright.text.checkpoints import open_checkpoint
+from genwright.text.checkpoints.open import open_checkpoint
 from genwright.text.export.quantize import quantize
 
 

@@ -8,11 +8,11 @@ import torch
 from genwright.errors import UserError
 from genwright.text.architectures import llama
 from genwright.text.architectures.config_fields import check_silu
-from genwright.text.architectures.llama import ROUTER, expert_map, mlp_map
+from genwright.text.architectures.llama import ROUTER, expert_map, mlp_map, outer_map
 from genwright.text.architectures.protocol import Gguf
 from genwright.text.architectures.rope_config import read_rope
 from genwright.text.architectures.shape_rows import Row, configs
-from genwright.text.architectures.weight_map import Sources, WeightMap
+from genwright.text.architectures.weight_map import Source, Sources, WeightMap, vocabulary
 from genwright.text.cache.layout import LayerCache, LayerSpec
 from genwright.text.config import Mla, ModelConfig, Moe
 from genwright.text.config_file import FieldReader
@@ -74,43 +74,42 @@ def weight_map(cfg: ModelConfig) -> WeightMap:
     assert cfg.mla is not None
     d, mla = cfg.dim, cfg.mla
     first, latent = _a_rows(cfg)
-    q_name = "q_a_proj" if mla.q_lora_rank else "q_proj"
+    q_dim, kv_dim = mla.qk_nope_head_dim + mla.qk_rope_head_dim, mla.qk_nope_head_dim + mla.v_head_dim  # of a head
+    query = Source("self_attn.q_a_proj.weight", (first, d))
+    if not mla.q_lora_rank:
+        query = Source("self_attn.q_proj.weight", (first, d), 0, q_dim)
     layer: dict[str, Sources] = {
-        "attention_norm": [("input_layernorm.weight", (d,))],
-        "qkv_a": [
-            (f"self_attn.{q_name}.weight", (first, d)),
-            ("self_attn.kv_a_proj_with_mqa.weight", (latent, d)),
-        ],
-        "kv_norm": [("self_attn.kv_a_layernorm.weight", (mla.kv_lora_rank,))],
-        "kv_b": [
-            (
-                "self_attn.kv_b_proj.weight",
-                (cfg.heads * (mla.qk_nope_head_dim + mla.v_head_dim), mla.kv_lora_rank),
-            )
-        ],
-        "out": [("self_attn.o_proj.weight", (d, cfg.heads * mla.v_head_dim))],
-        "mlp_norm": [("post_attention_layernorm.weight", (d,))],
+        "attention_norm": [Source("input_layernorm.weight", (d,))],
+        "qkv_a": [query, Source("self_attn.kv_a_proj_with_mqa.weight", (latent, d))],
+        "kv_norm": [Source("self_attn.kv_a_layernorm.weight", (mla.kv_lora_rank,))],
+        "kv_b": [Source("self_attn.kv_b_proj.weight", (cfg.heads * kv_dim, mla.kv_lora_rank), 0, kv_dim)],
+        "out": [Source("self_attn.o_proj.weight", (d, cfg.heads * mla.v_head_dim), 1, mla.v_head_dim)],
+        "mlp_norm": [Source("post_attention_layernorm.weight", (d,))],
     }
     if mla.q_lora_rank:
-        layer["q_norm"] = [("self_attn.q_a_layernorm.weight", (mla.q_lora_rank,))]
-        layer["q_b"] = [("self_attn.q_b_proj.weight", (cfg.q_dim, mla.q_lora_rank))]
-    outer: dict[str, Sources] = {
-        "embed": [("model.embed_tokens.weight", (cfg.vocab_size, d))],
-        "norm": [("model.norm.weight", (d,))],
-    }
-    if not cfg.tied:
-        outer["head"] = [("lm_head.weight", (cfg.vocab_size, d))]
+        layer["q_norm"] = [Source("self_attn.q_a_layernorm.weight", (mla.q_lora_rank,))]
+        layer["q_b"] = [Source("self_attn.q_b_proj.weight", (cfg.q_dim, mla.q_lora_rank), 0, q_dim)]
     dense, sparse = {**layer, **mlp_map(cfg)}, {**layer, **expert_map(cfg)}
     draft: dict[str, Sources] = {
-        "embed_norm": [("enorm.weight", (d,))],
-        "hidden_norm": [("hnorm.weight", (d,))],
-        "join": [("eh_proj.weight", (d, 2 * d))],
+        "embed_norm": [Source("enorm.weight", (d,))],
+        "hidden_norm": [Source("hnorm.weight", (d,))],
+        "join": [Source("eh_proj.weight", (d, 2 * d))],
         **sparse,
-        "norm": [("shared_head.norm.weight", (d,))],
+        "norm": [Source("shared_head.norm.weight", (d,))],
     }
-    blocks = [sparse if cfg.has_experts(i) else dense for i in range(cfg.layers)]
-    draft = draft if cfg.draft_layers else {}
-    return WeightMap(outer, blocks, "model.layers.{}.", draft, exact=ROUTER, unpacked=frozenset({"kv_b"}))
+    copies = [
+        vocabulary(f"model.layers.{cfg.layers}.{name}.weight", cfg.vocab_size, d)
+        for name in ("embed_tokens", "shared_head.head")
+    ]
+    return WeightMap(
+        outer_map(cfg),
+        [sparse if cfg.has_experts(i) else dense for i in range(cfg.layers)],
+        "model.layers.{}.",
+        draft=draft if cfg.draft_layers else {},
+        copies=copies if cfg.draft_layers else (),
+        exact=ROUTER,
+        unpacked=frozenset({"kv_b"}),
+    )
 
 
 def read_config(read: FieldReader, family: str, sizes: Mapping[str, Any]) -> ModelConfig:

@@ -11,7 +11,7 @@ from genwright.text.architectures.config_fields import read_heads, read_layer_ty
 from genwright.text.architectures.protocol import GGUF_LAYER, Gguf
 from genwright.text.architectures.rope_config import read_rope
 from genwright.text.architectures.shape_rows import Row, configs
-from genwright.text.architectures.weight_map import WeightMap
+from genwright.text.architectures.weight_map import Source, WeightMap
 from genwright.text.cache.layout import LayerCache
 from genwright.text.config import ModelConfig
 from genwright.text.config_file import FieldReader, short
@@ -50,7 +50,7 @@ def weight_map(cfg: ModelConfig) -> WeightMap:
         "mlp_norm": "pre_feedforward_layernorm",
         "post_mlp_norm": "post_feedforward_layernorm",
     }
-    more = {ours: [(f"{theirs}.weight", (cfg.dim,))] for ours, theirs in norms.items()}
+    more = {ours: [Source(f"{theirs}.weight", (cfg.dim,))] for ours, theirs in norms.items()}
     blocks = [{**block, **more} for block in plain.blocks]
     return WeightMap(plain.outer, blocks, plain.prefix, one_added=frozenset(NORMS))
 

@@ -1,6 +1,6 @@
 """The Llama family: Llama 1 to 3.2, CodeLlama, Mistral and Mixtral, Qwen2, 2.5 and 3 with experts or without."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -9,7 +9,7 @@ from genwright.text.architectures.config_fields import check_silu, read_heads, r
 from genwright.text.architectures.protocol import GGUF_LAYER, Gguf
 from genwright.text.architectures.rope_config import read_rope
 from genwright.text.architectures.shape_rows import Row, configs
-from genwright.text.architectures.weight_map import Sources, WeightMap
+from genwright.text.architectures.weight_map import Source, Sources, WeightMap, vocabulary
 from genwright.text.cache.layout import LayerCache, LayerSpec
 from genwright.text.config import ModelConfig, Moe
 from genwright.text.config_file import FieldReader
@@ -65,30 +65,36 @@ def cache_layers(cfg: ModelConfig) -> list[LayerSpec]:
 
 def weight_map(cfg: ModelConfig) -> WeightMap:
     """Our weights as Hugging Face's tensors with their shapes; several fuse along their first dimension."""
-    d, q, kv = cfg.dim, cfg.q_dim, cfg.kv_dim
-    qkv = (("q", q), ("k", kv), ("v", kv))
+    d, heads = cfg.dim, cfg.head_dim
+    qkv = (("q", cfg.q_dim), ("k", cfg.kv_dim), ("v", cfg.kv_dim))
     layer: dict[str, Sources] = {
-        "attention_norm": [("input_layernorm.weight", (d,))],
-        "qkv": [(f"self_attn.{name}_proj.weight", (rows, d)) for name, rows in qkv],
-        "out": [("self_attn.o_proj.weight", (d, q))],
-        "mlp_norm": [("post_attention_layernorm.weight", (d,))],
+        "attention_norm": [Source("input_layernorm.weight", (d,))],
+        "qkv": [Source(f"self_attn.{name}_proj.weight", (rows, d), 0, heads) for name, rows in qkv],
+        "out": [Source("self_attn.o_proj.weight", (d, cfg.q_dim), 1, heads)],
+        "mlp_norm": [Source("post_attention_layernorm.weight", (d,))],
     }
     if cfg.qkv_bias:
-        layer["qkv.bias"] = [(f"self_attn.{name}_proj.bias", (rows,)) for name, rows in qkv]
+        layer["qkv.bias"] = [Source(f"self_attn.{name}_proj.bias", (rows,), 0, heads) for name, rows in qkv]
     if cfg.out_bias:
-        layer["out.bias"] = [("self_attn.o_proj.bias", (d,))]
+        layer["out.bias"] = [Source("self_attn.o_proj.bias", (d,))]
     if cfg.qk_norm:
-        layer |= {f"{name}_norm": [(f"self_attn.{name}_norm.weight", (cfg.head_dim,))] for name in ("q", "k")}
-    outer: dict[str, Sources] = {
-        "embed": [("model.embed_tokens.weight", (cfg.vocab_size, d))],
-        "norm": [("model.norm.weight", (d,))],
-    }
-    if not cfg.tied:
-        outer["head"] = [("lm_head.weight", (cfg.vocab_size, d))]
+        layer |= {f"{name}_norm": [Source(f"self_attn.{name}_norm.weight", (heads,))] for name in ("q", "k")}
+    outer = outer_map(cfg)
     dense = {**layer, **mlp_map(cfg)}
     sparse = {**layer, **expert_map(cfg)}
     blocks = [sparse if cfg.has_experts(i) else dense for i in range(cfg.layers)]
     return WeightMap(outer, blocks, "model.layers.{}.", exact=ROUTER, unpacked=frozenset({"shared.gate"}))
+
+
+def outer_map(cfg: ModelConfig) -> dict[str, Sources]:
+    """Embedding, last norm and head."""
+    outer: dict[str, Sources] = {
+        "embed": [vocabulary("model.embed_tokens.weight", cfg.vocab_size, cfg.dim)],
+        "norm": [Source("model.norm.weight", (cfg.dim,))],
+    }
+    if not cfg.tied:
+        outer["head"] = [vocabulary("lm_head.weight", cfg.vocab_size, cfg.dim)]
+    return outer
 
 
 ROUTER = frozenset({"router", "router.correction"})  # what chooses experts is not rounded
@@ -98,8 +104,8 @@ def mlp_map(cfg: ModelConfig) -> dict[str, Sources]:
     """A gated MLP, gate and up fused."""
     weights = gated(cfg.dim, cfg.ffn_dim, "mlp.")
     if cfg.mlp_bias:
-        weights["gate_up.bias"] = [(f"mlp.{name}_proj.bias", (cfg.ffn_dim,)) for name in ("gate", "up")]
-        weights["down.bias"] = [("mlp.down_proj.bias", (cfg.dim,))]
+        weights["gate_up.bias"] = [Source(f"mlp.{name}_proj.bias", (cfg.ffn_dim,), 0) for name in ("gate", "up")]
+        weights["down.bias"] = [Source("mlp.down_proj.bias", (cfg.dim,))]
     return weights
 
 
@@ -109,27 +115,33 @@ def expert_map(cfg: ModelConfig) -> dict[str, Sources]:
     if moe is None:
         return {}
     home = "block_sparse_moe." if moe.mixtral_names else "mlp."
-    gate, up, down = ("w1", "w3", "w2") if moe.mixtral_names else ("gate_proj", "up_proj", "down_proj")
-    each = [f"{home}experts.{expert}." for expert in range(moe.experts)]
+    names = ("w1", "w3", "w2") if moe.mixtral_names else ("gate_proj", "up_proj", "down_proj")
+    each = [gated(d, moe.ffn_dim, f"{home}experts.{expert}.", names, expert) for expert in range(moe.experts)]
     weights: dict[str, Sources] = {
-        "router": [(f"{home}gate.weight", (moe.experts, d))],
-        "experts.gate_up": [(f"{e}{name}.weight", (moe.ffn_dim, d)) for e in each for name in (gate, up)],
-        "experts.down": [(f"{e}{down}.weight", (d, moe.ffn_dim)) for e in each],
+        "router": [Source(f"{home}gate.weight", (moe.experts, d))],
+        **{f"experts.{name}": [s for weights in each for s in weights[name]] for name in ("gate_up", "down")},
     }
     if moe.correction_bias:
-        weights["router.correction"] = [(f"{home}gate.e_score_correction_bias", (moe.experts,))]
+        weights["router.correction"] = [Source(f"{home}gate.e_score_correction_bias", (moe.experts,))]
     if moe.shared_dim:
         shared = gated(d, moe.shared_dim, "mlp.shared_expert." if moe.shared_gate else "mlp.shared_experts.")
         weights |= {f"shared.{name}": sources for name, sources in shared.items()}
     if moe.shared_gate:
-        weights["shared.gate"] = [("mlp.shared_expert_gate.weight", (1, d))]
+        weights["shared.gate"] = [Source("mlp.shared_expert_gate.weight", (1, d))]
     return weights
 
 
-def gated(d: int, ffn: int, prefix: str) -> dict[str, Sources]:
+def gated(
+    d: int,
+    ffn: int,
+    prefix: str,
+    names: Sequence[str] = ("gate_proj", "up_proj", "down_proj"),
+    expert: int | None = None,
+) -> dict[str, Sources]:
+    *first, down = names
     return {
-        "gate_up": [(f"{prefix}{name}_proj.weight", (ffn, d)) for name in ("gate", "up")],
-        "down": [(f"{prefix}down_proj.weight", (d, ffn))],
+        "gate_up": [Source(f"{prefix}{name}.weight", (ffn, d), 0, expert=expert) for name in first],
+        "down": [Source(f"{prefix}{down}.weight", (d, ffn), 1, expert=expert)],
     }
 
 

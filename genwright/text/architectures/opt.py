@@ -8,7 +8,7 @@ import torch
 from genwright.errors import UserError
 from genwright.text.architectures import llama
 from genwright.text.architectures.protocol import Gguf
-from genwright.text.architectures.weight_map import Sources, WeightMap
+from genwright.text.architectures.weight_map import Source, Sources, WeightMap, vocabulary
 from genwright.text.cache.layout import LayerCache
 from genwright.text.config import ModelConfig, Opt, Rope
 from genwright.text.config_file import FieldReader
@@ -56,37 +56,38 @@ cache_layers = llama.cache_layers
 def weight_map(cfg: ModelConfig) -> WeightMap:
     """Our weights as Hugging Face's tensors with their shapes; several fuse along their first dimension."""
     assert cfg.opt is not None
-    d, e, ffn = cfg.dim, cfg.opt.embed_dim, cfg.ffn_dim
+    d, e, ffn, heads = cfg.dim, cfg.opt.embed_dim, cfg.ffn_dim, cfg.head_dim
     layer: dict[str, Sources] = {
-        "qkv": [(f"self_attn.{name}_proj.weight", (d, d)) for name in "qkv"],
-        "out": [("self_attn.out_proj.weight", (d, d))],
-        "fc1": [("fc1.weight", (ffn, d))],
-        "fc2": [("fc2.weight", (d, ffn))],
+        "qkv": [Source(f"self_attn.{name}_proj.weight", (d, d), 0, heads) for name in "qkv"],
+        "out": [Source("self_attn.out_proj.weight", (d, d), 1, heads)],
+        "fc1": [Source("fc1.weight", (ffn, d), 0)],
+        "fc2": [Source("fc2.weight", (d, ffn), 1)],
     }
     outer: dict[str, Sources] = {
-        "embed": [("model.decoder.embed_tokens.weight", (cfg.vocab_size, e))],
-        "positions": [("model.decoder.embed_positions.weight", (cfg.max_context + POSITION_OFFSET, d))],
+        "embed": [vocabulary("model.decoder.embed_tokens.weight", cfg.vocab_size, e)],
+        "positions": [Source("model.decoder.embed_positions.weight", (cfg.max_context + POSITION_OFFSET, d))],
     }
     if cfg.qkv_bias:
-        layer["qkv.bias"] = [(f"self_attn.{name}_proj.bias", (d,)) for name in "qkv"]
         layer |= {
-            f"{name}.bias": [(f"{theirs}.bias", (size,))]
-            for name, theirs, size in (("out", "self_attn.out_proj", d), ("fc1", "fc1", ffn), ("fc2", "fc2", d))
+            "qkv.bias": [Source(f"self_attn.{name}_proj.bias", (d,), 0, heads) for name in "qkv"],
+            "out.bias": [Source("self_attn.out_proj.bias", (d,))],
+            "fc1.bias": [Source("fc1.bias", (ffn,), 0)],
+            "fc2.bias": [Source("fc2.bias", (d,))],
         }
     if cfg.opt.affine:
         layer |= _norm("attention_norm", "self_attn_layer_norm", d) | _norm("mlp_norm", "final_layer_norm", d)
         if cfg.opt.final_norm:
             outer |= _norm("norm", "model.decoder.final_layer_norm", d)
     if e != d:
-        outer["project_in"] = [("model.decoder.project_in.weight", (d, e))]
-        outer["project_out"] = [("model.decoder.project_out.weight", (e, d))]
+        outer["project_in"] = [Source("model.decoder.project_in.weight", (d, e))]
+        outer["project_out"] = [Source("model.decoder.project_out.weight", (e, d))]
     if not cfg.tied:
-        outer["head"] = [("lm_head.weight", (cfg.vocab_size, e))]
+        outer["head"] = [vocabulary("lm_head.weight", cfg.vocab_size, e)]
     return WeightMap(outer, [layer] * cfg.layers, "model.decoder.layers.{}.")
 
 
 def _norm(ours: str, theirs: str, d: int) -> dict[str, Sources]:
-    return {ours: [(f"{theirs}.weight", (d,))], f"{ours}.bias": [(f"{theirs}.bias", (d,))]}
+    return {ours: [Source(f"{theirs}.weight", (d,))], f"{ours}.bias": [Source(f"{theirs}.bias", (d,))]}
 
 
 def read_config(read: FieldReader, family: str, sizes: Mapping[str, Any]) -> ModelConfig:

@@ -9,40 +9,40 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from genwright.errors import UserError
-from genwright.quant.fp8 import BLOCK, VALUES
-from genwright.text.architectures.registry import find_shape, read_config
-from genwright.text.checkpoints import Checkpoint, reason, widen
-from genwright.text.checkpoints.generation_config import read_generation_config
+from genwright.text.architectures.registry import architecture, find_shape, read_config
+from genwright.text.architectures.weight_map import Part, Source
+from genwright.text.checkpoints.protocol import SCALES, Checkpoint, narrow, read_generation_config, reason, widen
 from genwright.text.checkpoints.safetensors_file import DTYPES
+from genwright.text.config import ModelConfig
 from genwright.text.config_file import FieldReader, read_json
 from genwright.text.tokenizer.tokenizer import Tokenizer
 
-# Hugging Face's module: DeepSeek's, and the dimension of its weight that is cut over ranks. Experts stay whole.
-MODULES: dict[str, tuple[str, int | None]] = {
-    "embed_tokens": ("embed", 0),
-    "lm_head": ("head", 0),
-    "norm": ("norm", None),
-    "input_layernorm": ("attn_norm", None),
-    "post_attention_layernorm": ("ffn_norm", None),
-    "q_proj": ("wq", 0),
-    "q_a_proj": ("wq_a", None),
-    "q_a_layernorm": ("q_norm", None),
-    "q_b_proj": ("wq_b", 0),
-    "kv_a_proj_with_mqa": ("wkv_a", None),
-    "kv_a_layernorm": ("kv_norm", None),
-    "kv_b_proj": ("wkv_b", 0),
-    "o_proj": ("wo", 1),
-    "gate": ("gate", None),
-    "gate_proj": ("w1", 0),
-    "up_proj": ("w3", 0),
-    "down_proj": ("w2", 1),
+# Hugging Face's module: DeepSeek's.
+MODULES = {
+    "embed_tokens": "embed",
+    "lm_head": "head",
+    "norm": "norm",
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "q_proj": "wq",
+    "q_a_proj": "wq_a",
+    "q_a_layernorm": "q_norm",
+    "q_b_proj": "wq_b",
+    "kv_a_proj_with_mqa": "wkv_a",
+    "kv_a_layernorm": "kv_norm",
+    "kv_b_proj": "wkv_b",
+    "o_proj": "wo",
+    "gate": "gate",
+    "gate_proj": "w1",
+    "up_proj": "w3",
+    "down_proj": "w2",
     # Of the multi-token-prediction layer, which DeepSeek's script leaves out.
-    "enorm": ("enorm", None),
-    "hnorm": ("hnorm", None),
-    "eh_proj": ("eh_proj", None),
-    "head": ("head", 0),
+    "enorm": "enorm",
+    "hnorm": "hnorm",
+    "eh_proj": "eh_proj",
+    "head": "head",
 }
-OURS = {theirs: ours for ours, (theirs, _) in MODULES.items()}
+OURS = {theirs: ours for ours, theirs in MODULES.items()}
 PARTS = {"self_attn": "attn", "mlp": "ffn"}
 LEAVES = {"weight": "weight", "weight_scale_inv": "scale", "e_score_correction_bias": "bias"}
 _SHARD = re.compile(r"model([0-9]{1,4})-mp([0-9]{1,4})\.safetensors")
@@ -83,14 +83,12 @@ def shard_name(rank: int, ranks: int) -> str:
     return f"model{rank}-mp{ranks}.safetensors"
 
 
-def deepseek_name(name: str) -> tuple[str, int | None]:
-    """DeepSeek's name of one of Hugging Face's tensors, and the dimension that is cut; experts are not."""
+def deepseek_name(name: str) -> str:
+    """DeepSeek's name of one of Hugging Face's tensors."""
     *parts, module, leaf = name.removeprefix("model.").split(".")
     if module not in MODULES or leaf not in LEAVES:
         raise UserError(f"{name!r:.80} is no tensor of DeepSeek's models.")
-    theirs, cut = MODULES[module]
-    parts = [PARTS.get(part, part) for part in parts]
-    return ".".join([*parts, theirs, LEAVES[leaf]]), None if _EXPERT.search(name) else cut
+    return ".".join([*(PARTS.get(part, part) for part in parts), MODULES[module], LEAVES[leaf]])
 
 
 def hugging_face_name(name: str) -> str:
@@ -104,27 +102,11 @@ def hugging_face_name(name: str) -> str:
     return ".".join(["model", *(back.get(part, part) for part in parts if part), OURS[module], back[leaf]])
 
 
-def rank_of(name: str, experts: int, ranks: int) -> int | None:
-    """Which rank an expert's tensor goes to; None for a tensor that is no expert's."""
-    found = _EXPERT.search(name)
-    return int(found[1]) // max(experts // ranks, 1) if found else None
-
-
-def slices(
-    name: str, shape: Sequence[int], dtype: torch.dtype, experts: int, ranks: int
-) -> dict[int, tuple[int, int, int]]:
-    """By rank, the part of a tensor that it gets: dimension, first and count."""
-    owner = rank_of(name, experts, ranks)
-    if owner is not None:
-        return {owner: (0, 0, shape[0])}
-    cut = deepseek_name(name)[1]
-    if cut is None:
-        return dict.fromkeys(range(ranks), (0, 0, shape[0]))
-    part, unit = shape[cut] // ranks, BLOCK if dtype == VALUES and ranks > 1 else 1
-    if part * ranks != shape[cut] or part % unit:
-        blocks = f" of whole blocks of {BLOCK}" if unit > 1 else ""
-        raise UserError(f"{name!r} of shape {list(shape)} cannot be cut in {ranks} equal parts{blocks}.")
-    return {rank: (cut, rank * part, part) for rank in range(ranks)}
+def cuts(cfg: ModelConfig) -> dict[str, Source]:
+    """By name, how each tensor of a model and of its multi-token-prediction layer is cut; experts stay whole."""
+    weights = architecture(cfg).weight_map(cfg)
+    every = (*weights.tensors(draft=True), *weights.copies)
+    return {s.name: s._replace(may_stay_whole=False) if s.may_stay_whole else s for s in every}
 
 
 class DeepSeekShards(Checkpoint):
@@ -141,6 +123,7 @@ class DeepSeekShards(Checkpoint):
         self._names = {hugging_face_name(name): name for name in self._holders}
         self.hf_config: dict[str, Any] = self._find_config(arch)
         self.config = read_config(self.hf_config, self.config_path)
+        self._cuts = cuts(self.config)
         for name, ranks in self._holders.items():
             missing = set(range(self.ranks)) - set(ranks)
             if missing and not _EXPERT.search(name):
@@ -155,28 +138,29 @@ class DeepSeekShards(Checkpoint):
         return list(self._names)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        shapes = [list(part.get_shape()) for part in self._parts(name)]
+        shapes = [list(part.get_shape()) for part in self._pieces(name)]
         cut = self._cut(name)
         if cut is not None and all(len(shape) > cut for shape in shapes):
             shapes[0][cut] = sum(shape[cut] for shape in shapes)
         return tuple(shapes[0])
 
     def dtype(self, name: str) -> torch.dtype:
-        return DTYPES.get(next(self._parts(name)).get_dtype(), torch.uint8)
+        return DTYPES.get(next(self._pieces(name)).get_dtype(), torch.uint8)
 
     def where(self, name: str) -> str:
-        theirs = self._names.get(name)
-        rank = self._holders[theirs][0] if theirs else None
-        if rank is None and self.config.moe:
-            rank = rank_of(name, self.config.moe.experts, self.ranks)
+        source, rank = self._cuts.get(name.removesuffix(SCALES)), None
+        if name in self._names:
+            rank = self._holders[self._names[name]][0]
+        elif self.config.moe and source is not None:
+            rank = source.owner(self.config.moe.experts, self.ranks)
         return str(self.folder / shard_name(min(rank or 0, self.ranks - 1), self.ranks))
 
-    def tensor(self, name: str, dtype: torch.dtype | None = None) -> torch.Tensor:
-        cut = self._cut(name)
-        parts = [part[:] for part in self._parts(name)]
+    def tensor(self, name: str, dtype: torch.dtype | None = None, part: Part | None = None) -> torch.Tensor:
+        if dtype is not None and self.format(name) is not None:
+            return self.widened(name, dtype, part)
         try:
-            stored = parts[0] if cut is None or len(parts) == 1 else torch.cat(parts, dim=cut)
-        except RuntimeError:
+            stored = self._join(name, part)
+        except (RuntimeError, IndexError):
             raise UserError(f"{self.where(name)} has {name!r} of a shape that the other shards' do not join.") from None
         return widen(self, name, stored, dtype)
 
@@ -187,14 +171,31 @@ class DeepSeekShards(Checkpoint):
         return read_generation_config(self.folder)
 
     def _cut(self, name: str) -> int | None:
-        return deepseek_name(name)[1] if self._names[name] != name else None
+        source = self._cuts.get(name.removesuffix(SCALES))
+        return None if source is None or source.expert is not None else source.axis
 
-    def _parts(self, name: str) -> Iterator[Any]:
+    def _pieces(self, name: str) -> Iterator[Any]:
         """The shards' slices that make up a tensor, in order of rank."""
         theirs = self._names[name]
         ranks = self._holders[theirs]
         for rank in ranks if self._cut(name) is not None else ranks[:1]:
             yield self._files[rank].get_slice(theirs)
+
+    def _join(self, name: str, part: Part | None) -> torch.Tensor:
+        """A tensor or a part of it; of one that was cut, only the pieces that the part lies in are read."""
+        cut, pieces = self._cut(name), [piece[:] for piece in self._pieces(name)]
+        if cut is None or len(pieces) == 1:
+            return narrow(pieces[0], part)
+        if part is None or part.axis != cut:
+            return torch.cat([narrow(piece, part) for piece in pieces], dim=cut)
+        chosen, first = [], 0
+        for piece in pieces:
+            size = piece.shape[cut]
+            start, end = max(part.start - first, 0), min(part.start + part.length - first, size)
+            if start < end:
+                chosen.append(piece.narrow(cut, start, end - start))
+            first += size
+        return chosen[0] if len(chosen) == 1 else torch.cat(chosen, dim=cut)
 
     def _find_config(self, arch: str | None) -> dict[str, Any]:
         """config.json, else the one config_*.json of DeepSeek's, else a named shape."""
@@ -220,8 +221,11 @@ class DeepSeekShards(Checkpoint):
         after = f"model.layers.{shape['num_hidden_layers']}.input_layernorm.weight"
         embedding = "model.embed_tokens.weight"
         extra = shape.get("num_nextn_predict_layers", 0)
-        here = last in self._names and (extra or after not in self._names) and embedding in self._names
-        return here and self.shape(embedding) == (shape["vocab_size"], shape["hidden_size"])
+        if last not in self._names or (after in self._names and not extra) or embedding not in self._names:
+            return False
+        theirs = self._names[embedding]
+        shards = [self._files[rank].get_slice(theirs).get_shape() for rank in self._holders[theirs]]
+        return [sum(sum(rows[:1]) for rows in shards), *shards[0][1:]] == [shape["vocab_size"], shape["hidden_size"]]
 
 
 def hf_config(args: Mapping[str, Any], where: str, draft: bool) -> dict[str, Any]:

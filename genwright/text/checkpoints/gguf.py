@@ -17,8 +17,9 @@ from genwright.quant.packed import Packed
 from genwright.text.architectures.protocol import GGUF_OUTER, Gguf
 from genwright.text.architectures.registry import GGUF as ARCHITECTURES
 from genwright.text.architectures.registry import MODEL_TYPES, read_config
-from genwright.text.checkpoints import Checkpoint
+from genwright.text.architectures.weight_map import Part
 from genwright.text.checkpoints.gguf_header import MAGIC, Header
+from genwright.text.checkpoints.protocol import Checkpoint, narrow
 from genwright.text.checkpoints.rope_order import halves_from_neighbours
 from genwright.text.config_file import FieldReader
 from genwright.text.tokenizer.tokenizer import Tokenizer
@@ -101,15 +102,20 @@ class GGUF(Checkpoint):
     def where(self, name: str) -> str:
         return self._tensors[name].path if name in self._tensors else self.path
 
-    def tensor(self, name: str, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """As `dtype`; with None, quantized weights become float32."""
+    def tensor(self, name: str, dtype: torch.dtype | None = None, part: Part | None = None) -> torch.Tensor:
+        """As `dtype`; with None, quantized weights become float32. Blocks that a part splits are read whole."""
         stored = self._tensors[name]
-        shape = stored.shape
-        kind = dtype or TYPES[stored.kind].stored or torch.float32
-        wide = dequantize(self._rows(name), stored.kind, kind).view(shape)
-        if self._reorder(name) and len(shape) == 1:  # those of a bias are numbers only once they are widened
-            return halves_from_neighbours(wide, self.config.head_dim)
-        return wide - self._names.norm_offset if self._names.norm_offset and name.endswith("norm.weight") else wide
+        block, shape = TYPES[stored.kind], stored.shape
+        kind = dtype or block.stored or torch.float32
+        if len(shape) == 1:
+            wide = dequantize(self._raw(name), stored.kind, kind).view(shape)
+            if self._names.norm_offset and name.endswith("norm.weight"):
+                wide = wide - self._names.norm_offset
+            return narrow(halves_from_neighbours(wide, self.config.head_dim) if self._reorder(name) else wide, part)
+        if part is None:
+            return dequantize(self._rows(name), stored.kind, kind).view(shape)
+        whole, inside = part.around(block.elements if part.axis == 1 else 1, shape[part.axis])
+        return dequantize(self._rows(name, whole), stored.kind, kind).narrow(*inside)
 
     def format(self, name: str) -> Format | None:
         return FORMATS.get(self._tensors[name].kind)
@@ -119,20 +125,25 @@ class GGUF(Checkpoint):
         stored = self._tensors[name]
         return TYPES[stored.kind].name, stored.size
 
-    def packed(self, name: str) -> Packed:
-        return repack(self._rows(name), self._tensors[name].kind)
+    def packed(self, name: str, part: Part | None = None) -> Packed:
+        return repack(self._rows(name, part), self._tensors[name].kind)
 
-    def _rows(self, name: str) -> torch.Tensor:
-        """As stored, uint8 [rows, bytes]; those of a matrix in Hugging Face's order: so fewer bytes move."""
+    def _rows(self, name: str, part: Part | None = None) -> torch.Tensor:
+        """A matrix or whole blocks of it as stored, uint8 [rows, bytes], rows in Hugging Face's order."""
+        raw, block = self._raw(name), TYPES[self._tensors[name].kind]
+        if part is not None and part.axis == 1:
+            raw = raw.narrow(1, part.start // block.elements * block.bytes, part.length // block.elements * block.bytes)
+            part = None
+        return halves_from_neighbours(raw, self.config.head_dim, part) if self._reorder(name) else narrow(raw, part)
+
+    def _raw(self, name: str) -> torch.Tensor:
         stored = self._tensors[name]
-        raw = torch.frombuffer(stored.file, dtype=torch.uint8, count=stored.size, offset=stored.start)
-        raw = raw.view(prod(stored.shape[:-1]), -1)
         if self._reorder(name) and stored.shape[0] % self.config.head_dim:
             raise UserError(
                 f"{stored.path} has {stored.shape[0]} rows in {stored.name}, no whole heads of {self.config.head_dim}."
             )
-        reorder = self._reorder(name) and len(stored.shape) > 1
-        return halves_from_neighbours(raw, self.config.head_dim) if reorder else raw
+        raw = torch.frombuffer(stored.file, dtype=torch.uint8, count=stored.size, offset=stored.start)
+        return raw.view(prod(stored.shape[:-1]), -1)
 
     def _reorder(self, name: str) -> bool:
         return self._names.neighbours and name.endswith(NEIGHBOURS)

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from functools import partial
+from math import lcm
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,9 @@ from genwright.quant.int8 import Int8
 from genwright.quant.packed import Packed
 from genwright.quant.tinygemm import columns, repack
 from genwright.text.architectures.registry import architecture, find_shape, read_config
-from genwright.text.checkpoints import Checkpoint, cast
-from genwright.text.checkpoints.generation_config import read_generation_config
+from genwright.text.architectures.weight_map import Part
 from genwright.text.checkpoints.pickled import is_pickled, load_pickled
+from genwright.text.checkpoints.protocol import Checkpoint, cast, narrow, read_generation_config
 from genwright.text.checkpoints.rope_order import halves_from_neighbours
 from genwright.text.config_file import FieldReader, read_json
 from genwright.text.tokenizer.tokenizer import Tokenizer
@@ -52,7 +52,7 @@ class GptFast(Checkpoint):
         self.hf_config: dict[str, Any] = self._find_config(path, arch)
         self.config = read_config(self.hf_config, self.path)
         self._names = dict(self._hugging_face_names())
-        self._shapes = dict(architecture(self.config).weight_map(self.config).tensors())
+        self._shapes = {s.name: s.shape for s in architecture(self.config).weight_map(self.config).tensors()}
 
     @staticmethod
     def recognises(path: Path) -> bool:
@@ -78,12 +78,12 @@ class GptFast(Checkpoint):
     def where(self, name: str) -> str:
         return self.path
 
-    def tensor(self, name: str, dtype: torch.dtype | None = None) -> torch.Tensor:
+    def tensor(self, name: str, dtype: torch.dtype | None = None, part: Part | None = None) -> torch.Tensor:
         if self.format(name) is not None:
-            return self.packed(name).dequantize(dtype or torch.float32)
+            return self.widened(name, dtype or torch.float32, part)
         stored, _, rows = self._stored(name)
-        tensor = cast(stored, dtype, f"{self.path} stores {name!r}")
-        return self._ordered(name, tensor[rows] if tensor.dim() else tensor)
+        plain = cast(stored, None, f"{self.path} stores {name!r}")
+        return self._ordered(name, plain[rows] if plain.dim() else plain, part).to(dtype or plain.dtype)
 
     def format(self, name: str) -> Format | None:
         stored, scales, _ = self._stored(name)
@@ -102,21 +102,34 @@ class GptFast(Checkpoint):
             raise wrong
         return Format("int4", group, asymmetric=True)
 
-    def packed(self, name: str) -> Packed:
+    def packed(self, name: str, part: Part | None = None) -> Packed:
         stored, scales, rows = self._stored(name)
         assert scales is not None
         if stored.dtype == torch.int8:
             values = stored[rows]
-            whole: Packed = Int8(values, scales[rows].float()[:, None], values.shape[1])
+            int8 = Int8(values, scales[rows].float()[:, None], values.shape[1])
+            if part is not None and part.axis == 1:
+                int8, part = int8.narrow(*part), None
+            return int8.map(lambda tensor: self._ordered(name, tensor, part))
+        first, last, _ = rows.indices(stored.shape[0] * 8)
+        inputs = self._inputs(name, columns(stored))
+        group, tile = columns(stored) // len(scales), columns(stored) // stored.shape[1]
+        # Only the tiles that the part lies in, in whole groups and heads, are read.
+        part = part or Part(0, 0, last - first)
+        unit = lcm(8, self.config.head_dim) if part.axis == 0 else lcm(tile, group)
+        whole, inside = part.around(unit, (last - first, inputs)[part.axis])
+        if part.axis == 0:
+            first, last = first + whole.start, first + whole.start + whole.length
         else:
-            first, last, _ = rows.indices(stored.shape[0] * 8)
-            tiles = slice(first // 8, last // 8)
-            whole = repack(stored[tiles], scales[:, rows], self._inputs(name, columns(stored)))
-        return whole.map(partial(self._ordered, name))
+            tiles = slice(whole.start // tile, -(-(whole.start + whole.length) // tile))
+            stored, scales, inputs = stored[:, tiles], scales[whole.start // group :], whole.length
+        int4 = repack(stored[first // 8 : last // 8], scales[:, first:last], inputs, group)
+        return int4.map(lambda tensor: self._ordered(name, tensor)).narrow(*inside)
 
-    def _ordered(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
-        turned = name.endswith(("q_proj.weight", "k_proj.weight"))
-        return halves_from_neighbours(tensor, self.config.head_dim) if turned else tensor
+    def _ordered(self, name: str, tensor: torch.Tensor, part: Part | None = None) -> torch.Tensor:
+        if name.endswith(("q_proj.weight", "k_proj.weight")):
+            return halves_from_neighbours(tensor, self.config.head_dim, part)
+        return narrow(tensor, part)
 
     def _inputs(self, name: str, stored: int) -> int:
         """Columns of a matrix whose tiles hold so many: gpt-fast may have padded them."""

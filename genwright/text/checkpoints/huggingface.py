@@ -9,9 +9,9 @@ from safetensors import SafetensorError, safe_open
 
 from genwright.errors import UserError
 from genwright.text.architectures.registry import read_config
-from genwright.text.checkpoints import Checkpoint, reason, widen
-from genwright.text.checkpoints.generation_config import read_generation_config
+from genwright.text.architectures.weight_map import Part
 from genwright.text.checkpoints.pickled import load_pickled
+from genwright.text.checkpoints.protocol import Checkpoint, read_generation_config, reason, widen
 from genwright.text.checkpoints.safetensors_file import DTYPES
 from genwright.text.config_file import FieldReader, read_json
 from genwright.text.tokenizer.tokenizer import Tokenizer
@@ -56,8 +56,8 @@ class HuggingFace(Checkpoint):
     def where(self, name: str) -> str:
         return str(self.folder / self._where.get(name, self._listing))
 
-    def tensor(self, name: str, dtype: torch.dtype | None = None) -> torch.Tensor:
-        return widen(self, name, self._stored(name), dtype)
+    def tensor(self, name: str, dtype: torch.dtype | None = None, part: Part | None = None) -> torch.Tensor:
+        return widen(self, name, self._stored(name), dtype, part)
 
     def tokenizer(self) -> Tokenizer | None:
         return Tokenizer.from_folder(self.folder)
@@ -66,6 +66,7 @@ class HuggingFace(Checkpoint):
         return read_generation_config(self.folder)
 
     def _stored(self, name: str) -> torch.Tensor:
+        """A view of the file."""
         stored: torch.Tensor = self._read(name, lambda file, stored: file.get_tensor(stored), lambda tensor: tensor)
         return stored
 

@@ -9,8 +9,8 @@ import torch
 
 from genwright.errors import UserError
 from genwright.text.architectures.registry import find_shape, read_config
-from genwright.text.checkpoints import Checkpoint, cast, reason
-from genwright.text.checkpoints.generation_config import read_generation_config
+from genwright.text.architectures.weight_map import Part
+from genwright.text.checkpoints.protocol import Checkpoint, cast, read_generation_config, reason
 from genwright.text.config_file import FieldReader, read_json
 from genwright.text.tokenizer.tokenizer import Tokenizer
 
@@ -52,11 +52,11 @@ class OptArrays(Checkpoint):
     def where(self, name: str) -> str:
         return str(self._names[name]) if name in self._names else self.path
 
-    def tensor(self, name: str, dtype: torch.dtype | None = None) -> torch.Tensor:
+    def tensor(self, name: str, dtype: torch.dtype | None = None, part: Part | None = None) -> torch.Tensor:
         array = self._array(name)
         if array.dtype not in (np.float16, np.float32, np.float64):
             raise UserError(f"{self.where(name)} stores {array.dtype}; weights are read from floats.")
-        return cast(torch.from_numpy(np.asarray(array)), dtype, f"{self.where(name)} stores its array")
+        return cast(torch.from_numpy(np.asarray(array)), dtype, f"{self.where(name)} stores its array", part)
 
     def tokenizer(self) -> Tokenizer | None:
         return Tokenizer.from_folder(self.folder)

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from genwright.errors import UserError
-from genwright.text.checkpoints import reason
+from genwright.text.checkpoints.protocol import reason
 
 
 def is_pickled(path: Path) -> bool:

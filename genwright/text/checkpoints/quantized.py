@@ -13,7 +13,9 @@ from genwright.errors import UserError
 from genwright.quant.formats import Format, parse_format
 from genwright.quant.packed import Packed
 from genwright.text.architectures.registry import architecture
+from genwright.text.architectures.weight_map import Part
 from genwright.text.checkpoints.huggingface import HuggingFace
+from genwright.text.checkpoints.protocol import narrow
 from genwright.text.config_file import FieldReader, read_json
 
 METHOD = "genwright"
@@ -29,7 +31,7 @@ class Quantized(HuggingFace):
         others = read.table("others")
         self._format = _format(read, "format")
         self._others = {name: _format(others, name) for name in others.config}
-        shapes = dict(architecture(self.config).weight_map(self.config).tensors(draft=True))
+        shapes = {s.name: s.shape for s in architecture(self.config).weight_map(self.config).tensors(draft=True)}
         # By any of its tensors: if one is missing, the others tell.
         stems = {name.rpartition(".")[0] for name in self._where}
         self._shapes = {name: shape for name, shape in shapes.items() if name in stems and len(shape) == 2}
@@ -69,18 +71,19 @@ class Quantized(HuggingFace):
         parts = (stored for stored in self._where if stored.rpartition(".")[0] == name)
         return super().where(next(parts, name) if name in self._shapes else name)
 
-    def tensor(self, name: str, dtype: torch.dtype | None = None) -> torch.Tensor:
+    def tensor(self, name: str, dtype: torch.dtype | None = None, part: Part | None = None) -> torch.Tensor:
         if name not in self._shapes:
-            return super().tensor(name, dtype)
-        return self.packed(name).dequantize(dtype or torch.float32)
+            return super().tensor(name, dtype, part)
+        return self.widened(name, dtype or torch.float32, part)
 
     def format(self, name: str) -> Format | None:
         return self._others.get(name, self._format) if name in self._shapes else None
 
-    def packed(self, name: str) -> Packed:
+    def packed(self, name: str, part: Part | None = None) -> Packed:
         form, shape = self.format(name), self._shapes[name]
         assert form is not None
-        return form.assemble(shape, {part: self._stored(f"{name}.{part}") for part in form.entries(shape)})
+        stored = {key: self._stored(f"{name}.{key}") for key in form.entries(shape)}
+        return narrow(form.assemble(shape, stored), part)
 
 
 def _format(read: FieldReader, key: str) -> Format:

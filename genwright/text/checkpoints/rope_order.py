@@ -2,10 +2,17 @@
 
 import torch
 
+from genwright.text.architectures.weight_map import Part
 
-def halves_from_neighbours(weight: torch.Tensor, head_dim: int) -> torch.Tensor:
-    """Reorder the rows of a q or k projection [heads * head_dim, ...] from Meta's order to Hugging Face's."""
-    return weight.unflatten(0, (-1, head_dim // 2, 2)).transpose(1, 2).flatten(0, 2)
+
+def halves_from_neighbours(weight: torch.Tensor, head_dim: int, part: Part | None = None) -> torch.Tensor:
+    """The rows of a q or k projection [heads * head_dim, ...] in Hugging Face's order, from Meta's; or a part."""
+    order = torch.arange(len(weight)).unflatten(0, (-1, head_dim // 2, 2)).transpose(1, 2).flatten()
+    if part is not None and part.axis == 0:
+        order = order.narrow(*part)
+    elif part is not None:
+        weight = weight.narrow(*part)
+    return weight[order]
 
 
 def neighbours_from_halves(weight: torch.Tensor, head_dim: int) -> torch.Tensor:

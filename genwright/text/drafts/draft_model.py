@@ -10,7 +10,7 @@ from genwright.text.drafts.speculation import NO_GUESS, Draft, Guess
 from genwright.text.engine.executor import StepExecutor
 from genwright.text.engine.request import Request
 from genwright.text.engine.sampler import Purpose, choose
-from genwright.text.model import Model
+from genwright.text.loader import Model
 from genwright.text.ops.step import Chunk
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from genwright.text.engine.executor import ResidentExecutor
-from genwright.text.model import Model
+from genwright.text.loader import Model
 from genwright.text.ops.protocol import Weights
 from genwright.text.ops.step import Chunk
 from genwright.text.ops.torch_ops import TorchOps

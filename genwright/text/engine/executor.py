@@ -10,7 +10,7 @@ from genwright.kernels import PAGE
 from genwright.kernels.cpu.amx import safe_products
 from genwright.text.architectures.deepseek import predict
 from genwright.text.cache.layout import Cache, CacheSpec
-from genwright.text.model import Model
+from genwright.text.loader import Model
 from genwright.text.ops.protocol import Weights
 from genwright.text.ops.step import Chunk, Step, StepBuffers
 from genwright.text.ops.torch_ops import TorchOps

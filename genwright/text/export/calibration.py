@@ -13,10 +13,9 @@ from genwright.quant.packed import Packed, Weight
 from genwright.text.architectures.registry import architecture
 from genwright.text.architectures.weight_map import Sources
 from genwright.text.cache.layout import Cache, CacheSpec, LayerCache
-from genwright.text.checkpoints import Checkpoint
+from genwright.text.checkpoints.protocol import Checkpoint
 from genwright.text.config import ModelConfig
-from genwright.text.loader import Loader
-from genwright.text.model import rope_tables
+from genwright.text.loader import Loader, rope_tables
 from genwright.text.ops.protocol import Weights
 from genwright.text.ops.step import Chunk, Step, StepBuffers
 from genwright.text.ops.torch_ops import TorchOps
@@ -50,10 +49,10 @@ def calibrated(
     `windows` are equally many token ids each.
     """
     cfg, home = checkpoint.config, architecture(checkpoint.config)
-    load = Loader(checkpoint, home.weight_map(cfg), torch.float32, device, packed=False)
-    plan = Loader(checkpoint, load.weights, torch.float32, device, quant=form)
+    load = Loader(checkpoint, torch.float32, device, packed=False)
+    plan = Loader(checkpoint, torch.float32, device, quant=form)
     size = len(windows[0])
-    outer = load.part({name: sources for name, sources in load.weights.outer.items() if name != "head"})
+    outer = load.load({name: sources for name, sources in load.weights.outer.items() if name != "head"})
     spec, pages = CacheSpec(home.cache_layers(cfg)[:1], torch.float32), -(-size // PAGE)
     tables = rope_tables(cfg, size, device)
     ops, buffers, hidden = TorchOps(), StepBuffers(size, 1, pages, device, rope_tables=tables), []
@@ -75,14 +74,14 @@ class _Layer:
         self, cfg: ModelConfig, part: Mapping[str, Sources], load: Loader, plan: Loader, cache: LayerCache, step: Step
     ):
         self.cfg, self.cache, self.step = cfg, cache, step
-        self.weights = load.part(part)
+        self.weights = load.load(part)
         self.matrices: dict[str, dict[str, torch.Tensor]] = {}
         for name, sources in part.items():
             if plan.form(name, sources) is None:
                 continue
-            rows = self.weights[name].split([shape[0] for _, shape in sources])
-            for i, ((source, _), matrix) in enumerate(zip(sources, rows, strict=True)):
-                self.matrices.setdefault(_key(name, i), {})[source] = matrix
+            rows = self.weights[name].split([source.shape[0] for source in sources])
+            for i, (source, matrix) in enumerate(zip(sources, rows, strict=True)):
+                self.matrices.setdefault(_key(name, i), {})[source.name] = matrix
 
     def run(self, x: torch.Tensor, observe: Observe | None = None) -> torch.Tensor:
         ops = TorchOps() if observe is None else _Observing(observe)

@@ -14,19 +14,18 @@ import torch
 from genwright.errors import UserError
 from genwright.quant.fp8 import BLOCK, VALUES
 from genwright.text.architectures.registry import architecture
-from genwright.text.checkpoints import Checkpoint, parse_dtype
-from genwright.text.checkpoints.deepseek import deepseek_name, model_args, shard_name, slices
+from genwright.text.architectures.weight_map import Part
+from genwright.text.checkpoints.check_tensors import check_tensors, has_draft
+from genwright.text.checkpoints.deepseek import cuts, deepseek_name, model_args, shard_name
 from genwright.text.checkpoints.gptfast import LAYER, OUTER
+from genwright.text.checkpoints.protocol import SCALES, Checkpoint, narrow, parse_dtype
 from genwright.text.checkpoints.rope_order import neighbours_from_halves
 from genwright.text.checkpoints.safetensors_file import NAMES, Entry, size, write_header, write_tensor
 from genwright.text.config import Rope
-from genwright.text.model import check_tensors, has_draft
 from genwright.text.ops.rope import frequencies
 
 FORMATS = ("safetensors", "bf16", "gptfast", "deepseek")
 SHARD_BYTES = 5 << 30
-# The embedding and the head once more, which come with the multi-token-prediction layer.
-DRAFT_COPIES = ("embed_tokens.weight", "shared_head.head.weight")
 Progress = Callable[[int, int], None]
 
 
@@ -99,17 +98,17 @@ def _entries(checkpoint: Checkpoint, dtype: torch.dtype | None, widened: bool) -
     """What to write: the model's tensors and those of its multi-token-prediction layer, with their types."""
     cfg = checkpoint.config
     weights = architecture(cfg).weight_map(cfg)
-    names = [name for name, _ in weights.tensors(has_draft(checkpoint))]
-    if has_draft(checkpoint):
-        copies = {weights.prefix.format(cfg.layers) + name for name in DRAFT_COPIES}
-        names += [name for name in checkpoint.names() if name in copies and checkpoint.dtype(name) != VALUES]
+    draft, there = has_draft(checkpoint), set(checkpoint.names())
+    names = [source.name for source in weights.tensors(draft)]
+    copies = [source.name for source in weights.copies if draft and source.name in there]
+    names += [name for name in copies if checkpoint.dtype(name) != VALUES]
     entries: dict[str, Entry] = {}
     for name in names:
         stored = checkpoint.dtype(name)
         kind = torch.bfloat16 if widened and stored == VALUES else dtype or stored
         entries[name] = plain_entry(checkpoint, name, kind)
         if kind == VALUES:
-            scales = f"{name}_scale_inv"
+            scales = name + SCALES
             entries[scales] = (checkpoint.shape(scales), checkpoint.dtype(scales))
     return entries
 
@@ -190,18 +189,26 @@ def _write_shards(
         raise UserError(f"{checkpoint.path} is no model of DeepSeek's, which alone is cut into these shards.")
     if moe.experts % ranks:
         raise UserError(f"{checkpoint.path} has {moe.experts} experts, which {ranks} ranks cannot share evenly.")
+    sources = cuts(checkpoint.config)
     parts: list[dict[str, Entry]] = [{} for _ in range(ranks)]
+    shares: dict[str, dict[int, Part | None]] = {}  # by rank
     for name, (shape, dtype) in entries.items():
-        for rank, (cut, _, count) in slices(name, shape, dtype, moe.experts, ranks).items():
-            parts[rank][deepseek_name(name)[0]] = ((*shape[:cut], count, *shape[cut + 1 :]), dtype)
+        source = sources[name.removesuffix(SCALES)]._replace(name=name, shape=shape)
+        if name.endswith(SCALES):
+            source = source._replace(unit=1)  # the matrix before was cut in whole heads
+        owner, unit = source.owner(moe.experts, ranks), BLOCK if dtype == VALUES else 1
+        each = range(ranks) if owner is None else [owner]
+        shares[name] = {rank: source.part(rank, ranks, unit) if owner is None else None for rank in each}
+        for rank, part in shares[name].items():
+            parts[rank][deepseek_name(name)] = (part.shape(shape) if part else shape, dtype)
     with ExitStack() as stack:
         sinks = [stack.enter_context((folder / shard_name(rank, ranks)).open("wb")) for rank in range(ranks)]
-        for sink, part in zip(sinks, parts, strict=True):
-            write_header(sink, part)
-        for done, (name, (shape, dtype)) in enumerate(entries.items(), 1):
+        for sink, tensors in zip(sinks, parts, strict=True):
+            write_header(sink, tensors)
+        for done, (name, (_, dtype)) in enumerate(entries.items(), 1):
             tensor = read_as(checkpoint, name, dtype)
-            for rank, (cut, first, count) in slices(name, shape, dtype, moe.experts, ranks).items():
-                write_tensor(sinks[rank], tensor.narrow(cut, first, count))
+            for rank, part in shares[name].items():
+                write_tensor(sinks[rank], narrow(tensor, part))
             progress(done, len(entries))
 
 

@@ -8,8 +8,8 @@ import torch
 
 from genwright.quant.formats import Format
 from genwright.quant.packed import Packed
-from genwright.text.architectures.registry import architecture
-from genwright.text.checkpoints import Checkpoint
+from genwright.text.checkpoints.check_tensors import check_tensors, has_draft
+from genwright.text.checkpoints.protocol import Checkpoint
 from genwright.text.checkpoints.quantized import METHOD
 from genwright.text.checkpoints.safetensors_file import Entry
 from genwright.text.export.convert import (
@@ -22,7 +22,6 @@ from genwright.text.export.convert import (
     write_safetensors,
 )
 from genwright.text.loader import Loader, quantized
-from genwright.text.model import check_tensors, has_draft
 
 HEAD = "lm_head.weight"
 
@@ -69,14 +68,13 @@ def quantize(
 
 def _items(checkpoint: Checkpoint, form: Format, draft: bool) -> list[list[Item]]:
     """What to write: of no layer, of each layer, and of the multi-token-prediction layer."""
-    cfg = checkpoint.config
-    load = Loader(checkpoint, architecture(cfg).weight_map(cfg), torch.float32, torch.device("cpu"), quant=form)
-    layers = range(cfg.layers + draft)
+    load = Loader(checkpoint, torch.float32, torch.device("cpu"), quant=form)
+    layers = range(checkpoint.config.layers + draft)
     parts = []
-    for part in (load.outer(), *(load.weights.block(layer) for layer in layers)):
+    for part in (load.outer_sources(), *(load.weights.block(layer) for layer in layers)):
         items = []
         for ours, sources in part.items():
-            for source, shape in sources:
+            for source, shape, *_ in sources:
                 # What is not to be packed stays as it is stored.
                 packed = load.form(ours, sources) or checkpoint.format(source)
                 items.append(Item(HEAD if ours == "head" else source, source, packed, shape))

@@ -10,8 +10,9 @@ from transformers.cache_utils import MtpCache
 from genwright.quant.fp8 import Fp8Blocks
 from genwright.text.architectures.deepseek import cache_layers, predict
 from genwright.text.cache.layout import Cache, CacheSpec
-from genwright.text.checkpoints import open_checkpoint
-from genwright.text.model import load_draft, load_model
+from genwright.text.checkpoints.check_tensors import has_draft
+from genwright.text.checkpoints.open import open_checkpoint
+from genwright.text.loader import Loader
 from genwright.text.ops.step import Chunk, StepBuffers
 from genwright.text.ops.torch_ops import TorchOps
 
@@ -36,8 +37,8 @@ def both(tmp_path_factory):
 
 def run(folder, hidden, chunks, ops, packed=False):
     checkpoint = open_checkpoint(str(folder))
-    model = load_model(checkpoint, torch.float32, CPU, 128, packed=packed)
-    weights = load_draft(checkpoint, model, packed)
+    load = Loader(checkpoint, torch.float32, CPU, packed)
+    model, weights = load.model(128), load.block(checkpoint.config.layers)
     cache = Cache(CacheSpec(cache_layers(model.cfg), torch.float32), 2, CPU).layers[0]
     buffers, logits, out, first = StepBuffers(128, 1, 2, CPU, rope_tables=model.rope_tables), [], [], 0
     for count in chunks:
@@ -74,4 +75,4 @@ def test_a_folder_without_the_layer_has_none(tmp_path):
     make("deepseek-v3", tmp_path)
     checkpoint = open_checkpoint(str(tmp_path))
     assert checkpoint.config.draft_layers == 1
-    assert load_draft(checkpoint, load_model(checkpoint, torch.float32, CPU, 64)) is None
+    assert not has_draft(checkpoint)

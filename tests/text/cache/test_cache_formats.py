@@ -13,11 +13,11 @@ from genwright.text.architectures import llama
 from genwright.text.architectures.deepseek import cache_layers
 from genwright.text.architectures.registry import named_shape, read_config
 from genwright.text.cache.layout import PAGE, Cache, CacheSpec, LayerCache, LayerSpec
-from genwright.text.checkpoints import open_checkpoint
+from genwright.text.checkpoints.open import open_checkpoint
 from genwright.text.config import Attention
 from genwright.text.engine.engine import Engine
 from genwright.text.engine.executor import ResidentExecutor
-from genwright.text.model import loaded_bytes
+from genwright.text.loader import Loader
 from genwright.text.ops.cpu_ops import CpuOps
 from genwright.text.ops.step import Chunk, StepBuffers
 from genwright.text.ops.torch_ops import TorchOps
@@ -149,7 +149,7 @@ def test_bytes_of_a_token() -> None:
 def test_the_budget_knows_the_format(models: dict[str, Path]) -> None:
     checkpoint = open_checkpoint(str(models["llama"]))
     page = CacheSpec(llama.cache_layers(checkpoint.config), torch.float32).page_bytes
-    budget = (loaded_bytes(checkpoint, torch.float32) + 2.5 * page) / 1e9
+    budget = (Loader(checkpoint, torch.float32, torch.device("cpu")).total_bytes() + 2.5 * page) / 1e9
     sizes = [
         LLM(models["llama"], dtype="float32", kv=kv, cpu_mem=budget).max_context for kv in ("auto", "int8", "int4")
     ]

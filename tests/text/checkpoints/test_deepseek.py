@@ -16,10 +16,11 @@ from genwright import LLM, SamplingParams
 from genwright.errors import UserError
 from genwright.quant.fp8 import VALUES, Fp8Blocks
 from genwright.text.architectures.registry import read_config
-from genwright.text.checkpoints import open_checkpoint
+from genwright.text.checkpoints.check_tensors import has_draft
+from genwright.text.checkpoints.open import open_checkpoint
 from genwright.text.checkpoints.safetensors_file import size, write_header
 from genwright.text.export.convert import convert
-from genwright.text.model import load_draft, load_model
+from genwright.text.loader import Loader
 
 PROMPT = [1, *torch.randint(3, 199, (39,), generator=torch.Generator().manual_seed(0)).tolist()]
 
@@ -44,8 +45,8 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def logits(path: Path, packed: bool = True, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     llm = LLM(path, device="cpu", dtype=str(dtype).removeprefix("torch."))
     if not packed:
-        model = load_model(open_checkpoint(str(path)), dtype, torch.device("cpu"), llm.model.max_context, packed=False)
-        llm.engine.executor.model = model
+        load = Loader(open_checkpoint(str(path)), dtype, torch.device("cpu"), packed=False)
+        llm.engine.executor.model = load.model(llm.model.max_context)
     return llm.logits(PROMPT)
 
 
@@ -129,8 +130,7 @@ def as_deepseeks(folder: Path, target: Path) -> None:
 def test_deepseeks_own_shards_load(folders):
     checkpoint = open_checkpoint(str(folders["theirs"]))
     assert torch.equal(logits(folders["theirs"]), logits(folders["fp8"]))
-    model = load_model(checkpoint, torch.float32, torch.device("cpu"), 64)
-    assert load_draft(checkpoint, model) is None
+    assert not has_draft(checkpoint)
     written = json.loads((folders["mp"] / "config_mp2.json").read_text())
     assert written.items() >= ARGS.items()
     both = [read_config(open_checkpoint(str(folders[p])).hf_config, p) for p in ("mp", "theirs")]
@@ -243,7 +243,11 @@ def test_what_is_missing_or_mixed_up_is_one_sentence(sentence, folders, tmp_path
     ("name", "ranks", "sentence"),
     [
         ("fp8", 3, "has 8 experts, which 3 ranks cannot share evenly"),
-        ("fp8", 8, r"'model\.layers\.0\.self_attn\.o_proj\.weight' .* 8 equal parts of whole blocks of 128"),
+        (
+            "fp8",
+            8,
+            r"'model\.layers\.0\.self_attn\.kv_b_proj\.weight' .* 8 equal parts of whole heads or groups, 256 rows",
+        ),
     ],
 )
 def test_ranks_that_cannot_share_are_refused(name, ranks, sentence, folders, tmp_path):

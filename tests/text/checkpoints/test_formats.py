@@ -13,9 +13,10 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from genwright import LLM
 from genwright.errors import UserError
-from genwright.text.checkpoints import open_checkpoint, parse_dtype
 from genwright.text.checkpoints.gptfast import GptFast
 from genwright.text.checkpoints.huggingface import HuggingFace
+from genwright.text.checkpoints.open import open_checkpoint
+from genwright.text.checkpoints.protocol import parse_dtype
 from genwright.text.export import convert as conversion
 from genwright.text.export.convert import convert
 

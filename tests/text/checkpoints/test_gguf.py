@@ -13,8 +13,8 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from genwright.errors import UserError
 from genwright.text.architectures.registry import read_config
-from genwright.text.checkpoints import open_checkpoint
 from genwright.text.checkpoints.gguf import GGUF
+from genwright.text.checkpoints.open import open_checkpoint
 
 MODELS = {
     "llama": ("llama", {}),

@@ -9,7 +9,7 @@ from text.families import make
 
 from genwright import LLM
 from genwright.errors import UserError
-from genwright.text.checkpoints import open_checkpoint
+from genwright.text.checkpoints.open import open_checkpoint
 
 PROMPT = [5, 17, 100, 3, 9]
 

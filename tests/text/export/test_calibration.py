@@ -10,7 +10,7 @@ from text.families import make
 from genwright import LLM
 from genwright.errors import UserError
 from genwright.quant.formats import parse_format
-from genwright.text.checkpoints import open_checkpoint
+from genwright.text.checkpoints.open import open_checkpoint
 from genwright.text.export.calibration import FEWEST, WINDOWS, calibrated, calibration_windows
 from genwright.text.export.quantize import quantize
 

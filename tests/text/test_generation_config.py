@@ -8,8 +8,9 @@ import pytest
 from text.checkpoints.tiny_gguf import tiny_model, write_gguf
 
 from genwright.errors import UserError
-from genwright.text.checkpoints.generation_config import read_generation_config, recommended_sampling
 from genwright.text.checkpoints.gguf import GGUF
+from genwright.text.checkpoints.protocol import read_generation_config
+from genwright.text.generation_config import recommended_sampling
 
 QWEN = {"do_sample": True, "temperature": 0.7, "top_p": 0.8, "top_k": 20, "repetition_penalty": 1.05}
 

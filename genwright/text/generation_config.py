@@ -1,19 +1,12 @@
-"""generation_config.json: the ids that end an answer, and the sampling that a model's authors recommend."""
+"""generation_config.json: the sampling that a model's authors recommend."""
 
-from pathlib import Path
 from typing import Any
 
 from genwright.errors import UserError
-from genwright.text.config_file import FieldReader, read_json
+from genwright.text.config_file import FieldReader
 from genwright.text.engine.request import SamplingParams
 
 _SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
-
-
-def read_generation_config(folder: Path) -> FieldReader:
-    """What stands in a checkpoint's folder; nothing where there is no such file."""
-    path = folder / "generation_config.json"
-    return FieldReader(read_json(path) if path.exists() else {}, str(path))
 
 
 def recommended_sampling(read: FieldReader) -> dict[str, Any]:

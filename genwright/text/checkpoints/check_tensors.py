@@ -1,4 +1,4 @@
-"""Tensors of a checkpoint that its configuration has no use for: none is dropped in silence."""
+"""A checkpoint's tensors beside its configuration: none may be missing, and none is dropped in silence."""
 
 import re
 import warnings
@@ -7,7 +7,10 @@ from collections.abc import Collection
 import torch
 
 from genwright.errors import GenwrightWarning, UserError
-from genwright.text.checkpoints import Checkpoint
+from genwright.quant.fp8 import VALUES, scales_shape
+from genwright.text.architectures.registry import architecture
+from genwright.text.architectures.weight_map import Shape
+from genwright.text.checkpoints.protocol import SCALES, Checkpoint
 
 # What is computed from the configuration, or while a model runs, and was saved beside the weights all the same.
 _BUFFERS = re.compile(
@@ -17,7 +20,37 @@ _BUFFERS = re.compile(
 _LAYER = re.compile(r"(?:^|\.)(?:layers|blk)\.([0-9]{1,6})\.")
 
 
-def check_unused(checkpoint: Checkpoint, used: Collection[str]) -> None:
+def has_draft(checkpoint: Checkpoint) -> bool:
+    """Whether a checkpoint has the multi-token-prediction layer that its configuration may promise."""
+    cfg = checkpoint.config
+    weights = architecture(cfg).weight_map(cfg)
+    return bool(weights.draft) and weights.block(cfg.layers)["join"][0].name in checkpoint.names()
+
+
+def check_tensors(checkpoint: Checkpoint, draft: bool = False) -> None:
+    """Every tensor that the configuration calls for, and no other of its modules, is there and has its shape."""
+    cfg, names, used = checkpoint.config, set(checkpoint.names()), set()
+
+    def check(name: str, wanted: Shape) -> None:
+        where = checkpoint.where(name)
+        if name not in names:
+            raise UserError(f"{where} has no tensor {name!r}, which its configuration calls for.")
+        if (found := checkpoint.shape(name)) != wanted:
+            raise UserError(f"{where} has {name!r} of shape {list(found)}; its configuration calls for {list(wanted)}.")
+        used.add(name)
+
+    for name, wanted, *_ in architecture(cfg).weight_map(cfg).tensors(draft):
+        check(name, wanted)
+        if checkpoint.dtype(name) == VALUES:
+            scales = name + SCALES
+            check(scales, scales_shape(wanted))
+            if len(wanted) != 2 or checkpoint.dtype(scales) == VALUES:
+                what = "which matrices alone are, with scales of more bits"
+                raise UserError(f"{checkpoint.where(name)} has {name!r} in FP8, {what}.")
+    _check_unused(checkpoint, used)
+
+
+def _check_unused(checkpoint: Checkpoint, used: Collection[str]) -> None:
     """Refuse tensors inside the model's own modules, such as biases; warn of others that are not known to be idle."""
     cfg = checkpoint.config
     modules = {name.rpartition(".")[0] for name in used}

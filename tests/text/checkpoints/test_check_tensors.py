@@ -13,9 +13,9 @@ from text.checkpoints.tiny_gguf import tiny_model, write_gguf
 from text.families import make
 
 from genwright.errors import GenwrightWarning, UserError
-from genwright.text.checkpoints import open_checkpoint
+from genwright.text.checkpoints.check_tensors import check_tensors
+from genwright.text.checkpoints.open import open_checkpoint
 from genwright.text.export.convert import convert
-from genwright.text.model import check_tensors
 
 
 def check(path: Path) -> list[str]:
