@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from genwright.bench.experiments import Point
+from genwright.kernels import PAGE
 from genwright.quant.packed import tensors_of
-from genwright.text.cache.layout import PAGE
 from genwright.text.config import ModelConfig
 from genwright.text.llm import LLM
 from genwright.text.loader import LOOKED_UP, Model

@@ -16,6 +16,7 @@ from genwright.text.engine.request import Piece, Request, Result, SamplingParams
 from genwright.text.generation_config import recommended_sampling
 from genwright.text.ops.step import Chunk
 from genwright.text.settings import EngineConfig
+from genwright.text.tokenizer.tokenizer import Tokenizer
 
 Prompt = str | Sequence[int]
 _DECIDING = ("kv", "deterministic", "max_context", "draft", "speculate_k")  # settings that can change the tokens
@@ -154,7 +155,7 @@ class LLM:
             return self._needs_tokenizer().encode(prompt)
         return token_ids(prompt, "A prompt must be text or a list of token ids")
 
-    def _needs_tokenizer(self) -> Any:
+    def _needs_tokenizer(self) -> Tokenizer:
         if self.tokenizer is None:
             raise UserError("This checkpoint has no tokenizer, so prompts must be token ids.")
         return self.tokenizer

@@ -81,7 +81,8 @@ def attend(q: torch.Tensor, read: ReadPages, attention: Attention, cache: LayerC
     nothing = read(page_table[0, :0])
     kv_heads, width = nothing[0].shape[2], nothing[1].shape[3]
     sequence = torch.repeat_interleave(torch.arange(len(step.lengths), device=q.device), step.offsets.diff())
-    queries = q.unflatten(1, (kv_heads, -1)).float() * attention.scale  # [tokens, kv_heads, share, head_dim]
+    # [tokens, kv_heads, share, head_dim]
+    queries: torch.Tensor = q.unflatten(1, (kv_heads, -1)).float() * attention.scale
     most = torch.full_like(queries[..., 0], float("-inf"))
     total, mixed = torch.zeros_like(most), queries.new_zeros(*most.shape, width)
     for page in range(page_table.shape[1]):

@@ -45,7 +45,7 @@ def run_experts(x: torch.Tensor, ids: torch.Tensor, gate_up: Weight, down: Weigh
         y = torch.cat([_gathered(rows, gate_up[experts], down[experts]) for rows, experts in parts])
     else:
         y = _one_by_one(pairs, flat, gate_up, down, product)
-    return torch.empty_like(y).index_copy_(0, order, y).unflatten(0, ids.shape)
+    return torch.empty_like(y).index_copy_(0, order, y).view(*ids.shape, y.shape[1])
 
 
 def _grouped(x: torch.Tensor, ids: torch.Tensor, gate_up: torch.Tensor, down: torch.Tensor) -> torch.Tensor:

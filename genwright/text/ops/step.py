@@ -103,7 +103,7 @@ class StepBuffers:
         return self.page_tables.shape[1]
 
     def _split(self, flat: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return flat.split(self._sizes)
+        return torch.split(flat, self._sizes)
 
     def fill(self, chunks: Sequence[Chunk], padded: int = 0) -> Step:
         """Lay out a step; chunks of equal length should be neighbours.

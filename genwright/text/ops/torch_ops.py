@@ -163,14 +163,14 @@ class TorchOps(Ops):
     ) -> torch.Tensor:
         """Split the fused projection, rotate q and k, write k and v to their slots, and return q."""
         kv_heads, head_dim = cache.spec.rows["k"]
-        split = (qkv.shape[1] // head_dim - 2 * kv_heads, kv_heads)  # the rank's own heads
+        split = [qkv.shape[1] // head_dim - 2 * kv_heads, kv_heads]  # the rank's own heads
         qk, v = qkv.view(len(qkv), -1, head_dim).split((sum(split), kv_heads), dim=1)
         if "q_norm" in weights:
             parts = zip(("q_norm", "k_norm"), qk.split(split, dim=1), strict=True)
             qk = torch.cat([rms_norm(part, weights[norm], attention.norm_eps) for norm, part in parts], dim=1)
         if attention.rope is not None:
             qk = rotate(qk, *step.rope(attention.rope))
-        q, k = qk.split(split, dim=1)
+        q, k = torch.split(qk, split, dim=1)
         for name, rows in (("k", k), ("v", v)):
             cache.write(name, step.slots[cache.group], rows)
         return q

@@ -185,7 +185,7 @@ class TritonOps(TorchOps):
         if cut is None:
             return super().experts(x, ids, gate_up, down)
         y = product(gated, second, cut, experts=ids.view(-1, 1), dependent=self._early)
-        return y.unflatten(0, ids.shape)
+        return y.view(*ids.shape, y.shape[1])
 
     def mix(self, y: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
         return super().mix(y, shares) if self.deterministic else mix(y, shares, pdl=self._early)

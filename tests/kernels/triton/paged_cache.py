@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor
 
-from genwright.text.cache.layout import PAGE, Cache, CacheSpec, LayerCache
+from genwright.kernels import PAGE
+from genwright.text.cache.layout import Cache, CacheSpec, LayerCache
 
 
 def draw(lengths: list[int], kv_heads: int, head_dim: int, dtype: torch.dtype, device: str) -> dict[str, Tensor]:

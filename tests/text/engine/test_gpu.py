@@ -31,10 +31,10 @@ def cpu_tokens() -> list[list[int]]:
     "settings",
     [
         {},
-        {"backend": "reference"},
+        {"backend": "torch"},
         {"graph": False},
         {"deterministic": True},
-        {"compile": True},
+        {"backend": "inductor"},
         {"draft": "prompt-lookup"},
     ],
     ids=str,
@@ -62,10 +62,10 @@ def test_a_mixtures_greedy_tokens_are_the_cpu_references(settings, mixture_token
 
 
 @pytest.mark.parametrize("quant", [None, "int8", "int4", "fp8"])
-def test_a_mixtures_formats_agree_with_the_reference_backend(quant):
+def test_a_mixtures_formats_agree_with_the_torch_backend(quant):
     ours, theirs = (
         LLM(MIXTURE, device="cuda", dtype="bfloat16", quant=quant, max_context=512, gpu_mem=16, backend=backend)
-        for backend in ("triton", "reference")
+        for backend in ("triton", "torch")
     )
     for count in (1, 8, 40, 100):
         logits = [llm.logits(list(range(100, 100 + count))) for llm in (ours, theirs)]
@@ -73,7 +73,7 @@ def test_a_mixtures_formats_agree_with_the_reference_backend(quant):
 
 
 @pytest.mark.parametrize("quant", [None, "int8", "int4", "int4:g64:asym", "fp8"])
-def test_formats_agree_with_the_reference_backend(quant):
+def test_formats_agree_with_the_torch_backend(quant):
     fused, plain = gpu("bfloat16", quant=quant), gpu("bfloat16", quant=quant, backend="torch")
     ids = list(range(100, 300))
     for count in (1, 5, 30, 200):  # one token, few, a chunk, and one whose weights are unpacked before the product
@@ -82,7 +82,7 @@ def test_formats_agree_with_the_reference_backend(quant):
 
 
 @pytest.mark.parametrize("kv", ["int8", "int4"])
-def test_cache_formats_agree_with_the_reference_backend(kv):
+def test_cache_formats_agree_with_the_torch_backend(kv):
     fused, plain = gpu(kv=kv), gpu(kv=kv, backend="torch")
     for ids in prompts(3, 200):
         ours, theirs = fused.logits(ids), plain.logits(ids)

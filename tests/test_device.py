@@ -1,0 +1,18 @@
+"""The device, and the memory that may be taken of it."""
+
+import psutil
+import pytest
+import torch
+
+from genwright.device import free_memory, pick_device
+from genwright.errors import UserError
+
+
+def test_a_part_of_the_available_memory_is_free() -> None:
+    assert 0 < free_memory(torch.device("cpu")) < psutil.virtual_memory().total
+
+
+@pytest.mark.parametrize("name", ["tpu", "cuda:99", "meta"])
+def test_a_device_that_is_not_there_is_one_sentence(name: str) -> None:
+    with pytest.raises(UserError, match=r"^(There is no|Genwright computes on cpu or cuda)[^\n]*\.$"):
+        pick_device(name)
