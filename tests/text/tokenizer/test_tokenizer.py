@@ -6,7 +6,6 @@ import random
 import re
 import subprocess
 import sys
-import time
 import unicodedata
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ import sentencepiece
 import tiktoken
 import tokenizers
 import transformers
+from call_count import calls
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
@@ -255,13 +255,9 @@ def test_smollm2_equals_transformers(smollm2: Path, smollm2_metadata: dict[str, 
         assert tokenizer.encode(text) == saved.encode(text) == saved_reference.encode(text)
 
 
-def test_smollm2_loads_quickly(smollm2_metadata: dict[str, Any]) -> None:
-    def seconds() -> float:
-        start = time.process_time()
-        Tokenizer.from_gguf(smollm2_metadata)
-        return time.process_time() - start
-
-    assert min(seconds() for _ in range(3)) < 0.3
+def test_smollm2_loads_in_a_few_calls_per_token(smollm2_metadata: dict[str, Any]) -> None:
+    tokens = len(smollm2_metadata["tokenizer.ggml.tokens"])
+    assert calls(Tokenizer.from_gguf, smollm2_metadata) < 4 * tokens
 
 
 def test_vocab_and_merges_equal_transformers(folders: dict[str, Path], tmp_path: Path) -> None:
