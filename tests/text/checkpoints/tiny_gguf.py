@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import gguf
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
@@ -43,6 +42,8 @@ def write_gguf(
     path: Path, model: PreTrainedModel, kind: str = "F32", extra: dict[str, torch.Tensor] | None = None, **metadata: Any
 ) -> Path:
     """`kind` is the type of the matrices; `metadata` adds integers, floats and strings, with "__" for a dot."""
+    import gguf  # which a GPU machine may lack; the module is imported there
+
     config = model.config
     family = config.model_type
     arch = "llama" if family == "mistral" else family
