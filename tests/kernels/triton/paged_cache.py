@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from genwright.kernels import PAGE
-from genwright.text.cache.layout import Cache, CacheSpec, LayerCache
+from genwright.text.cache.layout import Cache, CacheSpec, LayerCache, LayerSpec
 
 
 def draw(lengths: list[int], kv_heads: int, head_dim: int, dtype: torch.dtype, device: str) -> dict[str, Tensor]:
@@ -51,7 +51,7 @@ def error(out: Tensor, truth: Tensor) -> float:
 
 def layer(pages: int, kv_heads: int, head_dim: int, dtype: torch.dtype, bits: int | None, device: str) -> LayerCache:
     """A layer's cache whose every slot holds random rows."""
-    spec = CacheSpec(1, dict.fromkeys(("k", "v"), (kv_heads, head_dim)), dtype, bits)
+    spec = CacheSpec([LayerSpec(dict.fromkeys(("k", "v"), (kv_heads, head_dim)))], dtype, bits)
     cache = Cache(spec, pages, torch.device(device)).layers[0]
     for name in ("k", "v"):
         cache.write(

@@ -6,6 +6,7 @@ from kernels.triton.paged_cache import draw, error, expected, layer
 
 from genwright.kernels.triton.decode_attention import DecodeScratch, decode_attention
 from genwright.kernels.triton.prefill_attention import Tile
+from genwright.text.config import Attention
 from genwright.text.ops.step import Chunk, StepBuffers
 from genwright.text.ops.torch_ops import TorchOps
 
@@ -57,13 +58,13 @@ def test_a_sequence_of_no_tokens_gives_zeros():
 @pytest.mark.parametrize("bits", [None, 8, 4])
 @pytest.mark.parametrize("head_dim", [64, 80])
 def test_equals_the_reference_on_a_step(bits, head_dim):
-    step = StepBuffers(8, 4, 2, torch.device(DEVICE)).fill([Chunk([5, 6], 70, [3, 1]), Chunk([7, 8], 0, [2])])
+    step = StepBuffers(8, 4, 2, torch.device(DEVICE)).fill([Chunk([5, 6], 70, [[3, 1]]), Chunk([7, 8], 0, [[2]])])
     cache = layer(4, 2, head_dim, torch.float32, bits, DEVICE)
     q = torch.randn(4, 6, head_dim, device=DEVICE)
     scratch = DecodeScratch.allocate(6, head_dim, q.device)
     k, v = cache.rows["k"], cache.rows["v"]
-    out = decode_attention(q, k, v, step.page_table, step.lengths, 2, 0.125, None, scratch, cache.rows)
-    torch.testing.assert_close(out, TorchOps().attend(q, cache, step, 0.125, None), atol=1e-5, rtol=1e-5)
+    out = decode_attention(q, k, v, step.page_tables[0], step.lengths, 2, 0.125, None, scratch, cache.rows)
+    torch.testing.assert_close(out, TorchOps().attend(q, Attention(0.125, None), cache, step), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.gpu
@@ -119,6 +120,6 @@ def test_packed_caches_at_size(bits, head_dim):
     q = torch.randn(12, 16, head_dim, device="cuda", dtype=torch.bfloat16)
     scratch = DecodeScratch.allocate(12, head_dim, q.device)
     k, v = cache.rows["k"], cache.rows["v"]
-    out = decode_attention(q, k, v, step.page_table, step.lengths, 3, 0.1, None, scratch, cache.rows)
+    out = decode_attention(q, k, v, step.page_tables[0], step.lengths, 3, 0.1, None, scratch, cache.rows)
     wide = TorchOps().attend(q.float(), cache, step, 0.1, None)
     assert error(out, wide) < BOUND[torch.bfloat16]

@@ -5,6 +5,7 @@ import torch
 from kernels.triton.paged_cache import draw, error, expected, layer
 
 from genwright.kernels.triton.prefill_attention import Tile, prefill_attention
+from genwright.text.config import Attention
 from genwright.text.ops.step import Chunk, StepBuffers
 from genwright.text.ops.torch_ops import TorchOps
 
@@ -48,13 +49,13 @@ def test_a_padding_sequence_writes_nothing():
 
 @pytest.mark.parametrize("bits", [None, 8, 4])
 def test_equals_the_reference_on_a_step(bits):
-    step = StepBuffers(64, 4, 2, torch.device(DEVICE)).fill([Chunk(range(40), 50, [3, 1]), Chunk([7, 8], 0, [2])])
+    step = StepBuffers(64, 4, 2, torch.device(DEVICE)).fill([Chunk(range(40), 50, [[3, 1]]), Chunk([7, 8], 0, [[2]])])
     cache = layer(4, 1, 80, torch.float32, bits, DEVICE)
     q = torch.randn(42, 2, 80, device=DEVICE)
     k, v = cache.rows["k"], cache.rows["v"]
-    places = (step.page_table, step.lengths, step.offsets)
+    places = (step.page_tables[0], step.lengths, step.offsets)
     out = prefill_attention(q, k, v, *places, 40, 0.125, 30, cache.rows, SMALL)
-    torch.testing.assert_close(out, TorchOps().attend(q, cache, step, 0.125, 30), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(out, TorchOps().attend(q, Attention(0.125, 30), cache, step), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("window", [None, 70])
@@ -96,7 +97,7 @@ def test_packed_caches_at_size(bits):
     cache = layer(20, 4, 128, torch.bfloat16, bits, "cuda")
     q = torch.randn(766, 16, 128, device="cuda", dtype=torch.bfloat16)
     k, v = cache.rows["k"], cache.rows["v"]
-    places = (step.page_table, step.lengths, step.offsets)
+    places = (step.page_tables[0], step.lengths, step.offsets)
     out = prefill_attention(q, k, v, *places, 700, 0.1, None, cache.rows)
     wide = TorchOps().attend(q.float(), cache, step, 0.1, None)
     assert error(out, wide) < BOUND[torch.bfloat16]

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from genwright.kernels.triton.rope import rope_write
-from genwright.text.cache.layout import Cache, CacheSpec
+from genwright.text.cache.layout import Cache, CacheSpec, LayerSpec
+from genwright.text.config import ROPE, Attention
 from genwright.text.ops.rope import cos_sin
 from genwright.text.ops.torch_ops import TorchOps
 
@@ -25,24 +26,17 @@ def both(tokens, heads, kv_heads, head_dim, dtype, norm=False, rope=True, bits=N
     tables = cos_sin(torch.rand(head_dim // 2), 1.2, torch.arange(300)) if rope else None
     cos, sin = (table.to(DEVICE) for table in tables) if tables else (None, None)
     slots = torch.randperm(3 * 64)[:tokens].to(DEVICE)
-    spec = CacheSpec(1, dict.fromkeys(("k", "v"), (kv_heads, head_dim)), dtype, bits)
+    spec = CacheSpec([LayerSpec(dict.fromkeys(("k", "v"), (kv_heads, head_dim)))], dtype, bits)
     ours, theirs = (Cache(spec, 3, torch.device(DEVICE)).layers[0] for _ in range(2))
     padded = slots.clone()
     padded[-1] = -1
     sizes = (heads, kv_heads, head_dim)
     k, v = ours.rows["k"], ours.rows["v"]
     q = rope_write(qkv, cos, sin, padded, k, v, *norms, EPS, *sizes, positions, ours.rows)
-    expected = TorchOps().qkv_rope_write(
-        qkv,
-        dict(zip(("q_norm", "k_norm"), norms, strict=True)) if norm else {},
-        SimpleNamespace(heads=heads, kv_heads=kv_heads, head_dim=head_dim, norm_eps=EPS),
-        theirs,
-        SimpleNamespace(
-            slots=slots,
-            positions=positions,
-            tables=(cos, sin) if rope else None,
-            rope=(cos[positions], sin[positions]) if rope else None,
-        ),
+    weights = dict(zip(("q_norm", "k_norm"), norms, strict=True)) if norm else {}
+    step = SimpleNamespace(slots=[slots], rope=lambda kind: (cos[positions], sin[positions]))
+    expected = TorchOps().rope_write(
+        qkv, weights, Attention(1.0, rope=ROPE if rope else None, norm_eps=EPS), theirs, step
     )
     for rows in theirs.rows.values():
         rows.flatten(0, 1)[slots[-1]] = 0
