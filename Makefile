@@ -1,8 +1,8 @@
-# Every target sets up .venv by itself; Python >= 3.11, pip, make and a C++ compiler are all it needs.
+# Every target but `gpu` sets up .venv by itself; Python >= 3.11, pip, make and a C++ compiler are all it needs.
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test acceptance bench format
+.PHONY: demo test acceptance gpu bench format
 
 demo: .venv/ready
 	$(BIN)/genwright generate "What is the capital of France?" --chat
@@ -18,6 +18,11 @@ test: .venv/ready
 
 acceptance: .venv/ready
 	GENWRIGHT_FULL_SIZE=1 $(BIN)/pytest
+
+# The GPU's tests, and one table of figures, by the machine's own Python (PyTorch, pytest) and without an installation.
+gpu:
+	$(PYTHON) -m pytest -o addopts= --import-mode importlib -p no:cacheprovider -q -m gpu
+	$(PYTHON) -m genwright bench llama2_7b_bf16 llama2_7b_int8 llama2_7b_int4 mixtral_8x7b_int8
 
 # A text in the public domain for `genwright eval`.
 build/acts.txt: .venv/ready

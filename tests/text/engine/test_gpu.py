@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from genwright import LLM, SamplingParams
+from genwright.text.ops.step import Chunk
 
 pytestmark = pytest.mark.gpu
 TINY = "random:tinyllama-1.1b,layers=2"
@@ -43,6 +44,17 @@ def test_float32_greedy_tokens_are_the_cpu_references(settings, cpu_tokens):
     llm = gpu(**settings)
     assert [result.ids for result in llm.generate(prompts(5), GREEDY)] == cpu_tokens, "together"
     assert [llm.generate([prompt], GREEDY)[0].ids for prompt in prompts(5)] == cpu_tokens, "one by one"
+
+
+def test_windows_and_their_freed_pages_give_the_cpu_references_tokens():
+    """Gemma 3: five local layers to a global one, past the window of 512 tokens."""
+    text = [token for prompt in prompts(40) for token in prompt]
+    cpu, cuda = (
+        LLM("random:gemma-3-270m,layers=6", device=device, dtype="float32", max_context=2048, **memory)
+        for device, memory in (("cpu", {}), ("cuda", {"gpu_mem": 4}))
+    )
+    texts = [text[:1900], text[7:600], text[:1200]]
+    assert [r.ids for r in cuda.generate(texts, GREEDY)] == [r.ids for r in cpu.generate(texts, GREEDY)]
 
 
 MIXTURE = "random:qwen1.5-moe-a2.7b,layers=2"  # 60 experts, four of them a token's, and shared ones
@@ -95,13 +107,11 @@ def test_cache_formats_agree_with_the_torch_backend(kv):
 def test_deterministic_logits_are_bitwise_alone_in_a_batch_and_chunked(quant):
     llm = gpu("bfloat16", quant=quant, deterministic=True)
     texts = prompts(16, 120)
-    from genwright.text.ops.step import Chunk
-
     executor, page = llm.engine.executor, 0
     pages = []
     for text in texts:
         count = -(-len(text) // 64)
-        pages.append(list(range(page, page + count)))
+        pages.append([list(range(page, page + count))])
         page += count
     order = sorted(range(16), key=lambda i: len(texts[i]))
     together = executor.run([Chunk(texts[i], 0, [pages[i]]) for i in order])
