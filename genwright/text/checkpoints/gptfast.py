@@ -37,6 +37,7 @@ LAYER = {
     "mlp.up_proj.weight": "feed_forward.w3.weight",
     "mlp.down_proj.weight": "feed_forward.w2.weight",
 }
+ROTATED = ("q_proj.weight", "k_proj.weight")
 # Mixtral's, in each layer: the router, and each weight of all experts in one tensor [experts, rows, columns].
 ROUTER, EXPERTS = "block_sparse_moe.gate.weight", "block_sparse_moe.cond_ffn.w"
 
@@ -116,7 +117,7 @@ class GptFast(Checkpoint):
         group, tile = columns(stored) // len(scales), columns(stored) // stored.shape[1]
         # Only the tiles that the part lies in, in whole groups and heads, are read.
         part = part or Part(0, 0, last - first)
-        unit = lcm(8, self.config.head_dim) if part.axis == 0 else lcm(tile, group)
+        unit = lcm(8, self.config.head_dim if name.endswith(ROTATED) else 1) if part.axis == 0 else lcm(tile, group)
         whole, inside = part.around(unit, (last - first, inputs)[part.axis])
         if part.axis == 0:
             first, last = first + whole.start, first + whole.start + whole.length
@@ -127,7 +128,7 @@ class GptFast(Checkpoint):
         return int4.map(lambda tensor: self._ordered(name, tensor)).narrow(*inside)
 
     def _ordered(self, name: str, tensor: torch.Tensor, part: Part | None = None) -> torch.Tensor:
-        if name.endswith(("q_proj.weight", "k_proj.weight")):
+        if name.endswith(ROTATED):
             return halves_from_neighbours(tensor, self.config.head_dim, part)
         return narrow(tensor, part)
 
