@@ -28,7 +28,9 @@ embed, head = llama.embed, llama.head
 def block(ops: Ops, cfg: ModelConfig, weights: Weights, cache: LayerCache, x: torch.Tensor, step: Step) -> torch.Tensor:
     """One layer: x [tokens, dim]."""
     assert cfg.mla is not None
-    q, kv = ops.norm_linear(x, weights, "attention_norm", "qkv_a", cfg.norm_eps).split(_a_rows(cfg), dim=-1)
+    first = ops.norm_linear(x, weights, "attention_norm", "qkv_a", cfg.norm_eps)
+    latent = _a_rows(cfg)[1]
+    q, kv = first.split((first.shape[-1] - latent, latent), dim=-1)  # a rank may have some of the queries
     if cfg.mla.q_lora_rank:
         q = ops.norm_linear(q, weights, "q_norm", "q_b", LATENT_EPS)
     mixed = ops.latent_attend(q, kv, weights, cfg.mla, cfg.attention[0], cache, step)
