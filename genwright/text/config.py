@@ -85,14 +85,14 @@ class ModelConfig:
     max_context: int
     norm_eps: float
     rope: Rope
-    tied: bool  # the head is the embedding
-    qkv_bias: bool
-    out_bias: bool
-    mlp_bias: bool
-    qk_norm: bool
     windows: tuple[int | None, ...]  # per layer: how many tokens back attention reaches, None for all
     eos_ids: tuple[int, ...]
     dtype: str  # of the stored weights: float32, float16 or bfloat16
+    tied: bool = False  # the head is the embedding
+    qkv_bias: bool = False
+    out_bias: bool = False
+    mlp_bias: bool = False
+    qk_norm: bool = False
     moe: Moe | None = None
     mla: Mla | None = None
     opt: Opt | None = None

@@ -78,9 +78,6 @@ def read_config(read: FieldReader, family: str, sizes: Mapping[str, Any]) -> Mod
         local_rope=read_rope(local, head_dim),
         query_scale=read.number("query_pre_attn_scalar", float(head_dim)),
         tied=read.flag("tie_word_embeddings", True),
-        qkv_bias=False,
-        out_bias=False,
-        mlp_bias=False,
         qk_norm=True,
         windows=read_layer_types(read, window, read.config.get("layer_types", kinds), sizes["layers"]),
     )

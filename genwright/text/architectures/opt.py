@@ -110,7 +110,6 @@ def read_config(read: FieldReader, family: str, sizes: Mapping[str, Any]) -> Mod
         qkv_bias=bias,
         out_bias=bias,
         mlp_bias=bias,
-        qk_norm=False,
         windows=(None,) * sizes["layers"],
         opt=Opt(
             embed_dim=read.integer("word_embed_proj_dim", 1, 1 << 20, default=dim),

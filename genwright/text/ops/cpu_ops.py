@@ -1,5 +1,7 @@
 """The cpu backend: our C++ kernels where they are faster than PyTorch, and PyTorch elsewhere."""
 
+from typing import Unpack
+
 import torch
 
 from genwright.kernels.cpu.attention import few_queries, rope_write
@@ -7,7 +9,7 @@ from genwright.kernels.cpu.fused_linear import few_tokens_linear, few_tokens_ope
 from genwright.quant.packed import Weight
 from genwright.text.cache.layout import LayerCache
 from genwright.text.config import Attention
-from genwright.text.ops.protocol import Weights
+from genwright.text.ops.protocol import Fused, Weights
 from genwright.text.ops.step import QueryGroup, Step
 from genwright.text.ops.torch_ops import TorchOps
 
@@ -22,21 +24,13 @@ class CpuOps(TorchOps):
         return super().product(x, weight, bias) if found is None else found.product(x, bias)
 
     def fused_linear(
-        self,
-        x: torch.Tensor,
-        weight: Weight,
-        *,
-        bias: torch.Tensor | None = None,
-        norm: torch.Tensor | None = None,
-        eps: float = 0.0,
-        residual: torch.Tensor | None = None,
-        gate: bool = False,
+        self, x: torch.Tensor, weight: Weight, bias: torch.Tensor | None = None, **fused: Unpack[Fused]
     ) -> torch.Tensor | None:
         """None in deterministic mode: a row's bits would depend on how many rows there are."""
         found = None if self.deterministic else few_tokens_operand(x, weight, bias)
         if found is None:
             return None
-        return found.product(x, bias, norm=norm, eps=eps, residual=residual, gate=gate)
+        return found.product(x, bias, **fused)
 
     def rope_write(
         self, qkv: torch.Tensor, weights: Weights, attention: Attention, cache: LayerCache, step: Step

@@ -7,7 +7,7 @@ chunking; tests/text/ops/test_deterministic_ops.py checks every op of this proto
 """
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, TypedDict
 
 import torch
 
@@ -17,6 +17,15 @@ from genwright.text.ops.step import Step
 
 LATENT_EPS = 1e-6  # of the norms inside latent attention, whatever the others have
 Weights = Mapping[str, Any]  # tensors; of matrices also packed weights
+
+
+class Fused(TypedDict, total=False):
+    """What a kernel may compute together with a product: norm before it, gate and residual after it."""
+
+    norm: torch.Tensor
+    eps: float
+    gate: bool  # silu(first half) * second half
+    residual: torch.Tensor | None
 
 
 class Ops(Protocol):

@@ -1,6 +1,7 @@
 """The torch backend: every op in plain PyTorch, on any device. All other backends are tested against it."""
 
 from collections.abc import Callable
+from typing import Unpack
 
 import torch
 import torch.distributed as dist
@@ -14,7 +15,7 @@ from genwright.text.ops.attention import attend_group, gather
 from genwright.text.ops.latent_attention import absorbed, expanded, expanding_is_less, latent_row, rotate_tail
 from genwright.text.ops.moe import route, run_experts, weighted_sum
 from genwright.text.ops.norm import rms_norm
-from genwright.text.ops.protocol import LATENT_EPS, Ops, Weights
+from genwright.text.ops.protocol import LATENT_EPS, Fused, Ops, Weights
 from genwright.text.ops.rope import rotate
 from genwright.text.ops.step import QueryGroup, Step
 
@@ -55,19 +56,11 @@ class TorchOps(Ops):
         return weight.linear(x, bias) if isinstance(weight, Packed) else F.linear(x, weight, bias)
 
     def fused_linear(
-        self,
-        x: torch.Tensor,
-        weight: Weight,
-        *,
-        bias: torch.Tensor | None = None,
-        norm: torch.Tensor | None = None,
-        eps: float = 0.0,
-        residual: torch.Tensor | None = None,
-        gate: bool = False,
+        self, x: torch.Tensor, weight: Weight, bias: torch.Tensor | None = None, **fused: Unpack[Fused]
     ) -> torch.Tensor | None:
-        """residual + norm(x) weight^T + bias in one kernel, with `gate` silu(first half) * second half of it.
+        """residual + norm(x) weight^T + bias in one kernel, or None.
 
-        None where the backend has no such kernel; the op is then computed in separate steps.
+        A backend that has no fused kernel returns None; the op is then computed in separate steps.
         """
         return None
 

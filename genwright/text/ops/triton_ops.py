@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Mapping, Sequence
+from typing import Unpack
 
 import torch
 from torch.nn.functional import linear
@@ -20,7 +21,7 @@ from genwright.quant.packed import Packed, Weight
 from genwright.text.cache.layout import LayerCache
 from genwright.text.config import Attention, ModelConfig, Moe
 from genwright.text.ops.moe import FEW
-from genwright.text.ops.protocol import Weights
+from genwright.text.ops.protocol import Fused, Weights
 from genwright.text.ops.step import Step
 from genwright.text.ops.torch_ops import TorchOps
 
@@ -59,27 +60,17 @@ class TritonOps(TorchOps):
         return linear(x, unpack(weight, x.dtype), bias)
 
     def fused_linear(
-        self,
-        x: torch.Tensor,
-        weight: Weight,
-        *,
-        bias: torch.Tensor | None = None,
-        norm: torch.Tensor | None = None,
-        eps: float = 0.0,
-        residual: torch.Tensor | None = None,
-        gate: bool = False,
+        self, x: torch.Tensor, weight: Weight, bias: torch.Tensor | None = None, **fused: Unpack[Fused]
     ) -> torch.Tensor | None:
         if self.deterministic or len(x) > MOST_TOKENS:
             return None
         known = operand(weight)
-        cut = None if known is None else tiling(known, x, gate)
+        cut = None if known is None else tiling(known, x, fused.get("gate", False))
         if known is None or cut is None:
             return None
         if not x.is_contiguous() or x.data_ptr() % CHUNK:
             x = x.clone(memory_format=torch.contiguous_format)
-        return product(
-            x, known, cut, bias=bias, norm=norm, eps=eps, residual=residual, gate=gate, dependent=self._early
-        )
+        return product(x, known, cut, bias=bias, dependent=self._early, **fused)
 
     def add_product(
         self, residual: torch.Tensor | None, x: torch.Tensor, weight: Weight, bias: torch.Tensor | None
