@@ -76,9 +76,9 @@ def parse_format(text: str) -> Format:
     """`int4` is `int4:g32`: symmetric, in groups of 32."""
     found = re.fullmatch(r"(?:(int8)(?::g(\d{1,6}))?|(int4)(?::g(\d{1,6}))?(:asym)?|(fp8)(:channel)?)", text)
     if found is None:
-        raise UserError(f"there is no weight format {text!r:.60}; formats are {EXAMPLES}.")
+        raise UserError(f"There is no weight format {text!r:.60}; formats are {EXAMPLES}.")
     digits = found[2] or found[4]
     group = int(digits) if digits else GROUP if found[3] else None
     if group is not None and (group % 8 or not 8 <= group <= LARGEST_GROUP):
-        raise UserError(f"the weight format {text!r} has groups of {group}; they should be a multiple of 8 columns.")
+        raise UserError(f"The weight format {text!r} has groups of {group}; they must be a multiple of 8 columns.")
     return Format(found[1] or found[3] or found[6], group, bool(found[5]), bool(found[7]))

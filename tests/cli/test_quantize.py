@@ -28,8 +28,8 @@ def test_a_folder_is_written_and_opened(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--format", "int5"], r"^there is no weight format 'int5'; formats are int8, int4, "),
-        (["--format", "int4:g20"], r"groups of 20; they should be a multiple of 8 columns\.$"),
+        (["--format", "int5"], r"^There is no weight format 'int5'; formats are int8, int4, "),
+        (["--format", "int4:g20"], r"groups of 20; they must be a multiple of 8 columns\.$"),
         (["--method", "awq"], r"^--method should be rtn or gptq, and is 'awq'\.$"),
         (["--method", "gptq"], r"^--method gptq and --calibration FILE go together\.$"),
         (["--calibration", "x.txt"], r"^--method gptq and --calibration FILE go together\.$"),

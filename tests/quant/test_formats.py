@@ -158,8 +158,8 @@ def test_names_are_read_back(name: str) -> None:
         ("int8:asym", r"no weight format 'int8:asym'"),
         ("int4:asym:g64", r"no weight format"),
         ("int4:g" + "9" * 40, r"no weight format"),
-        ("int4:g20", r"groups of 20; they should be a multiple of 8 columns\.$"),
-        ("int4:g0", r"groups of 0; they should be a multiple of 8"),
+        ("int4:g20", r"groups of 20; they must be a multiple of 8 columns\.$"),
+        ("int4:g0", r"groups of 0; they must be a multiple of 8"),
     ],
 )
 def test_a_bad_name_is_one_sentence(name: str, sentence: str) -> None:

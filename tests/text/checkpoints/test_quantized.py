@@ -179,10 +179,10 @@ DAMAGE = {
             {"model.layers.0.self_attn.o_proj.weight.words": torch.zeros(64, 9, dtype=torch.int32)}
         )
     ),
-    r"\(quantization_config\): there is no weight format 'int3'; formats are": (
+    r"\(quantization_config\): There is no weight format 'int3'; formats are": (
         lambda tensors, config: config["quantization_config"].update({"format": "int3"})
     ),
-    r"\(quantization_config\): there is no weight format ''; formats are": (
+    r"\(quantization_config\): There is no weight format ''; formats are": (
         lambda tensors, config: config["quantization_config"].pop("format")
     ),
     r"should give 'others' as an object, and has 3\.$": (
@@ -227,7 +227,7 @@ def test_a_damaged_gptfast_file_is_one_sentence(damage: str, tmp_path: Path) -> 
     ("options", "sentence"),
     [
         ({"quant": "int3"}, r"no weight format 'int3'; formats are int8, int4, "),
-        ({"quant": "int4:g12"}, r"groups of 12; they should be a multiple of 8 columns\.$"),
+        ({"quant": "int4:g12"}, r"groups of 12; they must be a multiple of 8 columns\.$"),
         ({"kv": "int2"}, r"kv must be one of auto, int8, int4, not 'int2'\.$"),
         ({"draft": "self:int3"}, r"no weight format 'int3'"),
     ],
