@@ -1,1 +1,1 @@
-"""TODO"""
+"""Speculation: drafts propose tokens, and the next step of the model checks them."""

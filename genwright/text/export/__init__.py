@@ -1,1 +1,1 @@
-"""TODO"""
+"""Writing checkpoints: in another format, or with packed weights."""
