@@ -10,7 +10,7 @@ PAGES = sorted((*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")))
 FILE = re.compile(r"`((?:[\w.-]+/)+[\w.-]+\.(?:py|cpp|h|cu|cuh|md)|[\w]+\.py)`")
 
 
-@pytest.mark.parametrize("name", ["architecture.md", "decisions.md"])
+@pytest.mark.parametrize("name", ["architecture.md", "decisions.md", "gpu.md"])
 def test_every_file_that_is_named_exists(name: str) -> None:
     found = FILE.findall((ROOT / "docs" / name).read_text(encoding="utf-8"))
     assert found
