@@ -17,7 +17,7 @@ HOUSE = (
     ("placement", "parallel"),
     ("kernels",),
     ("quant",),
-    ("device", "home", "rng"),
+    ("arguments", "device", "home", "rng"),
     ("errors",),
 )
 TEXT = (

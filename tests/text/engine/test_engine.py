@@ -81,15 +81,19 @@ def test_cancelling_at_random_returns_every_page(tiny, full_size):
     assert [outputs[i] for i in sample] == [tiny.generate([texts[i]], requests[i].params)[0].ids for i in sample]
 
 
-def test_preemption_happens_and_costs_nothing_but_time(tiny):
-    texts = prompts(8, 60, 64, seed=5)
-    params = SamplingParams(max_new_tokens=140, ignore_eos=True)
-    engine = engine_of(tiny, pages=8, max_batch=8)
+@pytest.mark.parametrize("family", ["llama", "mistral", "qwen2-window", "gemma3"])
+def test_preemption_happens_and_costs_nothing_but_time(family, tmp_path):
+    make(family, tmp_path)
+    llm = LLM(tmp_path, device="cpu", dtype="float32")
+    texts = prompts(6, 60, 64, seed=5)
+    params = SamplingParams(max_new_tokens=80, ignore_eos=True)
+    spec = llm.engine.pool.cache.spec
+    engine = engine_of(llm, 2 * spec.pages_of(144, 64) + spec.null_pages, max_batch=8, max_tokens=64)
     requests = [request(text, params) for text in texts]
     preempted = []
     preempt = engine.scheduler.preempt
     engine.scheduler.preempt = lambda r: (preempted.append(r), preempt(r))
-    assert drain(engine, requests, each_step=check_pages) == [r.ids for r in tiny.generate(texts, params)]
+    assert drain(engine, requests, each_step=check_pages) == [r.ids for r in llm.generate(texts, params)]
     assert preempted
 
 
