@@ -37,7 +37,7 @@ def test_every_way_of_running_gives_transformers_tokens(family, tmp_path):
     expected = [greedy(theirs, text, 12) for text in texts]
     assert [llm.generate([text], GREEDY)[0].ids for text in texts] == expected, "single"
     assert [result.ids for result in llm.generate(texts, GREEDY)] == expected, "batched, from the prefix cache"
-    chunked = engine_of(llm, pages=64, max_tokens=17)
+    chunked = engine_of(llm, pages=256, max_tokens=17)
     requests = [request(text, GREEDY) for text in texts]
     assert drain(chunked, requests) == expected, "chunked and batched"
     assert all(r.cached_tokens == 0 for r in requests)
