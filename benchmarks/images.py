@@ -13,8 +13,8 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from genwright import ImageModel
-from genwright.images.presets import PRESETS
-from genwright.images.unet import UNet
+from genwright.images.model.presets import PRESETS
+from genwright.images.model.unet import UNet
 
 # openai/consistency_models in fp16 on an NVIDIA H200, images/s.
 ORIGINAL = {"onestep, batch 256": 534.8, "heun 40, batch 64": 6.4}

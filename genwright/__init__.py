@@ -7,14 +7,14 @@ from genwright.kernels.cpu.amx import disable_broken_amx
 from genwright.kernels.cpu.threads import limit_spinning
 
 if TYPE_CHECKING:
-    from genwright.images.pipeline import ImageModel as ImageModel
+    from genwright.images.sampling.pipeline import ImageModel as ImageModel
     from genwright.inspect.executor import Executor as Executor
     from genwright.text.engine.request import SamplingParams as SamplingParams
     from genwright.text.llm import LLM as LLM
 
 _HOMES = {
     "Executor": "genwright.inspect.executor",
-    "ImageModel": "genwright.images.pipeline",
+    "ImageModel": "genwright.images.sampling.pipeline",
     "LLM": "genwright.text.llm",
     "SamplingParams": "genwright.text.engine.request",
 }

@@ -15,8 +15,8 @@ import torch
 
 from genwright import cli
 from genwright.bench.random_gguf import write_gguf
-from genwright.images import presets
-from genwright.images.checkpoint import draw_weights
+from genwright.images.model import presets
+from genwright.images.model.checkpoint import draw_weights
 from genwright.text.checkpoints.open import open_checkpoint
 
 ROOT = Path(__file__).parents[1]
@@ -71,7 +71,7 @@ def stand_ins(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def folder(stand_ins: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The current folder, with those files."""
     monkeypatch.setitem(presets.PRESETS, "imagenet64", UNET)
-    monkeypatch.setattr("genwright.images.train.GRID", 4)
+    monkeypatch.setattr("genwright.images.training.training_run.GRID", 4)
     shutil.copytree(stand_ins, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     return tmp_path

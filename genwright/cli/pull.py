@@ -19,7 +19,7 @@ def pull(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """List the models that can be fetched, or fetch some and print where they are."""
-    from genwright.images import inception_download as inception
+    from genwright.images.metrics import inception_download as inception
     from genwright.text.catalogue import CATALOGUE, find, pull
 
     if names:

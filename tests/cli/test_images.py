@@ -9,9 +9,10 @@ import torch
 from PIL import Image
 
 from genwright import cli
-from genwright.images import inception, presets
-from genwright.images.checkpoint import draw_weights
-from genwright.images.pipeline import SampleRun
+from genwright.images.metrics import inception
+from genwright.images.model import presets
+from genwright.images.model.checkpoint import draw_weights
+from genwright.images.sampling.pipeline import SampleRun
 
 SHAPE = {"image_size": 16, "num_channels": 32, "num_res_blocks": 1, "num_head_channels": 32}
 FLAGS = [word for name, value in SHAPE.items() for word in (f"--{name.replace('_', '-')}", value)]
@@ -84,7 +85,7 @@ def test_runs_without_a_folder_get_one_each_and_an_interrupted_one_goes_on(image
 
 
 def test_train_then_sample(images, tmp_path, monkeypatch):
-    monkeypatch.setattr("genwright.images.train.GRID", 4)
+    monkeypatch.setattr("genwright.images.training.training_run.GRID", 4)
     rng = np.random.default_rng(0)
     pixels = rng.integers(0, 256, (24, 8, 8, 3), dtype=np.uint8)
     np.savez(tmp_path / "data.npz", images=pixels, labels=np.arange(24) % 2, label_names=["even", "odd"])
@@ -201,7 +202,7 @@ def test_metrics_and_search(images, model, tmp_path):
 
 def test_metrics_without_inception(images, tmp_path, monkeypatch):
     monkeypatch.setenv("GENWRIGHT_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr("genwright.images.image_metrics.STEPS", 3)
+    monkeypatch.setattr("genwright.images.metrics.pixel_metrics.STEPS", 3)
     pixels = np.random.default_rng(0).integers(0, 256, (12, 8, 8, 3), dtype=np.uint8)
     np.savez(tmp_path / "samples.npz", pixels[:6])
     np.savez(tmp_path / "data.npz", images=pixels, labels=np.arange(12) % 2)

@@ -11,9 +11,10 @@ import torch
 from PIL import Image
 
 from genwright import cli
-from genwright.images import inception, presets
-from genwright.images.checkpoint import draw_weights
-from genwright.images.unet import UNetConfig
+from genwright.images.metrics import inception
+from genwright.images.model import presets
+from genwright.images.model.checkpoint import draw_weights
+from genwright.images.model.unet import UNetConfig
 
 DOCS = (Path(__file__).parents[2] / "docs" / "images.md").read_text()
 SHAPE = {"image_size": 16, "num_channels": 32, "num_res_blocks": 1, "channel_mult": (1, 2), "num_head_channels": 32}
@@ -45,7 +46,7 @@ def few_features(network, images):
 def brought(tmp_path, monkeypatch):
     """The files that the page's user brings, in the folder where the commands run."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("genwright.images.train.GRID", 4)
+    monkeypatch.setattr("genwright.images.training.training_run.GRID", 4)
     for name, config in PRESETS.items():
         monkeypatch.setitem(presets.PRESETS, name, config)
         for file in (f"edm_{name}_ema.pt", f"cd_{name}_lpips.pt", f"ct_{name}.pt"):

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from genwright import cli
-from genwright.images import losses, train
-from genwright.images.checkpoint import load_unet
+from genwright.images.model.checkpoint import load_unet
+from genwright.images.training import losses
+from genwright.images.training import training_run as train
 
 SHAPE = ["--num-channels", 32, "--num-res-blocks", 1, "--attention-resolutions", 8]
 STEPS = ["--batch-size", 2, "--save-every", 2, "--hold-out", 0, "--device", "cpu", "--json"]

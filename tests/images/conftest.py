@@ -1,20 +1,10 @@
 import pytest
 import torch
-
-from genwright.images import checkpoint, pipeline
-from genwright.images.unet import UNetConfig
 from images.piq_stub import import_piq
+from images.tiny_unet import TINY
 
-TINY = UNetConfig(
-    image_size=16,
-    num_channels=32,
-    num_res_blocks=1,
-    channel_mult=(1, 2),
-    attention_resolutions=(8,),
-    num_head_channels=32,
-    num_classes=10,
-    resblock_updown=True,
-)
+from genwright.images.model import checkpoint
+from genwright.images.sampling import pipeline
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from genwright.images.lpips import WIDTHS
+from genwright.images.metrics.lpips import WIDTHS
 
 
 def vgg16(**_):

@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from genwright import ImageModel
+from genwright.arguments import number, one_of, whole_number
 from genwright.errors import UserError
-from genwright.images.arguments import number, one_of, whole_number
-from genwright.images.checkpoint import Description, draw_weights
-from genwright.images.clusters import Clusters
+from genwright.images.model.checkpoint import Description, draw_weights
+from genwright.images.model.clusters import Clusters
 
-from .conftest import TINY
+from images.tiny_unet import TINY
 
 ODD = [None, True, -1, 0, 1, 2, 1.5, "x", "", "2", b"x", math.nan, math.inf, -math.inf, 1e-300, 1e300, 10**30, [], [1]]
 ODD += [(0, 1), {}, {"a": 1}, object(), Path("x"), np.int64(2), np.float32(0.5), np.array([1, 2]), torch.tensor(2)]

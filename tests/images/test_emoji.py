@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from genwright import ImageModel
-from genwright.images.checkpoint import BOXED
-from genwright.images.train_settings import ONE_STEP, TWO_STEPS
+from genwright.images.model.checkpoint import BOXED
+from genwright.images.training.trainer_settings import ONE_STEP, TWO_STEPS
 
 FULL = bool(os.environ.get("GENWRIGHT_FULL_SIZE"))
 

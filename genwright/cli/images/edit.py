@@ -45,9 +45,9 @@ def edit(
     json_output: Json = False,
 ) -> None:
     """Paint in, colour or enlarge an image with a consistency model that was never trained to."""
-    from genwright.images.editing import read_image, read_mask
-    from genwright.images.output import SampleFolder
-    from genwright.images.pipeline import ImageModel
+    from genwright.images.sampling.editing import read_image, read_mask
+    from genwright.images.sampling.output import SampleFolder
+    from genwright.images.sampling.pipeline import ImageModel
 
     if image is None:
         raise UserError("Editing needs an image to start from: --image FILE.")

@@ -40,11 +40,11 @@ def search(
     json_output: Json = False,
 ) -> None:
     """Find the next multistep point by the original's ternary search for the least FID."""
-    from genwright.images.inception_download import find
-    from genwright.images.inception_weights import load_inception
-    from genwright.images.metrics import fit, frechet_distance, read_features
-    from genwright.images.pipeline import ImageModel
-    from genwright.images.search import ternary_search
+    from genwright.images.metrics.feature_metrics import fit, frechet_distance, read_features
+    from genwright.images.metrics.inception_download import find
+    from genwright.images.metrics.inception_weights import load_inception
+    from genwright.images.sampling.pipeline import ImageModel
+    from genwright.images.sampling.ternary_search import ternary_search
 
     before, after = numbers(begin, "--begin") or (), numbers(end, "--end") or ()
     points = (*before, *after)
@@ -84,10 +84,10 @@ def metrics(
     Without Inception weights, a small classifier of the reference's classes judges the samples instead.
     """
     from genwright.device import pick_device
-    from genwright.images.image_metrics import compare_images, judge_images, read_images
-    from genwright.images.inception_download import find
-    from genwright.images.inception_weights import load_inception
-    from genwright.images.metrics import compare, read_features, too_few
+    from genwright.images.metrics.feature_metrics import compare, read_features, too_few
+    from genwright.images.metrics.inception_download import find
+    from genwright.images.metrics.inception_weights import load_inception
+    from genwright.images.metrics.pixel_metrics import compare_images, judge_images, read_images
 
     weights, on = inception or find(), pick_device(device)
     images = [read_images(path) for path in (samples, reference)]

@@ -87,11 +87,11 @@ def sample(
 
     A stopped run goes on where it was when it is asked for again. torchrun spreads it over several GPUs.
     """
-    from genwright.images import output
-    from genwright.images.checkpoint import describe, locate
-    from genwright.images.pipeline import ImageModel, SampleRun
-    from genwright.images.presets import unet_config
-    from genwright.images.sampler_settings import sampler_settings
+    from genwright.images.model.checkpoint import describe, locate
+    from genwright.images.model.presets import unet_config
+    from genwright.images.sampling import output
+    from genwright.images.sampling.pipeline import ImageModel, SampleRun
+    from genwright.images.sampling.sampler_settings import sampler_settings
 
     settings = sampler_settings(
         describe(model).sampler,

@@ -88,12 +88,12 @@ def train(
     """Train a model of images. torchrun spreads it over several GPUs; a stopped run goes on when asked for again."""
     from genwright.device import pick_device
     from genwright.errors import UserError
-    from genwright.images.pipeline import DTYPES
-    from genwright.images.presets import usual_channel_mult
-    from genwright.images.recipes import find_recipe
-    from genwright.images.train import RunSettings, TrainRun
-    from genwright.images.train_settings import TrainSettings
-    from genwright.images.unet import UNetConfig
+    from genwright.images.model.presets import usual_channel_mult
+    from genwright.images.model.unet import UNetConfig
+    from genwright.images.sampling.pipeline import DTYPES
+    from genwright.images.training.recipes import find_recipe
+    from genwright.images.training.trainer_settings import TrainSettings
+    from genwright.images.training.training_run import RunSettings, TrainRun
 
     values = context.params | {
         "ema": decimals(ema, "--ema"),

@@ -4,11 +4,11 @@ import pytest
 import torch
 from images.conftest import TINY
 
-from genwright.images import blocks
-from genwright.images.checkpoint import draw_weights
-from genwright.images.pipeline import ImageModel, SampleRun
-from genwright.images.sampler_settings import SamplerSettings
-from genwright.images.samplers import heun
+from genwright.images.model import blocks
+from genwright.images.model.checkpoint import draw_weights
+from genwright.images.sampling.pipeline import ImageModel, SampleRun
+from genwright.images.sampling.sampler_settings import SamplerSettings
+from genwright.images.sampling.samplers import heun
 
 pytestmark = pytest.mark.gpu
 SHAPES = [(192, 64, 64), (576, 64, 64), (384, 32, 32), (1536, 8, 8), (96, 5, 7)]

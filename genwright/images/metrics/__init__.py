@@ -1,0 +1,1 @@
+"""How good samples are: FID and its relatives, copies, and a classifier's judgement."""

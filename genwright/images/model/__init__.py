@@ -1,0 +1,1 @@
+"""The UNet, its shapes, its files, and the denoiser around it."""

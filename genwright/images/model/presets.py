@@ -1,0 +1,69 @@
+"""The UNet shapes of the published consistency_models checkpoints, as data."""
+
+from dataclasses import replace
+from typing import Any
+
+from genwright.errors import UserError
+from genwright.images.model.unet import UNetConfig
+
+_LSUN_256 = UNetConfig(
+    image_size=256,
+    num_channels=256,
+    num_res_blocks=2,
+    channel_mult=(1, 1, 2, 2, 4, 4),
+    num_head_channels=64,
+    use_scale_shift_norm=False,
+    resblock_updown=True,
+)
+
+# edm_*, cd_* and ct_* files of one data set share one shape.
+PRESETS = {
+    "imagenet64": UNetConfig(
+        image_size=64,
+        num_channels=192,
+        num_res_blocks=3,
+        channel_mult=(1, 2, 3, 4),
+        num_head_channels=64,
+        num_classes=1000,
+        resblock_updown=True,
+    ),
+    "bedroom256": _LSUN_256,
+    "cat256": _LSUN_256,
+}
+
+# The original's channel_mult of each image size, where no flag gives one.
+CHANNEL_MULT: dict[int, tuple[float, ...]] = {
+    512: (0.5, 1, 1, 2, 2, 4, 4),
+    256: (1, 1, 2, 2, 4, 4),
+    128: (1, 1, 2, 3, 4),
+    64: (1, 2, 3, 4),
+}
+IMAGENET_CLASSES = 1000
+
+
+def usual_channel_mult(image_size: int) -> tuple[float, ...]:
+    """The original's channel_mult of that size; of others, that of 64 pixels, without levels that cannot be halved."""
+    if image_size in CHANNEL_MULT:
+        return CHANNEL_MULT[image_size]
+    mult = CHANNEL_MULT[64]
+    halvings = (image_size & -image_size).bit_length() - 1
+    return mult[: halvings + 1]
+
+
+def unet_config(preset: str | None, class_cond: bool | None = None, **flags: Any) -> UNetConfig | None:
+    """The preset's shape, or the original's default one, with what its flags change; None if nothing is said."""
+    if preset is not None and preset not in PRESETS:
+        raise UserError(f"There is no preset {preset!r}; choose one of {', '.join(PRESETS)}.")
+    given = {name: value for name, value in flags.items() if value is not None}
+    if class_cond is not None:
+        given["num_classes"] = IMAGENET_CLASSES if class_cond else None
+    if preset is None and not given:
+        return None
+    base = UNetConfig() if preset is None else PRESETS[preset]
+    size = given.get("image_size", base.image_size)
+    if size != base.image_size and "channel_mult" not in given:
+        if size not in CHANNEL_MULT:
+            sizes = ", ".join(map(str, CHANNEL_MULT))
+            raise UserError(f"Image size {size} has no usual channel_mult, as {sizes} have; give one.")
+        given["channel_mult"] = CHANNEL_MULT[size]
+    return replace(base, **given)

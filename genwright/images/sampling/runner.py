@@ -1,0 +1,65 @@
+"""Evaluating a UNet in micro-batches of one fixed size; on a GPU, by replaying one CUDA graph.
+
+Library kernels choose their tiling by the batch size, so the last bits of an image would depend on its neighbours'
+number. Here every evaluation has the same shape, and image i always sits in row i mod micro_batch of it.
+"""
+
+import torch
+from torch import Tensor
+
+from genwright.errors import UserError
+from genwright.images.model.unet import UNet
+from genwright.kernels.cpu.amx import safe_products
+
+
+class Runner:
+    def __init__(self, unet: UNet, micro_batch: int):
+        self.unet, self.micro_batch = unet, micro_batch
+        self.device = next(unet.parameters()).device
+        self._graph: torch.cuda.CUDAGraph | None = None
+
+    @torch.no_grad()
+    def __call__(self, x: Tensor, t: Tensor, labels: Tensor | None, first: int = 0) -> Tensor:
+        """The UNet's output for images first, first + 1, ...: x [N, 3, H, W], t [N], labels [N]."""
+        lead = first % self.micro_batch
+        rows = -(-(lead + len(x)) // self.micro_batch) * self.micro_batch
+        # Rows that belong to no image repeat the first or last one.
+        source = (torch.arange(rows, device=self.device) - lead).clamp(0, len(x) - 1)
+        outputs = []
+        with safe_products():
+            for part in source.split(self.micro_batch):
+                inputs = x[part], t[part], None if labels is None else labels[part]
+                outputs.append(self._replay(*inputs) if x.is_cuda else self.unet(*inputs))
+        return torch.cat(outputs)[lead : lead + len(x)]
+
+    def _replay(self, x: Tensor, t: Tensor, labels: Tensor | None) -> Tensor:
+        if self._graph is None:
+            try:
+                self._capture(x, t, labels)
+            except torch.OutOfMemoryError as error:
+                raise UserError(
+                    f"The GPU has no room for micro-batches of {self.micro_batch} images; choose a smaller one."
+                ) from error
+        assert self._graph is not None
+        self._x.copy_(x)
+        self._t.copy_(t)
+        if labels is not None:
+            self._labels.copy_(labels)
+        self._graph.replay()
+        return self._out.clone()
+
+    def _capture(self, x: Tensor, t: Tensor, labels: Tensor | None) -> None:
+        self._x, self._t = x.clone(), t.clone()
+        self._labels = torch.empty(0) if labels is None else labels.clone()
+        inputs = self._x, self._t, None if labels is None else self._labels
+        # Deterministic algorithms, chosen by rule rather than by a race, so that every process computes the same bits.
+        with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True):
+            stream = torch.cuda.Stream()
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                self.unet(*inputs)
+            torch.cuda.current_stream().wait_stream(stream)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                self._out = self.unet(*inputs)
+        self._graph = graph

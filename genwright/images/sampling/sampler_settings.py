@@ -1,0 +1,110 @@
+"""SamplerSettings: how images are sampled, given by the caller or by the model itself."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+from genwright.arguments import number, one_of, shown, whole_number
+from genwright.errors import UserError
+from genwright.images.sampling import schedules
+from genwright.images.sampling.samplers import SAMPLERS, Churn
+
+CONSISTENCY_SAMPLERS = ("onestep", "multistep")
+SCHEDULES = ("karras", "exponential", "vp")
+MOST_STEPS = 100_000
+# setting: lowest, highest
+_RANGES = {
+    "sigma_min": (1e-6, 1e6),
+    "sigma_max": (1e-6, 1e6),
+    "rho": (0.05, 1000.0),
+    "s_churn": (0.0, math.inf),
+    "s_tmin": (0.0, math.inf),
+    "s_tmax": (0.0, math.inf),
+    "s_noise": (0.0, 1000.0),
+}
+
+
+@dataclass(frozen=True)
+class SamplerSettings:
+    """How images are sampled, in the original's words; checks itself."""
+
+    sampler: str = "heun"
+    steps: int = 40
+    ts: Sequence[int] | None = None  # multistep's points on a schedule of `steps` levels; None: `steps` equal steps
+    schedule: str = "karras"
+    sigma_min: float = 0.002
+    sigma_max: float = 80.0
+    rho: float = 7.0
+    s_churn: float = 0.0
+    s_tmin: float = 0.0
+    s_tmax: float = float("inf")
+    s_noise: float = 1.0
+    clip_denoised: bool = True
+    # Whether the model was trained with the consistency boundary condition; None: as the sampler suggests.
+    consistency: bool | None = None
+
+    def __post_init__(self) -> None:
+        one_of("sampler", self.sampler, SAMPLERS)
+        one_of("schedule", self.schedule, SCHEDULES)
+        checked: dict[str, Any] = {"steps": whole_number("steps", self.steps, 1, MOST_STEPS)}
+        checked |= {name: number(name, getattr(self, name), *limits) for name, limits in _RANGES.items()}
+        if self.ts is not None:
+            if isinstance(self.ts, str | bytes) or not isinstance(self.ts, Sequence):
+                raise UserError(f"ts must be a list of whole numbers, such as (0, 22, 39), not {shown(self.ts)}.")
+            checked["ts"] = tuple(whole_number("A point of ts", t, 0, MOST_STEPS) for t in self.ts)
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
+        if not isinstance(self.clip_denoised, bool):
+            raise UserError(f"clip_denoised must be True or False, not {shown(self.clip_denoised)}.")
+        if not isinstance(self.consistency, bool | None):
+            raise UserError(f"consistency must be True, False or None, not {shown(self.consistency)}.")
+        if not self.sigma_min < self.sigma_max:
+            raise UserError(f"sigma_min must be below sigma_max, but {self.sigma_min} is not below {self.sigma_max}.")
+        if self.ts is not None and self.sampler != "multistep":
+            raise UserError(f"ts is for the multistep sampler, not for {self.sampler}.")
+        if not all(a > b for a, b in pairwise(self.sigmas)):
+            raise UserError(
+                f"{self.steps} steps from {self.sigma_max} to {self.sigma_min} are too small to tell apart."
+            )
+
+    @cached_property
+    def sigmas(self) -> list[float]:
+        """The noise levels that the sampler goes down."""
+        if self.ts is not None:
+            return schedules.multistep(self.ts, self.steps, self.sigma_min, self.sigma_max, self.rho)
+        # The steps of multistep and of progressive distillation lead to sigma_min, the others' last from there to 0.
+        to_sigma_min = self.sampler in ("multistep", "progdist")
+        levels, end = (self.steps + 1, []) if to_sigma_min else (self.steps, [0.0])
+        if self.schedule == "vp":
+            return schedules.vp(levels) + end
+        if self.schedule == "exponential":
+            return schedules.exponential(levels, self.sigma_min, self.sigma_max) + end
+        return schedules.karras(levels, self.sigma_min, self.sigma_max, self.rho) + end
+
+    @property
+    def boundary_condition(self) -> bool:
+        """Whether D(x, sigma_min) = x."""
+        return self.sampler in CONSISTENCY_SAMPLERS if self.consistency is None else self.consistency
+
+    @property
+    def churn(self) -> Churn:
+        return Churn(self.s_churn, self.s_tmin, self.s_tmax, self.s_noise)
+
+
+def sampler_settings(own: dict[str, Any], **settings: Any) -> SamplerSettings:
+    """The settings; what is None comes from the model's `own`, if those are for the same sampler, else is as usual."""
+    known = [field.name for field in fields(SamplerSettings)]
+    for name in settings.keys() - set(known):
+        close = get_close_matches(name, known, 1)
+        hint = f"did you mean {close[0]}?" if close else f"choose one of {', '.join(known)}."
+        raise UserError(f"There is no setting {name} of a sampler; {hint}")
+    given = {name: value for name, value in settings.items() if value is not None}
+    if "sampler" in given and one_of("sampler", given["sampler"], SAMPLERS) != own.get("sampler"):
+        own = {}
+    if "steps" in given and "ts" not in given:  # so many steps, not levels for the model's own points
+        own = {name: value for name, value in own.items() if name != "ts"}
+    return SamplerSettings(**own | given)
