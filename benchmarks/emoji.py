@@ -9,8 +9,8 @@ import torch
 
 from genwright import ImageModel
 from genwright.images.data.dataset import read_data
-from genwright.images.training.trainer_settings import ONE_STEP, TWO_STEPS
 from genwright.images.training.training_run import measure
+from genwright.images.training.training_settings import ONE_STEP, TWO_STEPS
 
 HELD_OUT = 0.15  # as in training
 

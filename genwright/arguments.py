@@ -1,15 +1,21 @@
-"""Checks of a caller's arguments; each raises one sentence that names the argument."""
+"""Fields of settings dataclasses, and checks of arguments that raise one sentence with the argument's name."""
 
 import math
 import operator
 from collections.abc import Iterable
+from dataclasses import field
 from typing import Any
 
 from genwright.errors import UserError
 
 
+def flag(default: Any, help: str) -> Any:
+    """A field of a settings dataclass, with the help of its flag on the command line."""
+    return field(default=default, metadata={"help": help})
+
+
 def whole_number(name: str, value: Any, low: int, high: int) -> int:
-    """`value` as an int between `low` and `high`; numpy's and torch's whole numbers will do, True will not."""
+    """`value` as an int between `low` and `high`; numpy's and torch's whole numbers are allowed, True is not."""
     try:
         found = None if isinstance(value, bool) else operator.index(value)
     except TypeError:
@@ -31,7 +37,7 @@ def number(name: str, value: Any, low: float, high: float = math.inf) -> float:
 
 
 def one_of(name: str, value: Any, choices: Iterable[str]) -> str:
-    """`value`, if it is one of `choices`."""
+    """Return `value` if it is one of `choices`."""
     choices = tuple(choices)
     if not isinstance(value, str) or value not in choices:
         raise UserError(f"There is no {name} {shown(value)}; choose one of {', '.join(choices)}.")
@@ -39,6 +45,6 @@ def one_of(name: str, value: Any, choices: Iterable[str]) -> str:
 
 
 def shown(value: Any) -> str:
-    """`value` on one line, and not too long for a sentence."""
+    """`value` on one line, short enough for a sentence."""
     text = " ".join(repr(value).split())
     return text if len(text) <= 80 else f"{text[:77]}..."

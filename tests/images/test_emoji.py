@@ -9,7 +9,7 @@ import torch
 
 from genwright import ImageModel
 from genwright.images.model.checkpoint import BOXED
-from genwright.images.training.trainer_settings import ONE_STEP, TWO_STEPS
+from genwright.images.training.training_settings import ONE_STEP, TWO_STEPS
 
 FULL = bool(os.environ.get("GENWRIGHT_FULL_SIZE"))
 

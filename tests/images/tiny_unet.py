@@ -1,6 +1,6 @@
 """A UNet shape for tests."""
 
-from genwright.images.model.unet import UNetConfig
+from genwright.images.model.unet_config import UNetConfig
 
 TINY = UNetConfig(
     image_size=16,

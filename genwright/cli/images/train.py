@@ -88,12 +88,12 @@ def train(
     """Train a model of images. torchrun spreads it over several GPUs; a stopped run goes on when asked for again."""
     from genwright.device import pick_device
     from genwright.errors import UserError
-    from genwright.images.model.presets import usual_channel_mult
-    from genwright.images.model.unet import UNetConfig
+    from genwright.images.model.presets import default_channel_mult
+    from genwright.images.model.unet_config import UNetConfig
     from genwright.images.sampling.pipeline import DTYPES
     from genwright.images.training.recipes import find_recipe
-    from genwright.images.training.trainer_settings import TrainSettings
     from genwright.images.training.training_run import RunSettings, TrainRun
+    from genwright.images.training.training_settings import TrainerSettings
 
     values = context.params | {
         "ema": decimals(ema, "--ema"),
@@ -110,7 +110,7 @@ def train(
     def chosen(names: Iterable[str]) -> dict[str, Any]:
         return {name: values[name] for name in names if values.get(name) is not None}
 
-    settings = TrainSettings(**chosen(field.name for field in fields(TrainSettings)))
+    settings = TrainerSettings(**chosen(field.name for field in fields(TrainerSettings)))
     if save_dtype not in DTYPES:
         raise UserError(f"There is no dtype {save_dtype!r}; choose one of {', '.join(DTYPES)}.")
     if not 0 <= values["hold_out"] < 1 or min(save_every, grid_every) < 1:
@@ -118,7 +118,7 @@ def train(
     given = chosen({field.name for field in fields(UNetConfig)} - {"image_size", "num_classes"})
 
     def shape(size: int, num_classes: int | None) -> UNetConfig:
-        usual = {"image_size": size, "num_classes": num_classes, "channel_mult": usual_channel_mult(size)}
+        usual = {"image_size": size, "num_classes": num_classes, "channel_mult": default_channel_mult(size)}
         return UNetConfig(**usual | given)
 
     run = RunSettings(

@@ -1,4 +1,4 @@
-"""Training images: an .npz, an .npy or a folder, held in memory as uint8 or streamed, drawn in batches."""
+"""ImageDataset: labelled images of an .npz, an .npy or a folder, in memory or streamed; and random batches of it."""
 
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -14,12 +14,16 @@ from genwright.errors import UserError
 from genwright.images.data import streaming
 from genwright.images.data.streaming import StreamedImages
 
+UNREADABLE = (OSError, ValueError, TypeError, BadZipFile, EOFError, KeyError)  # raised by np.load
 SUFFIXES = {".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp"}
 
 
 @dataclass(frozen=True)
-class TrainingImages:
-    """Images [N, H, W, 3] uint8, labels [N] or None, the labels' names, and names [N] that variants share."""
+class ImageDataset:
+    """Images [N, H, W, 3] uint8, labels [N] or None, the names of the labels, and names [N] of the images.
+
+    Variants of one image share a name, so that `split` keeps them together.
+    """
 
     images: np.ndarray | StreamedImages
     labels: np.ndarray | None
@@ -29,14 +33,14 @@ class TrainingImages:
     def __len__(self) -> int:
         return len(self.images)
 
-    def __getitem__(self, rows: np.ndarray) -> "TrainingImages":
+    def __getitem__(self, rows: np.ndarray) -> "ImageDataset":
         labels = None if self.labels is None else self.labels[rows]
         streamed = isinstance(self.images, StreamedImages)
         images = self.images.take(rows) if streamed else self.images[rows]
-        return TrainingImages(images, labels, self.label_names, self.names[rows])
+        return ImageDataset(images, labels, self.label_names, self.names[rows])
 
-    def in_memory(self, most: int) -> "TrainingImages":
-        """Itself; if it is streamed, then at most so many of its images, drawn by one fixed seed."""
+    def in_memory(self, most: int) -> "ImageDataset":
+        """This data set, or at most `most` images of it, drawn with a fixed seed, if it is streamed."""
         if not isinstance(self.images, StreamedImages):
             return self
         some = self[np.sort(np.random.default_rng(0).permutation(len(self))[:most])]
@@ -46,8 +50,8 @@ class TrainingImages:
     def num_classes(self) -> int | None:
         return None if self.labels is None else len(self.label_names)
 
-    def split(self, share: float) -> tuple["TrainingImages", "TrainingImages"]:
-        """Training and held-out images: of every class's names, `share` is held out, drawn by one fixed seed."""
+    def split(self, share: float) -> tuple["ImageDataset", "ImageDataset"]:
+        """Training and held-out images; `share` of the names of every class is held out, drawn with a fixed seed."""
         held: list[str] = []
         rng = np.random.default_rng(0)
         labels = np.zeros(len(self), np.int64) if self.labels is None else self.labels
@@ -61,14 +65,14 @@ class TrainingImages:
 
 
 class Batches:
-    """Random batches on a device: classes drawn by count ** (1 - balance), some of them mirrored.
+    """Random batches on a device: a class of n images is drawn with weight n ** (1 - balance).
 
-    Labels are the images' classes, or their `clusters` [N].
+    Images of the classes in `mirrored` are mirrored at random. Labels are classes, or `clusters` [N] if given.
     """
 
     def __init__(
         self,
-        data: TrainingImages,
+        data: ImageDataset,
         device: torch.device,
         balance: float = 0.0,
         mirrored: tuple[str, ...] = (),
@@ -88,11 +92,11 @@ class Batches:
         if mirrored == ("all",):
             flips = np.ones(len(data), bool)
         elif unknown := set(mirrored) - set(data.label_names):
-            raise UserError(f"There is no class {unknown.pop()!r} to mirror, only {_listed(data.label_names)}.")
+            raise UserError(f"There is no class {unknown.pop()!r} to mirror; choose from {_listed(data.label_names)}.")
         self.flips = torch.from_numpy(flips).to(device) if mirrored and flips is not None else None
 
     def draw(self, count: int) -> tuple[Tensor, Tensor | None]:
-        """Images [count, 3, H, W] in [-1, 1] and their labels, from torch's own generator of the device."""
+        """Images [count, 3, H, W] in [-1, 1] and their labels, drawn with torch's global generator."""
         rows = self._draw_rows(count)
         x = self._pixels(rows).float() / 127.5 - 1
         if self.flips is not None:
@@ -101,7 +105,7 @@ class Batches:
         return x, None if self.labels is None else self.labels[rows]
 
     def read_ahead(self, seed: int, count: int) -> None:
-        """Begin to read what `draw` will want after torch.manual_seed(seed), where images are streamed."""
+        """Start to read the streamed images that `draw` will need after torch.manual_seed(seed)."""
         if isinstance(self.images, Tensor):
             return
         with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
@@ -125,23 +129,23 @@ def _channels_first(images: np.ndarray, device: torch.device) -> Tensor:
     return torch.from_numpy(images).to(device).permute(0, 3, 1, 2).contiguous()
 
 
-def read_data(path: Path, image_size: int | None = None) -> TrainingImages:
-    """The images of an .npz or .npy, or of a folder, cropped to `image_size` (by default the file's own)."""
+def read_data(path: Path, image_size: int | None = None) -> ImageDataset:
+    """Read an .npz, an .npy or a folder; a folder's images are cropped to `image_size`, a file's must have it."""
     if path.is_dir():
         if image_size is None:
-            raise UserError(f"{path} is a folder of images: say how large they are to be, with --image-size.")
+            raise UserError(f"{path} is a folder of images; give the size to crop them to with --image-size.")
         return _read_folder(path, image_size)
     if not path.is_file():
         raise UserError(f"There is no file or folder {path}.")
     data = read_file(path)
     height, width = data.images.shape[1:3]
     if height != width or image_size not in (None, height):
-        raise UserError(f"{path} holds images of {width} x {height}, which should be square and of --image-size.")
+        raise UserError(f"{path} holds images of {width} x {height}, but they must be square and of --image-size.")
     return data
 
 
 def _read_arrays(path: Path) -> dict[str, np.ndarray]:
-    # Pixels are mapped where they can be, so that they need not fit into memory.
+    # Pixels are mapped where possible, because they may not fit into memory.
     file = np.load(path, mmap_mode="r", allow_pickle=False)
     if isinstance(file, np.ndarray):
         return {"images": file}
@@ -151,31 +155,43 @@ def _read_arrays(path: Path) -> dict[str, np.ndarray]:
         return arrays | {name: file[name] for name in file.files if name not in arrays}
 
 
-def read_file(path: Path) -> TrainingImages:
-    """The images of an .npz or .npy with what it says of them."""
+def are_images(array: np.ndarray) -> bool:
+    """Whether an array is uint8 [N, H, W, 3] and not empty."""
+    return array.dtype == np.uint8 and array.ndim == 4 and array.shape[-1] == 3 and array.size > 0
+
+
+def block_means(images: np.ndarray, size: int) -> np.ndarray:
+    """Shrink images by averaging blocks of size x size pixels; pixels left over at the edges are cut off."""
+    height, width = (side // size for side in images.shape[1:3])
+    blocks = images[:, : height * size, : width * size].reshape(len(images), height, size, width, size, 3)
+    return blocks.mean(axis=(2, 4))
+
+
+def read_file(path: Path) -> ImageDataset:
+    """Read an .npz or .npy."""
     try:
         arrays = _read_arrays(path)
-    except (OSError, ValueError, TypeError, BadZipFile, EOFError, KeyError) as error:
+    except UNREADABLE as error:
         raise UserError(f"{path} is not a readable .npz or .npy file of numbers.") from error
     images = arrays.get("images", arrays.get("arr_0"))
-    if images is None or images.dtype != np.uint8 or images.ndim != 4 or images.shape[-1] != 3 or not images.size:
-        raise UserError(f"{path} should hold uint8 images [N, H, W, 3], as `images` or `arr_0`.")
+    if images is None or not are_images(images):
+        raise UserError(f"{path} must hold uint8 images [N, H, W, 3], as `images` or `arr_0`.")
     labels = arrays.get("labels", arrays.get("arr_1"))
     if labels is not None:
         if labels.shape != (len(images),) or labels.dtype.kind not in "iu" or labels.min() < 0:
-            raise UserError(f"{path}: labels should be {len(images)} whole numbers from 0.")
+            raise UserError(f"Labels in {path} must be {len(images)} whole numbers, 0 or more.")
         labels = labels.astype(np.int64)
     count = 0 if labels is None else int(labels.max()) + 1
     label_names = [str(name) for name in arrays.get("label_names", np.arange(count))]
     names = arrays.get("names", np.arange(len(images))).astype(str)
     if len(label_names) < count or names.shape != (len(images),):
-        raise UserError(f"{path}: label_names should name every label, and names every image.")
+        raise UserError(f"{path} must have a label_name for every label and a name for every image.")
     held = streaming.hold_or_stream(images)
-    return TrainingImages(held, labels, tuple(label_names) if labels is not None else (), names)
+    return ImageDataset(held, labels, tuple(label_names) if labels is not None else (), names)
 
 
-def _read_folder(folder: Path, image_size: int) -> TrainingImages:
-    # Classes as the original's: by subfolder, else by what a file's name has before its first underscore.
+def _read_folder(folder: Path, image_size: int) -> ImageDataset:
+    # Classes as in the original: the subfolder, else the file name up to its first underscore.
     files = sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
     if not files:
         raise UserError(f"{folder} holds no images ({_listed(sorted(SUFFIXES))}).")
@@ -191,19 +207,19 @@ def _read_folder(folder: Path, image_size: int) -> TrainingImages:
         images = images[:]
     names = np.array(["/".join(part) for part in parts])
     if len(label_names) == 1 or "" in label_names:
-        return TrainingImages(images, None, (), names)
-    return TrainingImages(images, np.array([label_names.index(name) for name in classes]), tuple(label_names), names)
+        return ImageDataset(images, None, (), names)
+    return ImageDataset(images, np.array([label_names.index(name) for name in classes]), tuple(label_names), names)
 
 
 def _read_image(path: Path, size: int) -> np.ndarray:
-    # As the original: halved by boxes while twice too large, then bicubic, then the middle.
+    # As in the original: halve with a box filter while at least twice too large, then resize bicubically, then crop.
     from PIL import Image
 
     try:
         with Image.open(path) as file:
             image = file.convert("RGB")
     except (OSError, ValueError, Image.DecompressionBombError) as error:
-        raise UserError(f"{path} is not an image that can be read.") from error
+        raise UserError(f"{path} is not an image file that Pillow can read.") from error
     while min(image.size) >= 2 * size:
         image = image.resize((image.width // 2, image.height // 2), Image.Resampling.BOX)
     scale = size / min(image.size)

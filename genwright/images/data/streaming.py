@@ -1,4 +1,4 @@
-"""Images that stay on disk and are read row by row, because memory may not hold them all."""
+"""Images that stay on disk and are read row by row, because they may not fit into memory."""
 
 import os
 import zipfile
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-HELD = 2 * 2**30  # how many bytes of pixels are held in memory; more are streamed
+HELD = 2 * 2**30  # bytes of pixels that are held in memory; larger data sets are streamed
 LOCAL_HEADER = 30  # bytes, before a zip member's name
 
 
@@ -27,19 +27,19 @@ class StreamedImages:
         return self.read(self.rows[rows])
 
     def take(self, rows: np.ndarray) -> "StreamedImages":
-        """These rows, unread."""
+        """These rows, without reading them."""
         return StreamedImages(self.read, self.shape[1:], self.rows[rows])
 
 
 def hold_or_stream(array: np.ndarray) -> np.ndarray | StreamedImages:
-    """A mapped array's images, in memory if there are few enough."""
+    """The images of a mapped array, read into memory unless they are larger than HELD."""
     if array.nbytes <= HELD:
         return np.array(array)
     return StreamedImages(array.__getitem__, array.shape[1:], np.arange(len(array)))
 
 
 def stream_files(paths: Sequence[Path], read: Callable[[Path], np.ndarray], size: int) -> StreamedImages:
-    """Image files, decoded by as many threads as there are processors whenever they are asked for."""
+    """Image files, decoded on demand by one thread per processor."""
     pool = ThreadPoolExecutor(os.cpu_count(), "decode")
 
     def rows_read(rows: np.ndarray) -> np.ndarray:
@@ -49,13 +49,13 @@ def stream_files(paths: Sequence[Path], read: Callable[[Path], np.ndarray], size
 
 
 def map_member(path: Path, name: str) -> np.ndarray | None:
-    """An array of an .npz, mapped into memory; None if it is compressed or not plain numbers in C order."""
+    """Map an array of an .npz into memory; None if it is compressed or not plain numbers in C order."""
     with zipfile.ZipFile(path) as archive, path.open("rb") as file:
         member = archive.getinfo(f"{name}.npy")
         if member.compress_type != zipfile.ZIP_STORED:
             return None
         file.seek(member.header_offset + LOCAL_HEADER - 4)
-        lengths = np.frombuffer(file.read(4), "<u2")  # of the member's name and of its extra field, which follow
+        lengths = np.frombuffer(file.read(4), "<u2")  # of the name and of the extra field, which follow the header
         file.seek(int(lengths.sum()), os.SEEK_CUR)
         version = np.lib.format.read_magic(file)
         readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}

@@ -1,23 +1,23 @@
-"""FID, sFID, Inception Score, precision and recall, as OpenAI's evaluator computes them, and KID."""
+"""Metrics of Inception features: FID, sFID, Inception Score, precision and recall as in OpenAI's evaluator, and KID."""
 
 import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
-from zipfile import BadZipFile
 
 import numpy as np
 import scipy.linalg
 import torch
 
 from genwright.errors import UserError
+from genwright.images.data.dataset import UNREADABLE, are_images
 from genwright.images.metrics.inception import Inception
 
 NEIGHBOURS = 3
 SPLIT = 5000
 SUBSETS, SUBSET = 100, 1000  # of KID, as clean-fid has them
-FEW = 10_000  # images below which FID is mostly its bias
-ROWS = 1024  # how many rows of a distance matrix are held at once
+FEW = 10_000  # with fewer images FID is mostly bias
+ROWS = 1024  # of a distance matrix, computed at a time
 
 
 class Statistics(NamedTuple):
@@ -29,7 +29,7 @@ class Statistics(NamedTuple):
 
 @dataclass(frozen=True)
 class FeatureSet:
-    """What a file of samples or references gives; the spatial ones are sFID's."""
+    """The features of a file of samples or references; the spatial statistics are for sFID."""
 
     features: np.ndarray | None = None
     probabilities: np.ndarray | None = None
@@ -46,7 +46,7 @@ def fit(features: np.ndarray) -> Statistics:
 def frechet_distance(a: Statistics, b: Statistics) -> float:
     """|mu_a - mu_b|^2 + tr(A + B - 2 (A B)^1/2); Heusel et al. (2017)."""
     if a.mu.shape != b.mu.shape:
-        raise UserError(f"The features have {len(a.mu)} and {len(b.mu)} dimensions and cannot be compared.")
+        raise UserError(f"Features must have as many dimensions on both sides, not {len(a.mu)} and {len(b.mu)}.")
     # tr (A B)^1/2 is that of the symmetric (A^1/2 B A^1/2)^1/2, whose eigenvalues are real however singular A is.
     values, vectors = scipy.linalg.eigh(a.sigma)
     root = vectors * np.sqrt(values.clip(min=0)) @ vectors.T
@@ -69,10 +69,10 @@ def inception_score(probabilities: np.ndarray) -> float:
 def kernel_distance(a: np.ndarray, b: np.ndarray, subsets: int = SUBSETS, subset: int = SUBSET) -> float:
     """KID (Binkowski et al. 2018): the squared MMD of features under (x y / D + 1)^3, unbiased, a mean over subsets."""
     if a.shape[1] != b.shape[1]:
-        raise UserError(f"The features have {a.shape[1]} and {b.shape[1]} dimensions and cannot be compared.")
+        raise UserError(f"Features must have as many dimensions on both sides, not {a.shape[1]} and {b.shape[1]}.")
     size = min(len(a), len(b), subset)
     if size == max(len(a), len(b)):
-        subsets = 1  # there is but one
+        subsets = 1  # all of them would be the same
     rng = np.random.default_rng(0)
     total = 0.0
     for _ in range(subsets):
@@ -84,15 +84,16 @@ def kernel_distance(a: np.ndarray, b: np.ndarray, subsets: int = SUBSETS, subset
 
 
 def precision_recall(reference: np.ndarray, samples: np.ndarray) -> tuple[float, float]:
-    """Shares of samples within the references' manifold and of references within the samples'.
+    """The shares of samples within the references' manifold, and of references within the samples'.
 
-    A set's manifold is the union of balls around its points, each reaching its third neighbour (Kynkäänniemi et al.
-    2019).
+    A manifold is the union of balls around the points, each with the third neighbour on its surface (Kynkäänniemi et
+    al. 2019).
     """
     for features in (reference, samples):
         if len(features) <= NEIGHBOURS:
             raise UserError(f"Precision and recall need more than {NEIGHBOURS} images on both sides.")
-    centre = np.asarray(reference).mean(axis=0)  # distances are taken from products, which centring keeps small
+    # Distances are computed as differences of products, which lose less precision after centring.
+    centre = np.asarray(reference).mean(axis=0)
     real, fake = (torch.from_numpy(np.asarray(f) - centre).to(torch.float64) for f in (reference, samples))
     return _share_within(fake, real), _share_within(real, fake)
 
@@ -111,8 +112,9 @@ def _squared_distances(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def read_features(path: Path, inception: Inception | None) -> FeatureSet:
-    """From an .npz: images (`arr_0` or `images`, through `inception`), `features` [N, D] (with `spatial` and
-    `probabilities`), or `mu` and `sigma` (with `mu_s` and `sigma_s`); given statistics come before computed ones.
+    """Read an .npz of images (`arr_0` or `images`), of `features` [N, D], or of statistics `mu` and `sigma`.
+
+    `spatial`, `probabilities`, `mu_s` and `sigma_s` are optional; given statistics are not computed again.
     """
     arrays = _read_npz(path)
     features, spatial, probabilities = (arrays.get(key) for key in ("features", "spatial", "probabilities"))
@@ -121,7 +123,7 @@ def read_features(path: Path, inception: Inception | None) -> FeatureSet:
         features, spatial, probabilities = inception.features(_check_images(path, images))
     for key, array in (("features", features), ("spatial", spatial), ("probabilities", probabilities)):
         if array is not None and (array.ndim != 2 or len(array) < 2):
-            raise UserError(f"{path}: {key} should be two rows or more of numbers, but has shape {list(array.shape)}.")
+            raise UserError(f"{key} in {path} must be a matrix of two rows or more, but has shape {list(array.shape)}.")
         if array is not None:
             _check_finite(path, key, array)
     statistics = _given(path, arrays, "mu", "sigma") or (None if features is None else fit(features))
@@ -129,15 +131,16 @@ def read_features(path: Path, inception: Inception | None) -> FeatureSet:
     if statistics is None:
         if images is not None:
             raise UserError(
-                f"{path} holds images; measuring them needs Inception weights: --inception FILE, or what "
-                "`genwright pull inception` fetches."
+                f"{path} holds images, and their metrics need Inception weights: give --inception FILE, or run "
+                "`genwright pull inception`."
             )
-        raise UserError(f"{path} should hold images (arr_0), features, or mu and sigma, but holds {_names(arrays)}.")
+        names = ", ".join(arrays) or "nothing"
+        raise UserError(f"{path} must hold images (arr_0), features, or mu and sigma, but holds {names}.")
     return FeatureSet(features, probabilities, statistics, spatial_statistics)
 
 
 def compare(samples: FeatureSet, reference: FeatureSet) -> dict[str, float]:
-    """Every metric that both sides have the features for."""
+    """All metrics for which both sides have the features."""
     result: dict[str, float] = {}
     if samples.statistics and reference.statistics:
         result["fid"] = frechet_distance(samples.statistics, reference.statistics)
@@ -152,13 +155,13 @@ def compare(samples: FeatureSet, reference: FeatureSet) -> dict[str, float]:
 
 
 def too_few(samples: FeatureSet, reference: FeatureSet) -> str | None:
-    """A warning where FID is of so few images that it says little."""
+    """A warning if there are so few images that FID means little."""
     counts = [len(one.features) for one in (samples, reference) if one.features is not None]
     if not counts or min(counts) >= FEW:
         return None
     return (
-        f"FID and sFID of {min(counts):,} images are too large by far and depend on their number; "
-        f"{FEW:,} or more are usual. KID has no such bias."
+        f"FID and sFID of {min(counts):,} images are far too large and depend on the number of images; use {FEW:,} or "
+        "more. KID has no such bias."
     )
 
 
@@ -168,14 +171,14 @@ def _read_npz(path: Path) -> dict[str, np.ndarray]:
     try:
         with np.load(path, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
-    except (OSError, ValueError, TypeError, BadZipFile, EOFError, KeyError) as error:
+    except UNREADABLE as error:
         raise UserError(f"{path} is not a readable .npz file of numbers.") from error
 
 
 def _check_images(path: Path, images: np.ndarray) -> np.ndarray:
-    if images.dtype != np.uint8 or images.ndim != 4 or images.shape[-1] != 3 or not images.size:
+    if not are_images(images):
         raise UserError(
-            f"{path}: arr_0 should be uint8 images [N, H, W, 3], but is {images.dtype} of shape {list(images.shape)}."
+            f"arr_0 in {path} must be uint8 images [N, H, W, 3], but is {images.dtype} of shape {list(images.shape)}."
         )
     return images
 
@@ -184,7 +187,7 @@ def _given(path: Path, arrays: dict[str, np.ndarray], mu: str, sigma: str) -> St
     if mu not in arrays or sigma not in arrays:
         return None
     if arrays[mu].ndim != 1 or arrays[sigma].shape != 2 * arrays[mu].shape:
-        raise UserError(f"{path}: {mu} and {sigma} should be a vector and a square matrix of the same size.")
+        raise UserError(f"{mu} and {sigma} in {path} must be a vector and a square matrix of the same size.")
     for key in (mu, sigma):
         _check_finite(path, key, arrays[key])
     return Statistics(arrays[mu].astype(np.float64), arrays[sigma].astype(np.float64))
@@ -192,8 +195,4 @@ def _given(path: Path, arrays: dict[str, np.ndarray], mu: str, sigma: str) -> St
 
 def _check_finite(path: Path, key: str, array: np.ndarray) -> None:
     if array.dtype.kind not in "fiu" or not np.isfinite(array).all():
-        raise UserError(f"{path}: {key} should be finite numbers, but holds others, such as NaN.")
-
-
-def _names(arrays: dict[str, np.ndarray]) -> str:
-    return ", ".join(arrays) or "nothing"
+        raise UserError(f"{key} in {path} must hold finite numbers only.")

@@ -1,6 +1,6 @@
-"""FID's InceptionV3 of 2015-12-05, as data: blocks, branches, layers; for weights under torch-fidelity's key names.
+"""The InceptionV3 of FID (2015-12-05), with its blocks, branches and layers as data, and torch-fidelity's key names.
 
-It differs from the better known one in its pooling: averages leave the padding out, and the last block takes maxima.
+Its pooling differs from torchvision's: averages do not count the padding, and the last block takes maxima.
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ BATCH = 32
 
 
 class Conv(NamedTuple):
-    """A convolution, its batch norm and ReLU; `pad` keeps the size at stride 1."""
+    """A convolution with batch norm and ReLU; `pad` keeps the size at stride 1."""
 
     name: str
     out: int
@@ -30,7 +30,7 @@ class Conv(NamedTuple):
 
 
 def _convs(text: str) -> list[Conv]:
-    # "branch5x5_2 64 5x5", joined by " > "; "/2" is stride 2 and, as "valid" is, without padding.
+    # Layers such as "branch5x5_2 64 5x5", joined by " > "; "/2" means stride 2, and "/2" and "valid" mean no padding.
     convs = []
     for layer in text.split(" > "):
         name, out, kernel, *valid = layer.split()
@@ -41,7 +41,7 @@ def _convs(text: str) -> list[Conv]:
 
 
 class Branch(NamedTuple):
-    """An optional pooling, a chain of convolutions, and a fork whose ends are joined."""
+    """An optional pooling, a chain of convolutions, and an optional fork of convolutions, which are concatenated."""
 
     pool: str | None
     chain: list[Conv]
@@ -112,7 +112,7 @@ SPATIAL = "Mixed_6d.branch1x1"  # sFID's features: the first 7 channels of its 1
 
 
 class Inception:
-    """The network with the weights of a file."""
+    """The network; batch norms are folded into the convolutions."""
 
     def __init__(self, state: dict[str, Tensor], source: str = "the weights", device: str | torch.device = "cpu"):
         state = {name: tensor.float() for name, tensor in state.items() if not name.endswith("num_batches_tracked")}
@@ -130,7 +130,7 @@ class Inception:
     def features(self, images: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """pool_3 features [N, 2048], spatial features [N, 2023] and class probabilities [N, 1008] of uint8 NHWC."""
         parts = []
-        # TensorFloat-32, cuDNN's default for float32, would move the features by 1e-3.
+        # TensorFloat-32, cuDNN's default for float32, would change the features by 1e-3.
         with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
             for start in range(0, len(images), BATCH):
                 parts.append(self._batch(images[start : start + BATCH]))
@@ -140,7 +140,7 @@ class Inception:
     def _batch(self, images: np.ndarray) -> list[np.ndarray]:
         x = torch.from_numpy(images).to(self.device).permute(0, 3, 1, 2).float()
         pooled, spatial = self(x)
-        # Without the bias, as the evaluators' graph computes the Inception Score.
+        # Without the bias, as OpenAI's evaluator computes the Inception Score.
         probabilities = (pooled @ self.classifier.T).softmax(dim=1)
         return [t.cpu().numpy() for t in (pooled, spatial, probabilities)]
 
@@ -171,7 +171,7 @@ class Inception:
 
 
 def shapes() -> dict[str, tuple[int, ...]]:
-    """Every key of the weights and its shape."""
+    """The shape of every weight by its name."""
     result: dict[str, tuple[int, ...]] = {}
     for name, conv, channels in layers():
         result[f"{name}.conv.weight"] = (conv.out, channels, *conv.kernel)
@@ -181,7 +181,7 @@ def shapes() -> dict[str, tuple[int, ...]]:
 
 
 def layers() -> Iterator[tuple[str, Conv, int]]:
-    """Every convolution's full name, itself and its input channels."""
+    """The full name of every convolution, the convolution, and its number of input channels."""
     channels = 3
     for convs in STEM:
         for conv in convs:
@@ -201,11 +201,11 @@ def layers() -> Iterator[tuple[str, Conv, int]]:
 
 
 def resize_like_tensorflow(x: Tensor) -> Tensor:
-    """Bilinear to 299 x 299 as TensorFlow 1 did it: pixel i of the result is at i * size / 299 of the source."""
+    """Resize bilinearly to 299 x 299 as in TensorFlow 1: pixel i of the result is at i * size / 299 of the source."""
     for dim in (2, 3):
         size = x.shape[dim]
         if size < 1:
-            raise UserError("An image without pixels cannot be measured.")
+            raise UserError("Images must have one pixel or more.")
         at = torch.arange(SIZE, device=x.device, dtype=torch.float32) * (size / SIZE)
         low = at.floor().long().clamp(max=size - 1)
         high = (low + 1).clamp(max=size - 1)

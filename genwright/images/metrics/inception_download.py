@@ -1,4 +1,4 @@
-"""Fetching the weights of FID's Inception; imports no torch, so that `genwright pull` is quick."""
+"""Download the weights of FID's Inception; imports no torch, so that `genwright pull` starts fast."""
 
 import hashlib
 import http.client
@@ -19,17 +19,17 @@ ABOUT = "InceptionV3 of FID, Apache-2.0: for `genwright images metrics`"
 
 
 def find() -> Path | None:
-    """Where `pull` put the weights, if it did."""
+    """The path of the downloaded weights, or None."""
     return _home() if _home().exists() else None
 
 
 def pull(tell: Callable[[str], None] = lambda line: print(line, file=sys.stderr)) -> Path:
-    """Fetch pytorch-fid's file once, and keep it if it has the pinned sha256."""
+    """Download pytorch-fid's file once; it is kept only if it has the pinned sha256."""
     target = _home()
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with lock(target.parent / "lock"):
-            if not target.exists():  # another process may have been faster
+            if not target.exists():  # another process may have downloaded it by now
                 tell(f"Fetching inception ({SIZE / 1e6:.0f} MB) from {URL.split('/')[2]}.")
                 part = target.with_suffix(f".{os.getpid()}")
                 try:

@@ -1,21 +1,23 @@
-"""Judging samples of a labelled data set by a small classifier: agreement, Frechet distance, near copies.
+"""The judge: a small classifier of a labelled data set, in whose features samples are measured.
 
-It is trained on the training split alone; what it makes of held-out images is what samples are measured against.
+It is trained on the training images only; its figures for held-out images are what those of samples are compared with.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from genwright.images.data.dataset import Batches, TrainingImages
+from genwright.images.data.dataset import Batches, ImageDataset, block_means
 from genwright.images.metrics.feature_metrics import fit, frechet_distance
+from genwright.images.metrics.pixel_metrics import distinct, near_copies
 
-NEAR = 16  # root-mean-square difference of 255 up to which two images count as near copies
 BATCH = 256
-ORIGINALS = 4096  # how many are compared with at a time
+SIZE = 32  # judge_images: pixels at most
+QUICK_STEPS = 200  # judge_images: training steps, about a minute on two cores
 
 Sample = Callable[[np.ndarray, int], np.ndarray]  # labels [N] and a seed -> images [N, H, W, 3] uint8
 
@@ -42,7 +44,7 @@ class Judge(nn.Module):
         return self.head(F.dropout(self.features(x), 0.3, self.training))
 
     @torch.no_grad()
-    def look(self, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def predict(self, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Features [N, 128] and predicted labels [N] of uint8 images [N, H, W, 3]."""
         device = self.head.weight.device
         features, labels = [], []
@@ -54,13 +56,13 @@ class Judge(nn.Module):
 
 
 def train_judge(
-    data: TrainingImages,
+    data: ImageDataset,
     device: torch.device,
     steps: int = 1500,
     seed: int = 0,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Judge:
-    """A classifier of the data's labels: classes equally often, images mirrored and shifted by up to two pixels."""
+    """Train a classifier: classes are equally likely, images are mirrored and shifted by up to two pixels at random."""
     assert data.num_classes is not None
     torch.manual_seed(seed)
     judge = Judge(data.num_classes).to(device).train()
@@ -82,56 +84,52 @@ def train_judge(
 
 
 def balanced_accuracy(predicted: np.ndarray, labels: np.ndarray) -> float:
-    """The share of right predictions, averaged over the classes."""
+    """The share of correct predictions, averaged over the classes."""
     return float(np.mean([(predicted[labels == label] == label).mean() for label in np.unique(labels)]))
 
 
-def distinct(images: np.ndarray) -> float:
-    """The share of images that differ from all before them by more than NEAR."""
-    rows = torch.from_numpy(images.astype(np.float32)).flatten(1)
-    kept, count = torch.empty_like(rows), 0
-    for row in rows:
-        if not ((kept[:count] - row).square().mean(dim=1) <= NEAR**2).any():
-            kept[count] = row
-            count += 1
-    return count / len(rows)
+def judge_images(
+    samples: ImageDataset,
+    reference: ImageDataset,
+    device: torch.device,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> dict[str, float]:
+    """Train a judge on the references; the Frechet distance in its features, and how often it predicts the labels."""
+    small, shrunk = _shrink(reference), _shrink(samples).images
+    judge = train_judge(small, device, QUICK_STEPS, progress=progress)
+    features, predicted = judge.predict(shrunk[:])
+    result = {"judge_frechet": frechet_distance(fit(features), fit(judge.predict(small.images[:])[0]))}
+    if samples.labels is not None:
+        result["judge_agreement"] = balanced_accuracy(predicted, samples.labels)
+    return result
 
 
-def near_copies(images: np.ndarray, originals: np.ndarray) -> float:
-    """The share of images whose nearest original, mirrored or not, differs by at most NEAR."""
-    rows = torch.from_numpy(images.astype(np.float32)).flatten(1)
-    limit = NEAR * rows.shape[1] ** 0.5
-    near = torch.zeros(len(rows), dtype=torch.bool)
-    for start in range(0, len(originals), ORIGINALS):
-        part = originals[start : start + ORIGINALS]
-        for either in (part, part[:, :, ::-1]):
-            flat = torch.from_numpy(either.astype(np.float32)).flatten(1)
-            for i in range(0, len(rows), BATCH):
-                near[i : i + BATCH] |= torch.cdist(rows[i : i + BATCH], flat).amin(dim=1) <= limit
-    return float(near.float().mean())
+def _shrink(data: ImageDataset) -> ImageDataset:
+    factor = -(-max(data.images.shape[1:3]) // SIZE)
+    if factor == 1:
+        return data
+    return replace(data, images=block_means(data.images[:], factor).round().astype(np.uint8))
 
 
 def assess(
-    judge: Judge, train: TrainingImages, held: TrainingImages, samplers: dict[str, Sample], per_class: int = 64
+    judge: Judge, train: ImageDataset, held_out: ImageDataset, samplers: dict[str, Sample], per_class: int = 64
 ) -> dict[str, float]:
-    """Every sampler's agreement, Frechet distances and near copies, beside those of held-out images.
+    """Agreement, Frechet distances, near copies and distinct samples of every sampler, beside those of held-out images.
 
-    How many of a class's samples are distinct is averaged over the classes, and compared with random training images.
-
-    Frechet distances are to as many training images as there are held-out ones, and samples have the held-out labels;
-    `reverse` ones are to the held-out images instead.
+    Frechet distances are taken between samples with the held-out labels and as many training images, or, in `reverse`
+    ones, the held-out images. The share of distinct images is averaged over the classes.
     """
-    assert held.labels is not None and train.num_classes is not None
+    assert held_out.labels is not None and train.num_classes is not None
     classes = range(train.num_classes)
     rng = np.random.default_rng(1)
     drawn = [rng.choice(np.flatnonzero(train.labels == label), per_class) for label in classes]
-    some = np.random.default_rng(0).permutation(len(train))[: len(held)]
-    originals, others = train.images[:], held.images[:]
-    train_features, _ = judge.look(originals[some])
-    held_features, predicted = judge.look(others)
+    some = np.random.default_rng(0).permutation(len(train))[: len(held_out)]
+    originals, others = train.images[:], held_out.images[:]
+    train_features, _ = judge.predict(originals[some])
+    held_features, predicted = judge.predict(others)
     of_train, of_held = fit(train_features), fit(held_features)
     result = {
-        "judge_accuracy": balanced_accuracy(predicted, held.labels),
+        "judge_accuracy": balanced_accuracy(predicted, held_out.labels),
         "frechet_held_out": frechet_distance(of_held, of_train),
         "near_copies_held_out": near_copies(others, originals),
         "distinct_training": float(np.mean([distinct(originals[rows]) for rows in drawn])),
@@ -139,10 +137,10 @@ def assess(
     for name, sample in samplers.items():
         labels = np.arange(train.num_classes * per_class) % train.num_classes
         images = sample(labels, 1)
-        result[f"agreement_{name}"] = balanced_accuracy(judge.look(images)[1], labels)
+        result[f"agreement_{name}"] = balanced_accuracy(judge.predict(images)[1], labels)
         result[f"near_copies_{name}"] = near_copies(images, originals)
         result[f"distinct_{name}"] = float(np.mean([distinct(images[labels == label]) for label in classes]))
-        of_samples = fit(judge.look(sample(held.labels, 2))[0])
+        of_samples = fit(judge.predict(sample(held_out.labels, 2))[0])
         result[f"frechet_{name}"] = frechet_distance(of_samples, of_train)
         result[f"frechet_reverse_{name}"] = frechet_distance(of_samples, of_held)
     return result

@@ -1,6 +1,6 @@
-"""LPIPS (Zhang et al. 2018) on VGG-16 as the original trains with it: piq's, with average pooling.
+"""LPIPS (Zhang et al. 2018) on VGG-16 with average pooling, as in piq, with which the original trained.
 
-The weights are files that others publish: torchvision's VGG-16, and the heads as lpips or as piq has them.
+The weights are published files: torchvision's VGG-16, and the heads of lpips or piq.
 """
 
 from collections.abc import Sequence
@@ -17,11 +17,11 @@ from genwright.images.model.checkpoint import check_state, read_tensors
 STAGES = ((0, 2), (5, 7), (10, 12, 14), (17, 19, 21), (24, 26, 28))
 WIDTHS = (64, 128, 256, 512, 512)
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # ImageNet's
-SIZE = 224  # what images are enlarged to, unless they are 256 or more, as in the original
+SIZE = 224  # images smaller than 256 pixels are resized to this, as in the original
 
 
 def shapes() -> dict[str, tuple[int, ...]]:
-    """Every tensor's shape by its name."""
+    """The shape of every tensor by its name."""
     expected: dict[str, tuple[int, ...]] = {}
     channels = 3
     for stage, (layers, width) in enumerate(zip(STAGES, WIDTHS, strict=True)):
@@ -41,7 +41,7 @@ class Lpips:
 
     @classmethod
     def load(cls, paths: Sequence[Path], device: torch.device) -> "Lpips":
-        """From one file that holds everything, or from one of VGG-16 and one of the heads."""
+        """Load one file with all tensors, or one of VGG-16 and one of the heads."""
         state: dict[str, Tensor] = {}
         for path in paths:
             state |= _read(path)
@@ -73,10 +73,10 @@ class Lpips:
 
 
 def _read(path: Path) -> dict[str, Tensor]:
-    # torchvision's file has a classifier too; piq's is a list of the heads.
+    # torchvision's file also has a classifier; piq's is a list of the heads.
     found = read_tensors(path)
     if isinstance(found, list | tuple):
         found = {f"lin{stage}.model.1.weight": head for stage, head in enumerate(found)}
     if not isinstance(found, dict) or not all(isinstance(tensor, Tensor) for tensor in found.values()):
-        raise UserError(f"{path} should hold VGG-16's tensors by name or LPIPS' five heads, but holds something else.")
+        raise UserError(f"{path} must hold VGG-16's tensors by name or the five heads of LPIPS.")
     return {name: tensor for name, tensor in found.items() if not str(name).startswith("classifier.")}

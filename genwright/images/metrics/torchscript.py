@@ -1,7 +1,7 @@
-"""The tensors of a TorchScript archive, by name; its code is neither compiled nor run.
+"""Read the tensors of a TorchScript archive by name, without compiling or running its code.
 
-The archive's data.pkl is a tree of modules whose classes are the archive's own. Here a class of any name becomes a bare
-holder of attributes, and of functions the unpickler knows those alone that tensors are built with.
+The archive's data.pkl is a pickled tree of modules, whose classes are defined in the archive. Here every such class
+becomes a plain object with attributes, and the unpickler calls no functions but those that build tensors.
 """
 
 import pickle
@@ -24,7 +24,7 @@ def is_torchscript(path: Path) -> bool:
 
 
 def read_torchscript(path: Path) -> dict[str, Tensor]:
-    """Every parameter and buffer under the name that the module's state_dict has for it."""
+    """Every parameter and buffer, named as in the module's state_dict."""
     with zipfile.ZipFile(path) as archive:
         member = next(name for name in archive.namelist() if PurePosixPath(name).name == "data.pkl")
         with archive.open(member) as file:
@@ -51,7 +51,7 @@ class _Unpickler(pickle.Unpickler):
             return DTYPES[name]
         if (module, name) in _FUNCTIONS:
             return _FUNCTIONS[module, name]
-        raise pickle.UnpicklingError(f"{module}.{name} has no place among weights")
+        raise pickle.UnpicklingError(f"{module}.{name} is not allowed in a file of weights")
 
     def persistent_load(self, key: Any) -> Tensor:
         _, dtype, name, *_ = key
@@ -60,13 +60,13 @@ class _Unpickler(pickle.Unpickler):
 
 
 def _strided(storage: Tensor, offset: int, shape: tuple[int, ...], stride: tuple[int, ...], *_: Any) -> Tensor:
-    return torch.as_strided(storage, shape, stride, offset)  # refuses what lies outside of the storage
+    return torch.as_strided(storage, shape, stride, offset)  # raises an error for what lies outside the storage
 
 
 _FUNCTIONS: dict[tuple[str, str], Any] = {
     ("torch._utils", "_rebuild_tensor_v2"): _strided,
     ("collections", "OrderedDict"): dict,
-    # Lists of numbers, and containers with the name of their type.
+    # Lists, and values that are tagged with their type.
     ("torch.jit._pickle", "build_intlist"): list,
     ("torch.jit._pickle", "build_doublelist"): list,
     ("torch.jit._pickle", "build_boollist"): list,

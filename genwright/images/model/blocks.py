@@ -1,7 +1,7 @@
-"""The operations a UNet block is written in: plain PyTorch, and fused Triton kernels for inference on a GPU.
+"""The operations of a UNet block: plain PyTorch, or fused Triton kernels for inference on a GPU.
 
-A convolution's bias is left to the operation after it (the norm or the residual sum), because cuDNN would add it in
-a pass of its own over the activations.
+A convolution's bias is added by the operation after it (the norm or the residual sum), because cuDNN would need another
+pass over the activations for it.
 """
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 
 def conv(x: Tensor, layer: nn.Conv2d) -> Tensor:
-    """`layer` without its bias; a 1x1 convolution of channels-last activations is a matrix product."""
+    """Apply `layer` without its bias; a 1x1 convolution of channels-last activations is a matrix product."""
     if layer.kernel_size == (1, 1):
         weight = layer.weight.view(layer.out_channels, layer.in_channels)
         return F.linear(x.permute(0, 2, 3, 1), weight).permute(0, 3, 1, 2)
@@ -46,7 +46,7 @@ def norm_act(
 
 
 def resample(x: Tensor, how: str | None) -> Tensor:
-    """Twice ("up") or half ("down") the size, by repeated or averaged pixels, or x itself."""
+    """Double ("up", repeating pixels) or halve ("down", averaging them) the size; None returns x."""
     if how is None:
         return x
     if _fused(x):
@@ -66,5 +66,5 @@ def add_residual(h: Tensor, x: Tensor, bias: Tensor) -> Tensor:
 
 
 def _fused(x: Tensor) -> bool:
-    # The kernels have no backward pass, and are written for half-precision activations.
+    # The kernels have no backward pass and take half-precision activations only.
     return x.is_cuda and x.dtype in (torch.float16, torch.bfloat16) and not torch.is_grad_enabled()

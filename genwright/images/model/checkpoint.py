@@ -20,7 +20,8 @@ from torch import Tensor
 from genwright.errors import UserError
 from genwright.images.model.clusters import Clusters
 from genwright.images.model.presets import PRESETS
-from genwright.images.model.unet import UNet, UNetConfig
+from genwright.images.model.unet import UNet
+from genwright.images.model.unet_config import UNetConfig
 
 BOXED = {"emoji": Path(__file__).parents[1] / "emoji"}  # the models that the package brings
 SHARD = 15 * 2**20  # how many bytes of tensors a file of a written model holds at most

@@ -46,7 +46,7 @@ WEIGHTINGS: dict[str, Callable[[Tensor, float], Tensor]] = {
 
 
 def loss_weight(weighting: str, sigma: Tensor, sigma_data: float = 0.5) -> Tensor:
-    """What a loss at noise level sigma [N] is multiplied by."""
+    """The weight of a loss at noise level sigma [N]."""
     if weighting not in WEIGHTINGS:
         raise UserError(f"There is no weighting {weighting!r}; choose one of {', '.join(WEIGHTINGS)}.")
     return WEIGHTINGS[weighting](sigma**-2, sigma_data)

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from genwright.errors import UserError
-from genwright.images.model.unet import UNetConfig
+from genwright.images.model.unet_config import UNetConfig
 
 _LSUN_256 = UNetConfig(
     image_size=256,
@@ -16,7 +16,7 @@ _LSUN_256 = UNetConfig(
     resblock_updown=True,
 )
 
-# edm_*, cd_* and ct_* files of one data set share one shape.
+# The edm_*, cd_* and ct_* files of a data set have the same shape.
 PRESETS = {
     "imagenet64": UNetConfig(
         image_size=64,
@@ -31,7 +31,7 @@ PRESETS = {
     "cat256": _LSUN_256,
 }
 
-# The original's channel_mult of each image size, where no flag gives one.
+# The original's default channel_mult by image size.
 CHANNEL_MULT: dict[int, tuple[float, ...]] = {
     512: (0.5, 1, 1, 2, 2, 4, 4),
     256: (1, 1, 2, 2, 4, 4),
@@ -41,8 +41,8 @@ CHANNEL_MULT: dict[int, tuple[float, ...]] = {
 IMAGENET_CLASSES = 1000
 
 
-def usual_channel_mult(image_size: int) -> tuple[float, ...]:
-    """The original's channel_mult of that size; of others, that of 64 pixels, without levels that cannot be halved."""
+def default_channel_mult(image_size: int) -> tuple[float, ...]:
+    """The original's channel_mult of a size, or that of 64 pixels without the levels that cannot be halved."""
     if image_size in CHANNEL_MULT:
         return CHANNEL_MULT[image_size]
     mult = CHANNEL_MULT[64]
@@ -51,7 +51,7 @@ def usual_channel_mult(image_size: int) -> tuple[float, ...]:
 
 
 def unet_config(preset: str | None, class_cond: bool | None = None, **flags: Any) -> UNetConfig | None:
-    """The preset's shape, or the original's default one, with what its flags change; None if nothing is said."""
+    """The shape of a preset, or the original's default, with `flags` that are not None; None if nothing is given."""
     if preset is not None and preset not in PRESETS:
         raise UserError(f"There is no preset {preset!r}; choose one of {', '.join(PRESETS)}.")
     given = {name: value for name, value in flags.items() if value is not None}
@@ -64,6 +64,6 @@ def unet_config(preset: str | None, class_cond: bool | None = None, **flags: Any
     if size != base.image_size and "channel_mult" not in given:
         if size not in CHANNEL_MULT:
             sizes = ", ".join(map(str, CHANNEL_MULT))
-            raise UserError(f"Image size {size} has no usual channel_mult, as {sizes} have; give one.")
+            raise UserError(f"channel_mult must be given for image size {size}; only {sizes} have a default.")
         given["channel_mult"] = CHANNEL_MULT[size]
     return replace(base, **given)

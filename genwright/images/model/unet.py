@@ -1,74 +1,18 @@
 """The ADM UNet (Dhariwal and Nichol 2021) with the key names of the published consistency_models checkpoints.
 
-Parameters live in containers that only give them their published names; each block's `forward` says what is computed.
+Parameters are in containers that give them their published names; `forward` of each block computes with them.
 Activations are channels-last throughout.
 """
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from genwright.errors import UserError
 from genwright.images.model.blocks import add_residual, conv, norm_act, resample
-
-GROUPS = 32
-
-
-@dataclass(frozen=True)
-class UNetConfig:
-    """A UNet's shape, in the original's flag names; the defaults are the original's."""
-
-    image_size: int = 64
-    num_channels: int = 128
-    num_res_blocks: int = 2
-    channel_mult: tuple[float, ...] = (1, 2, 3, 4)
-    attention_resolutions: tuple[int, ...] = (32, 16, 8)
-    num_heads: int = 4
-    num_heads_upsample: int = -1
-    num_head_channels: int = -1
-    num_classes: int | None = None
-    use_scale_shift_norm: bool = True
-    resblock_updown: bool = False
-    dropout: float = 0.0
-
-    def __post_init__(self) -> None:
-        levels = len(self.channel_mult)
-        if min(self.image_size, self.num_channels, self.num_res_blocks, levels) < 1:
-            raise UserError("A UNet needs a positive image size, channel count and block count and one level or more.")
-        if self.image_size % 2 ** (levels - 1):
-            raise UserError(
-                f"Image size {self.image_size} cannot be halved {levels - 1} times, once per level of channel_mult; "
-                f"a multiple of {2 ** (levels - 1)} would do."
-            )
-        if min(self.attention_resolutions, default=1) < 1:
-            raise UserError(f"An attention resolution is 1 pixel or more, not {min(self.attention_resolutions)}.")
-        for mult in self.channel_mult:
-            if not math.isfinite(mult):
-                raise UserError(f"channel_mult must hold finite numbers, not {mult}.")
-            channels = int(mult * self.num_channels)
-            if channels < 1 or channels % GROUPS:
-                raise UserError(f"A level has {channels} channels, but every level needs a multiple of {GROUPS}.")
-            if channels % self.heads(channels) or channels % self.heads(channels, up=True):
-                raise UserError(f"{channels} channels cannot be split evenly into attention heads.")
-        if not 0 <= self.dropout < 1:
-            raise UserError(f"dropout must be 0 or more and below 1, not {self.dropout:g}.")
-        if self.num_classes is not None and self.num_classes < 1:
-            raise UserError(f"A class-conditional UNet needs one class or more, not {self.num_classes}.")
-
-    def heads(self, channels: int, up: bool = False) -> int:
-        """How many attention heads a block of that many channels has."""
-        if self.num_head_channels > 0:
-            return max(1, channels // self.num_head_channels)
-        heads = self.num_heads_upsample if up and self.num_heads_upsample > 0 else self.num_heads
-        return max(1, heads)
-
-    def attends(self, stride: int) -> bool:
-        """Whether blocks at 1/stride of the image's resolution have attention."""
-        return stride in {self.image_size // resolution for resolution in self.attention_resolutions}
+from genwright.images.model.unet_config import GROUPS, UNetConfig
 
 
 class Downsample(nn.Module):
@@ -95,7 +39,7 @@ class InputConv(nn.Conv2d):
 
 
 class ResBlock(nn.Module):
-    """Two convolutions around the embedding; between them the size may change (`resampled`: "up" or "down")."""
+    """Two convolutions with the embedding between them; `resampled` ("up" or "down") changes the size."""
 
     def __init__(self, config: UNetConfig, channels: int, out_channels: int, resampled: str | None = None):
         super().__init__()
@@ -137,7 +81,7 @@ class ResBlock(nn.Module):
 
 
 class AttentionBlock(nn.Module):
-    """Self-attention over the pixels; qkv's rows are all queries, then all keys, then all values, head by head."""
+    """Self-attention over the pixels; the rows of qkv are queries, then keys, then values."""
 
     def __init__(self, channels: int, heads: int):
         super().__init__()
@@ -217,7 +161,7 @@ class UNet(nn.Module):
         self.out: Any = nn.Sequential(nn.GroupNorm(GROUPS, channels), nn.SiLU(), nn.Conv2d(channels, 3, 3, padding=1))
 
     def use_dtype(self, dtype: torch.dtype) -> "UNet":
-        """Convolutions compute in `dtype`; embeddings and norms stay in float32, as the published fp16 models ran."""
+        """Convert the convolutions; embeddings and norms stay in float32, as in the published fp16 models."""
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 module.to(dtype)
@@ -248,7 +192,7 @@ def timestep_embedding(t: Tensor, dim: int) -> Tensor:
 
 
 def new_unet(config: UNetConfig, seed: int) -> UNet:
-    """A UNet to be trained: PyTorch's initial weights, but 0 where a block or the network ends, as the original's."""
+    """A UNet to train: PyTorch's initial weights, but 0 in the last layer of every block and of the network."""
     torch.manual_seed(seed)
     unet = UNet(config)
     last = [block.out_layers[3] for block in unet.modules() if isinstance(block, ResBlock)]

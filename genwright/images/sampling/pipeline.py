@@ -17,7 +17,8 @@ from genwright.errors import UserError
 from genwright.images.model.checkpoint import Description, describe, load_unet
 from genwright.images.model.denoiser import Denoiser
 from genwright.images.model.presets import unet_config
-from genwright.images.model.unet import UNet, UNetConfig
+from genwright.images.model.unet import UNet
+from genwright.images.model.unet_config import UNetConfig
 from genwright.images.sampling import per_sample_rng as seeds
 from genwright.images.sampling.editing import SEARCH_SIGMA, Projection, disagreement, edited, task_projection
 from genwright.images.sampling.per_sample_rng import Noise
@@ -160,7 +161,7 @@ class SampleRun:
         denoise = self.wrap(self.model.denoise(self.settings, self.clusters(labels, indices), first))
         sampler = SAMPLERS[self.settings.sampler]
         x = self.start + noise() * self.settings.sigmas[0]
-        x = sampler(denoise, x, self.settings.sigmas, noise, self.settings.churn, callback)
+        x = sampler(denoise, x, self.settings.sigmas, noise, self.settings.churn, callback or (lambda step: None))
         return ImageBatch(to_uint8(x), None if labels is None else labels.cpu().numpy(), self.seed)
 
     def all(self, batch_size: int | None = None, callback: Callback | None = None) -> ImageBatch:

@@ -1,7 +1,7 @@
-"""Evaluating a UNet in micro-batches of one fixed size; on a GPU, by replaying one CUDA graph.
+"""Evaluate a UNet in micro-batches of one fixed size; on a GPU, by replaying one CUDA graph.
 
-Library kernels choose their tiling by the batch size, so the last bits of an image would depend on its neighbours'
-number. Here every evaluation has the same shape, and image i always sits in row i mod micro_batch of it.
+Library kernels choose their tiling by the batch size, so the last bits of an image would depend on the number of images
+in its batch. Here every evaluation has the same shape, and image i is always in row i mod micro_batch.
 """
 
 import torch
@@ -20,10 +20,10 @@ class Runner:
 
     @torch.no_grad()
     def __call__(self, x: Tensor, t: Tensor, labels: Tensor | None, first: int = 0) -> Tensor:
-        """The UNet's output for images first, first + 1, ...: x [N, 3, H, W], t [N], labels [N]."""
+        """Evaluate the UNet for images first, first + 1, ...: x [N, 3, H, W], t [N], labels [N]."""
         lead = first % self.micro_batch
         rows = -(-(lead + len(x)) // self.micro_batch) * self.micro_batch
-        # Rows that belong to no image repeat the first or last one.
+        # Rows without an image repeat the first or last one.
         source = (torch.arange(rows, device=self.device) - lead).clamp(0, len(x) - 1)
         outputs = []
         with safe_products():
@@ -38,7 +38,7 @@ class Runner:
                 self._capture(x, t, labels)
             except torch.OutOfMemoryError as error:
                 raise UserError(
-                    f"The GPU has no room for micro-batches of {self.micro_batch} images; choose a smaller one."
+                    f"Micro-batches of {self.micro_batch} images do not fit into GPU memory; choose a smaller size."
                 ) from error
         assert self._graph is not None
         self._x.copy_(x)
@@ -52,7 +52,7 @@ class Runner:
         self._x, self._t = x.clone(), t.clone()
         self._labels = torch.empty(0) if labels is None else labels.clone()
         inputs = self._x, self._t, None if labels is None else self._labels
-        # Deterministic algorithms, chosen by rule rather than by a race, so that every process computes the same bits.
+        # Deterministic algorithms that are not chosen by timing, so that every process computes the same bits.
         with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True):
             stream = torch.cuda.Stream()
             stream.wait_stream(torch.cuda.current_stream())

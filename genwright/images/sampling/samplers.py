@@ -1,25 +1,30 @@
-"""Samplers, one signature each: from noise x at sigmas[0] down the schedule to an image.
+"""Samplers: from noise x at sigmas[0] down the schedule to an image; all have the same signature.
 
-`denoise(x, sigma)` estimates the clean image, `noise()` draws standard normals shaped like x, and `callback` sees
-every step. Sigmas are host floats, so no step waits for the device.
+`denoise(x, sigma)` estimates the clean image, `noise()` draws standard normals shaped like x, and `callback` is called
+at every step. Sigmas are host floats, so that no step waits for the device. This file imports no torch, because the
+command line reads the samplers' names.
 """
+
+from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
 
-from genwright.images.sampling.per_sample_rng import Noise
+    from genwright.images.sampling.per_sample_rng import Noise
 
-Denoise = Callable[[Tensor, float], Tensor]
+Denoise = Callable[["Tensor", float], "Tensor"]
+Sigmas = Sequence[float]
 
 
 @dataclass(frozen=True)
 class Step:
-    """What a callback sees: the step's number, its noise level, the state before it and the image it aims at."""
+    """A callback's argument: the step's number and noise level, the state before it, and the estimated image."""
 
     index: int
     sigma: float
@@ -45,32 +50,16 @@ class Churn:
 
 class Sampler(Protocol):
     def __call__(
-        self,
-        denoise: Denoise,
-        x: Tensor,
-        sigmas: Sequence[float],
-        noise: Noise,
-        churn: Churn = ...,
-        callback: Callback | None = ...,
+        self, denoise: Denoise, x: Tensor, sigmas: Sigmas, noise: Noise, churn: Churn, callback: Callback
     ) -> Tensor: ...
 
 
-NO_CHURN = Churn()
-
-
-def heun(
-    denoise: Denoise,
-    x: Tensor,
-    sigmas: Sequence[float],
-    noise: Noise,
-    churn: Churn = NO_CHURN,
-    callback: Callback | None = None,
-) -> Tensor:
+def heun(denoise: Denoise, x: Tensor, sigmas: Sigmas, noise: Noise, churn: Churn, callback: Callback) -> Tensor:
     """Algorithm 2 of Karras et al. (2022)."""
     for i, (sigma, sigma_next) in enumerate(pairwise(sigmas)):
         x_hat, sigma_hat = _add_churn(x, sigma, len(sigmas) - 1, noise, churn)
         denoised = denoise(x_hat, sigma_hat)
-        _report(callback, i, sigma, x_hat, denoised)
+        callback(Step(i, sigma, x_hat, denoised))
         d = (x_hat - denoised) / sigma_hat
         x = x_hat + d * (sigma_next - sigma_hat)
         if sigma_next > 0:
@@ -79,74 +68,46 @@ def heun(
     return x
 
 
-def euler(
-    denoise: Denoise,
-    x: Tensor,
-    sigmas: Sequence[float],
-    noise: Noise,
-    churn: Churn = NO_CHURN,
-    callback: Callback | None = None,
-) -> Tensor:
+def euler(denoise: Denoise, x: Tensor, sigmas: Sigmas, noise: Noise, churn: Churn, callback: Callback) -> Tensor:
     """Euler steps along dx/dsigma = (x - D(x, sigma)) / sigma."""
     for i, (sigma, sigma_next) in enumerate(pairwise(sigmas)):
         denoised = denoise(x, sigma)
-        _report(callback, i, sigma, x, denoised)
+        callback(Step(i, sigma, x, denoised))
         x = x + (x - denoised) * ((sigma_next - sigma) / sigma)
     return x
 
 
-def dpm(
-    denoise: Denoise,
-    x: Tensor,
-    sigmas: Sequence[float],
-    noise: Noise,
-    churn: Churn = NO_CHURN,
-    callback: Callback | None = None,
-) -> Tensor:
+def dpm(denoise: Denoise, x: Tensor, sigmas: Sigmas, noise: Noise, churn: Churn, callback: Callback) -> Tensor:
     """Midpoint steps, the midpoint taken on a rho = 3 Karras schedule; after DPM-Solver-2 (Lu et al. 2022)."""
     for i, (sigma, sigma_next) in enumerate(pairwise(sigmas)):
         x_hat, sigma_hat = _add_churn(x, sigma, len(sigmas) - 1, noise, churn)
         denoised = denoise(x_hat, sigma_hat)
-        _report(callback, i, sigma, x_hat, denoised)
+        callback(Step(i, sigma, x_hat, denoised))
         sigma_mid = ((sigma_hat ** (1 / 3) + sigma_next ** (1 / 3)) / 2) ** 3
         x_mid = x_hat + (x_hat - denoised) * ((sigma_mid - sigma_hat) / sigma_hat)
         x = x_hat + (x_mid - denoise(x_mid, sigma_mid)) * ((sigma_next - sigma_hat) / sigma_mid)
     return x
 
 
-def ancestral(
-    denoise: Denoise,
-    x: Tensor,
-    sigmas: Sequence[float],
-    noise: Noise,
-    churn: Churn = NO_CHURN,
-    callback: Callback | None = None,
-) -> Tensor:
-    """Euler steps to below the next level, then noise up to it."""
+def ancestral(denoise: Denoise, x: Tensor, sigmas: Sigmas, noise: Noise, churn: Churn, callback: Callback) -> Tensor:
+    """An Euler step to below the next noise level, then noise up to it."""
     for i, (sigma, sigma_next) in enumerate(pairwise(sigmas)):
         denoised = denoise(x, sigma)
-        _report(callback, i, sigma, x, denoised)
+        callback(Step(i, sigma, x, denoised))
         sigma_up = sigma_next * math.sqrt((sigma**2 - sigma_next**2) / sigma**2)
         sigma_down = math.sqrt(sigma_next**2 - sigma_up**2)
         x = x + (x - denoised) * ((sigma_down - sigma) / sigma) + noise() * sigma_up
     return x
 
 
-def dpmpp_2m(
-    denoise: Denoise,
-    x: Tensor,
-    sigmas: Sequence[float],
-    noise: Noise,
-    churn: Churn = NO_CHURN,
-    callback: Callback | None = None,
-) -> Tensor:
+def dpmpp_2m(denoise: Denoise, x: Tensor, sigmas: Sigmas, noise: Noise, churn: Churn, callback: Callback) -> Tensor:
     """DPM-Solver++(2M) (Lu et al. 2022, algorithm 2): one evaluation a step, second order from the last two."""
     last: tuple[Tensor, float] | None = None
     for i, (sigma, sigma_next) in enumerate(pairwise(sigmas)):
         denoised = denoise(x, sigma)
-        _report(callback, i, sigma, x, denoised)
+        callback(Step(i, sigma, x, denoised))
         target = denoised
-        # h is the step in lambda = -ln sigma; the last step, to sigma = 0, has an endless one and lands on the target.
+        # h is the step in lambda = -ln sigma; the last step, to sigma = 0, is infinite and ends at the target.
         h = math.log(sigma / sigma_next) if sigma_next > 0 else math.inf
         if last is not None and sigma_next > 0:
             last_denoised, last_h = last
@@ -156,38 +117,24 @@ def dpmpp_2m(
     return x
 
 
-def onestep(
-    denoise: Denoise,
-    x: Tensor,
-    sigmas: Sequence[float],
-    noise: Noise,
-    churn: Churn = NO_CHURN,
-    callback: Callback | None = None,
-) -> Tensor:
+def onestep(denoise: Denoise, x: Tensor, sigmas: Sigmas, noise: Noise, churn: Churn, callback: Callback) -> Tensor:
     """One evaluation of a consistency model."""
     denoised = denoise(x, sigmas[0])
-    _report(callback, 0, sigmas[0], x, denoised)
+    callback(Step(0, sigmas[0], x, denoised))
     return denoised
 
 
-def multistep(
-    denoise: Denoise,
-    x: Tensor,
-    sigmas: Sequence[float],
-    noise: Noise,
-    churn: Churn = NO_CHURN,
-    callback: Callback | None = None,
-) -> Tensor:
-    """Algorithm 1 of Song et al. (2023): denoise, add noise up to the next level, again; sigmas end at sigma_min."""
+def multistep(denoise: Denoise, x: Tensor, sigmas: Sigmas, noise: Noise, churn: Churn, callback: Callback) -> Tensor:
+    """Algorithm 1 of Song et al. (2023): denoise, add noise up to the next level, repeat; sigmas end at sigma_min."""
     sigma_min = sigmas[-1]
     for i, (sigma, sigma_next) in enumerate(pairwise(sigmas)):
         denoised = denoise(x, sigma)
-        _report(callback, i, sigma, x, denoised)
+        callback(Step(i, sigma, x, denoised))
         x = denoised + noise() * math.sqrt(max(0.0, sigma_next**2 - sigma_min**2))
     return x
 
 
-# A progressively distilled model takes Euler steps; it differs in its schedule, which ends at sigma_min (pipeline.py).
+# A progressively distilled model takes Euler steps; only its schedule differs, which ends at sigma_min.
 progdist = euler
 
 SAMPLERS: dict[str, Sampler] = {
@@ -209,8 +156,3 @@ def _add_churn(x: Tensor, sigma: float, steps: int, noise: Noise, churn: Churn) 
         return x, sigma
     sigma_hat = sigma * (1 + gamma)
     return x + noise() * (churn.s_noise * math.sqrt(sigma_hat**2 - sigma**2)), sigma_hat
-
-
-def _report(callback: Callback | None, index: int, sigma: float, x: Tensor, denoised: Tensor) -> None:
-    if callback is not None:
-        callback(Step(index, sigma, x, denoised))

@@ -1,14 +1,14 @@
-"""The original's ternary search for the next point of multistep sampling."""
+"""The original's ternary search for the next time step of multistep sampling."""
 
 from collections.abc import Callable
 from functools import cache
 
 
 def ternary_search(score: Callable[[int], float], low: int, high: int) -> int:
-    """The whole number strictly between low and high with the least score, if the score has one valley.
+    """The whole number strictly between low and high with the lowest score, if the score has one minimum.
 
-    The interval shrinks as the original's does; its last points are all compared, where the original returned one of
-    an earlier pair.
+    The interval shrinks as in the original. At the end all its numbers are compared; the original returned one of an
+    earlier pair.
     """
     score = cache(score)
     left, right = low, high

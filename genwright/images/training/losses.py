@@ -1,7 +1,7 @@
-"""The training losses, per image; noise levels and noise are arguments, so a loss is a plain function.
+"""The training losses, one number per image; noise and noise levels are arguments, so a loss is a plain function.
 
 `denoise`, `target` and `teacher` map (x [N, 3, H, W], sigma [N]) to clean images. Targets are detached rather than
-computed under no_grad, so that a compiled network runs one and the same program, with the same dropout, at both levels.
+computed under no_grad, because a compiled network then runs the same program, with the same dropout, at both levels.
 """
 
 from collections.abc import Callable
@@ -42,10 +42,10 @@ NORMS: dict[str, Norm] = {"l1": l1, "l2": l2, "l2-32": l2_32, "pseudo-huber": ps
 
 
 def loss_norm(name: str, lpips: Norm | None = None) -> Norm:
-    """The norm of that name; "lpips" is the network that was given."""
+    """Look up a norm by name; "lpips" is the network that the caller passes."""
     if name == "lpips":
         if lpips is None:
-            raise UserError("The lpips norm needs its network's weights: --lpips FILE.")
+            raise UserError("The loss norm lpips needs the weights of its network: --lpips FILE.")
         return lpips
     if name not in NORMS:
         raise UserError(f"There is no loss norm {name!r}; choose one of {', '.join(NORMS)}, lpips.")
@@ -54,36 +54,26 @@ def loss_norm(name: str, lpips: Norm | None = None) -> Norm:
 
 def edm(denoise: Denoise, x0: Tensor, noise: Tensor, sigma: Tensor, weight: Tensor) -> Tensor:
     """EDM's equation 2: weight |D(x0 + sigma n, sigma) - x0|^2, averaged over pixels."""
-    return weight * l2(denoise(x0 + _spread(sigma) * noise, sigma), x0)
+    return weight * l2(denoise(x0 + per_image(sigma) * noise, sigma), x0)
 
 
 def consistency(
-    denoise: Denoise, target: Denoise, x0: Tensor, noise: Tensor, t: Tensor, r: Tensor, weight: Tensor, norm: Norm
+    denoise: Denoise, target: Denoise, x_t: Tensor, x_r: Tensor, t: Tensor, r: Tensor, weight: Tensor, norm: Norm
 ) -> Tensor:
-    """Consistency training: D at t against the target's at r < t, same noise (Song et al. 2023, algorithm 3)."""
-    goal = target(x0 + _spread(r) * noise, r).detach()
-    return weight * norm(denoise(x0 + _spread(t) * noise, t), goal)
+    """The student's image from x_t against the target's from x_r, at r < t (Song et al. 2023, algorithms 2 and 3).
 
-
-def distillation(
-    denoise: Denoise,
-    target: Denoise,
-    teacher: Denoise,
-    x0: Tensor,
-    noise: Tensor,
-    t: Tensor,
-    r: Tensor,
-    weight: Tensor,
-    norm: Norm,
-) -> Tensor:
-    """Consistency distillation: the teacher's Heun step leads from t to r (Song et al. 2023, algorithm 2)."""
-    x = x0 + _spread(t) * noise
-    d = (x - teacher(x, t)) / _spread(t)
-    x_r = x + _spread(r - t) * d
-    d_next = (x_r - teacher(x_r, r)) / _spread(r)
-    x_r = x + _spread((r - t) / 2) * (d + d_next)
+    Consistency training takes both from one image and one noise; distillation takes x_r from `heun_step`.
+    """
     goal = target(x_r.detach(), r).detach()
-    return weight * norm(denoise(x, t), goal)
+    return weight * norm(denoise(x_t, t), goal)
+
+
+def heun_step(teacher: Denoise, x: Tensor, t: Tensor, r: Tensor) -> Tensor:
+    """The teacher's step from x at noise level t down to r."""
+    d = (x - teacher(x, t)) / per_image(t)
+    x_r = x + per_image(r - t) * d
+    d_next = (x_r - teacher(x_r, r)) / per_image(r)
+    return x + per_image((r - t) / 2) * (d + d_next)
 
 
 def progressive(
@@ -95,24 +85,25 @@ def progressive(
     weight: Tensor,
     norm: Norm,
 ) -> Tensor:
-    """Progressive distillation: one Euler step from t to s should land where the teacher's two, by way of m, do."""
+    """Progressive distillation: an Euler step from t to s should end where the teacher's two, by way of m, end."""
     t, m, s = levels
-    x = x0 + _spread(t) * noise
-    x_m = x + _spread((m - t) / t) * (x - teacher(x, t))
-    x_s = x_m + _spread((s - m) / m) * (x_m - teacher(x_m, m))
-    # The image that an Euler step of the student's from x would have to aim at.
-    goal = (x - _spread(t / (s - t)) * (x_s - x)).detach()
+    x = x0 + per_image(t) * noise
+    x_m = x + per_image((m - t) / t) * (x - teacher(x, t))
+    x_s = x_m + per_image((s - m) / m) * (x_m - teacher(x_m, m))
+    # An Euler step from x to x_s is a step towards this image.
+    goal = (x - per_image(t / (s - t)) * (x_s - x)).detach()
     return weight * norm(denoise(x, t), goal)
 
 
-def matching(sample: Tensor, real: Tensor, fake: Tensor) -> Tensor:
-    """Distribution matching (Yin et al. 2024, equations 7 and 8): its gradient is towards real and away from fake.
+def distribution_matching(sample: Tensor, real: Tensor, fake: Tensor) -> Tensor:
+    """Distribution matching (Yin et al. 2024, equations 7 and 8): the gradient moves samples towards real, from fake.
 
-    Both are what a noisy sample looks like clean: to a model of the data, and to one of the samples.
+    Both are estimates of the clean sample: `real` by a model of the data, `fake` by a model of the student's samples.
     """
     gradient = (fake - real).detach() / (sample - real).detach().abs().mean(dim=(1, 2, 3), keepdim=True)
     return l2(sample, (sample - gradient).detach()) / 2
 
 
-def _spread(values: Tensor) -> Tensor:
+def per_image(values: Tensor) -> Tensor:
+    """Numbers [N] as [N, 1, 1, 1], to multiply images with."""
     return values.view(-1, 1, 1, 1)

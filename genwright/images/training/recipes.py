@@ -1,13 +1,13 @@
-"""How the original trained its published models: the settings of consistency_models' scripts/launch.sh, by name.
+"""Recipes: the settings of scripts/launch.sh in consistency_models, with which its published models were trained.
 
-A recipe changes defaults of `genwright images train`; it leaves the UNet's shape to the flags and presets.
+A recipe changes defaults of `genwright images train`, except for the UNet's shape.
 """
 
 from typing import Any
 
 from genwright.errors import UserError
 
-# What all of its runs share: every image is as likely as any other and mirrored half of the time, none is held out.
+# Shared by all: every image is equally likely, half of them are mirrored, none is held out.
 _EVERY: dict[str, Any] = {
     "optimizer": "radam",
     "beta2": 0.999,
@@ -38,9 +38,9 @@ RECIPES: dict[str, dict[str, dict[str, Any]]] = {
 
 
 def find_recipe(name: str, method: str) -> dict[str, Any]:
-    """The settings that a recipe gives a method."""
+    """The settings of a recipe for a method."""
     if name not in RECIPES:
         raise UserError(f"There is no recipe {name!r}; choose one of {', '.join(RECIPES)}.")
     if method not in RECIPES[name]:
-        raise UserError(f"The recipe {name} is one for {', '.join(RECIPES[name])}, not for {method}.")
+        raise UserError(f"The recipe {name} has settings for {', '.join(RECIPES[name])}, not for {method}.")
     return RECIPES[name][method]

@@ -1,8 +1,7 @@
-"""Training a UNet: one loop for EDM, consistency training, and consistency, progressive and distribution matching
-distillation.
+"""The training loop: EDM, consistency training, and consistency, progressive and distribution matching distillation.
 
-What step k draws comes from hash(seed, k, micro-batch) alone, so a resumed run goes on exactly as it would have, and
-several ranks train as one that accumulates as many micro-batches.
+A step's random numbers are seeded with hash(seed, step, micro-batch). Therefore a resumed run gives the same weights as
+an uninterrupted one, and several ranks give those of one rank that accumulates as many micro-batches.
 """
 
 import copy
@@ -18,15 +17,14 @@ from genwright.errors import UserError
 from genwright.images.data.dataset import Batches
 from genwright.images.model.denoiser import Denoiser, loss_weight
 from genwright.images.model.unet import UNet
-from genwright.images.sampling.pipeline import DTYPES
 from genwright.images.sampling.sampler_settings import SamplerSettings
-from genwright.images.training import losses
-from genwright.images.training import noise_levels as curriculum
-from genwright.images.training.teacher_samples import Trajectories, trace
-from genwright.images.training.trainer_settings import TWO_STEPS, TrainSettings
+from genwright.images.sampling.schedules import karras_level
+from genwright.images.training import losses, noise_levels
+from genwright.images.training.teacher_samples import TeacherSamples, sample_teacher
+from genwright.images.training.training_settings import TWO_STEPS, TrainerSettings
 
 LOG_EVERY = 50
-CRITIC_STEPS = 2  # dmd: of which the last also trains the student
+CRITIC_STEPS = 2  # dmd: the student trains in every second step, the critic in all
 SECOND_STEP = SamplerSettings(**TWO_STEPS).sigmas[1]
 
 
@@ -35,11 +33,11 @@ class Diverged(Exception):
 
 
 class Trainer:
-    """The weights that train, their averages (`emas`), the optimizer, and the steps they have taken."""
+    """The weights in training, their averages (`emas`), the optimizer, and the number of steps taken."""
 
     def __init__(
         self,
-        settings: TrainSettings,
+        settings: TrainerSettings,
         unet: UNet,
         batches: Batches,
         *,
@@ -48,29 +46,32 @@ class Trainer:
         rank: int = 0,
         world: int = 1,
         compiled: bool = False,
-        tracing: Callable[[int, int], None] = lambda done, total: None,
+        teacher_progress: Callable[[int, int], None] = lambda done, total: None,
     ):
-        if settings.taught and teacher is None:
-            raise UserError(f"The method {settings.method} needs a teacher: --teacher FILE.")
+        if settings.has_teacher and teacher is None:
+            raise UserError(f"The method {settings.method} needs a teacher: --teacher MODEL.")
         micro, rest = divmod(settings.batch_size, settings.accumulate * world)
         if rest or not micro:
             raise UserError(
-                f"A batch of {settings.batch_size} images cannot be split evenly into {settings.accumulate * world}."
+                f"batch_size must be a multiple of {settings.accumulate * world}, accumulate times ranks, "
+                f"not {settings.batch_size}."
             )
         self.settings, self.batches, self.rank, self.world, self.micro = settings, batches, rank, world, micro
         self.device = batches.device
         self.norm = losses.loss_norm(settings.norm, lpips)
-        self.unet = _placed(unet, self.device).train().requires_grad_(True)
+        self.unet = _to_device(unet, self.device).train().requires_grad_(True)
         self.emas = [copy.deepcopy(self.unet).eval().requires_grad_(False) for _ in settings.ema]
-        # Easy consistency tuning's target is the student itself; the original's is its average by mu(k).
-        self.moving_target = settings.method in ("consistency", "distill") and not settings.tuning
+        # The target is the student itself in easy consistency tuning, and else an average of it with decay mu(k).
+        self.moving_target = settings.method in ("consistency", "distill") and not settings.easy_consistency_tuning
         self.target = copy.deepcopy(self.unet).requires_grad_(False) if self.moving_target else self.unet
-        self.teacher = None if teacher is None else _placed(teacher, self.device).eval().requires_grad_(False)
+        self.teacher = None if teacher is None else _to_device(teacher, self.device).eval().requires_grad_(False)
         self.critic: UNet | None = None
-        self.trajectories: Trajectories | None = None
+        self.teacher_samples: TeacherSamples | None = None
         if self.teacher is not None and settings.method == "dmd":
             self.critic = copy.deepcopy(self.teacher).train().requires_grad_(True)
-            self.trajectories = trace(copy.deepcopy(self.teacher), batches, settings.pairs, settings.seed, tracing)
+            self.teacher_samples = sample_teacher(
+                copy.deepcopy(self.teacher), batches, settings.pairs, settings.seed, teacher_progress
+            )
         nets = [net for net in (self.unet, self.target, self.teacher, self.critic) if net is not None]
         self.networks = {id(net): torch.compile(net) if compiled else net for net in nets}
         self.parameters = list(self.unet.parameters())
@@ -82,11 +83,11 @@ class Trainer:
 
     @property
     def ema(self) -> UNet:
-        """The average that is the model: that of the last decay given."""
+        """The averaged weights that become the model: those of the last decay given."""
         return self.emas[-1]
 
     def run(self, until: int, callback: Callable[["Trainer"], bool | None] | None = None) -> None:
-        """Train up to step `until`; the callback sees every step's end, and ends the training by returning True."""
+        """Train up to step `until`; `callback` is called after every step and stops the training by returning True."""
         while self.step < until:
             with torch.backends.cudnn.flags(enabled=True, benchmark=True):
                 self._recent.append(self._step())
@@ -119,55 +120,66 @@ class Trainer:
         return total
 
     def _seed(self, micro_batch: int) -> int:
-        """What the step's micro-batch of this rank draws from; counted on into the next step."""
+        """The seed of a micro-batch of this rank; indices past this step's last one continue into the next step."""
         later, i = divmod(micro_batch, self.settings.accumulate)
         return _hash(self.settings.seed, self.step + later, i * self.world + self.rank)
 
     def loss(self, x0: Tensor, noise: Tensor, labels: Tensor | None, seed: int) -> Tensor:
-        """The method's loss of each image at noise levels of its own: [N]."""
+        """The method's loss of each image, every image at its own noise level: [N]."""
         s = self.settings
         count = len(x0)
         student = self._denoiser(self.unet, labels, seed)
         target = self._denoiser(self.target, labels, seed)
         if s.method == "edm":
-            sigma = curriculum.log_normal(count, *s.levels, self.device)
-            return losses.edm(student, x0, noise, sigma, loss_weight(s.weight, sigma))
-        if s.tuning:
-            # Above sigma_min, so that r < t and the loss's weight 1 / (t - r) is finite.
-            t = curriculum.log_normal(count, *s.levels, self.device).clamp(1.01 * s.sigma_min, s.sigma_max)
-            stage = curriculum.ect_stage(self.step, s.steps, s.first_stage, s.stages)
-            r = curriculum.ect_lower(t, stage, s.sigma_min)
-            return losses.consistency(student, target, x0, noise, t, r, 1 / (t - r), self.norm)
+            sigma = noise_levels.log_normal(count, *s.log_sigma, self.device)
+            return losses.edm(student, x0, noise, sigma, loss_weight(s.loss_weighting, sigma))
         if s.method == "progdist":
-            scales = curriculum.halving(self.step, s.steps, s.scales)[0]
+            scales = s.progressive_stage(self.step)[0]
             index = torch.randint(scales, (count,), device=self.device)
-            t, m, e = (curriculum.level(index + i, scales, s.sigma_min, s.sigma_max, s.rho) for i in (0, 0.5, 1))
+            t, m, e = (karras_level((index + i) / scales, s.sigma_min, s.sigma_max, s.rho) for i in (0, 0.5, 1))
             assert self.teacher is not None
             teacher = self._denoiser(self.teacher, labels, seed)
-            return losses.progressive(student, teacher, x0, noise, (t, m, e), loss_weight(s.weight, t), self.norm)
+            weight = loss_weight(s.loss_weighting, t)
+            return losses.progressive(student, teacher, x0, noise, (t, m, e), weight, self.norm)
         if s.method == "dmd":
-            return self._matching(count, seed)
+            return self._distribution_matching(count, seed)
+        t, r, weight = self._neighbouring_levels(count)
+        x_t = x0 + losses.per_image(t) * noise
+        if s.method == "distill":
+            assert self.teacher is not None
+            x_r = losses.heun_step(self._denoiser(self.teacher, labels, seed, consistency=False), x_t, t, r)
+        else:
+            x_r = x0 + losses.per_image(r) * noise
+        return losses.consistency(student, target, x_t, x_r, t, r, weight, self.norm)
+
+    def _neighbouring_levels(self, count: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Noise levels t and r < t of a consistency loss, and its weight: [N] each."""
+        s = self.settings
+        if s.easy_consistency_tuning:
+            # Above sigma_min, so that r < t and the loss's weight 1 / (t - r) is finite.
+            t = noise_levels.log_normal(count, *s.log_sigma, self.device).clamp(1.01 * s.sigma_min, s.sigma_max)
+            stage = noise_levels.ect_stage(self.step, s.steps, s.first_stage, s.stages)
+            r = noise_levels.ect_lower_level(t, stage, s.sigma_min)
+            return t, r, 1 / (t - r)
         scales = self._mu_and_scales()[1]
         index = torch.randint(scales - 1, (count,), device=self.device)
-        t, r = (curriculum.level(index + i, scales - 1, s.sigma_min, s.sigma_max, s.rho) for i in (0, 1))
-        weight = loss_weight(s.weight, t)
-        if s.method == "consistency":
-            return losses.consistency(student, target, x0, noise, t, r, weight, self.norm)
-        assert self.teacher is not None
-        teacher = self._denoiser(self.teacher, labels, seed, consistency=False)
-        return losses.distillation(student, target, teacher, x0, noise, t, r, weight, self.norm)
+        t, r = (karras_level((index + i) / (scales - 1), s.sigma_min, s.sigma_max, s.rho) for i in (0, 1))
+        return t, r, loss_weight(s.loss_weighting, t)
 
-    def _matching(self, count: int, seed: int) -> Tensor:
-        """Critic and student in turn: what the student makes is to be as likely as data, and near the teacher's own."""
+    def _distribution_matching(self, count: int, seed: int) -> Tensor:
+        """The critic's loss; in every second step also the student's, to match the data and the teacher's images.
+
+        The critic is a copy of the teacher that learns to denoise the student's samples.
+        """
         s = self.settings
-        assert self.critic is not None and self.teacher is not None and self.trajectories is not None
-        x, t, image, labels = self.trajectories.draw(count)
+        assert self.critic is not None and self.teacher is not None and self.teacher_samples is not None
+        x, t, image, labels = self.teacher_samples.draw(count)
         of_student = self.step % CRITIC_STEPS == CRITIC_STEPS - 1
-        sigma = curriculum.log_normal(count, *s.levels, self.device)
+        sigma = noise_levels.log_normal(count, *s.log_sigma, self.device)
         keep, noise, renoise = torch.full_like(t, s.keep), torch.randn_like(x), torch.randn_like(x)
         if of_student:
-            # The last quarter are second steps, from what first ones make of the first quarter's noise (and, so that
-            # there is one size of batch to compile for, of all).
+            # The last quarter of the batch trains the second of two steps, from samples of the first quarter's noise.
+            # The first step is computed for the whole batch, so that only one batch size is compiled.
             quarter = count // 4
             last = slice(count - quarter, count)
             with torch.no_grad():
@@ -179,23 +191,23 @@ class Trainer:
             sample = self._denoiser(self.unet, labels, seed)(x, t)
         noisy = sample.detach() + sigma.view(-1, 1, 1, 1) * noise
         guess = self._denoiser(self.critic, labels, seed, consistency=False)(noisy, sigma)
-        loss = loss_weight(s.weight, sigma) * losses.l2(guess, sample.detach())
+        loss = loss_weight(s.loss_weighting, sigma) * losses.l2(guess, sample.detach())
         if of_student:
             with torch.no_grad():
                 real = self._denoiser(self.teacher, labels, seed, consistency=False)(noisy, sigma)
-            loss = loss + losses.matching(sample, real, guess) + keep * losses.l2(sample, image)
+            loss = loss + losses.distribution_matching(sample, real, guess) + keep * losses.l2(sample, image)
         return loss
 
     def _denoiser(self, net: UNet, labels: Tensor | None, seed: int, consistency: bool | None = None) -> losses.Denoise:
         network = self.networks.get(id(net), net)
         if consistency is None:
-            consistency = self.settings.few_steps
+            consistency = self.settings.consistency_model
         denoiser = Denoiser(network, sigma_min=self.settings.sigma_min, consistency=consistency)
         half = self.settings.dtype != "float32"
 
         def denoise(x: Tensor, sigma: Tensor) -> Tensor:
-            torch.manual_seed(seed + 1)  # student and target drop the same activations
-            with torch.autocast(self.device.type, DTYPES[self.settings.dtype], enabled=half):
+            torch.manual_seed(seed + 1)  # so that student and target have the same dropout
+            with torch.autocast(self.device.type, getattr(torch, self.settings.dtype), enabled=half):
                 return denoiser(x, sigma, labels)
 
         return denoise
@@ -204,11 +216,11 @@ class Trainer:
         s = self.settings
         if s.method == "distill":
             return s.start_ema, s.scales
-        return curriculum.adaptive(self.step, s.steps, s.scales, s.end_scales, s.start_ema)
+        return noise_levels.adaptive_schedule(self.step, s.steps, s.scales, s.end_scales, s.start_ema)
 
     @torch.no_grad()
     def _average(self) -> None:
-        # An average that begins short forgets the first weights sooner.
+        # A smaller decay at the start forgets the initial weights sooner.
         longest = (1 + self.step) / (10 + self.step) if self.settings.ema_warmup else 1.0
         for decay, ema in zip(self.settings.ema, self.emas, strict=True):
             get_ema_multi_avg_fn(min(decay, longest))(list(ema.parameters()), self.parameters, self.step)
@@ -216,12 +228,10 @@ class Trainer:
             get_ema_multi_avg_fn(self._mu_and_scales()[0])(list(self.target.parameters()), self.parameters, self.step)
 
     def _begin_stage(self) -> None:
-        # Progressive distillation: the student becomes the teacher, and a new student begins as its copy.
+        # Progressive distillation: at a new stage, the student becomes the teacher and the averages start from it.
         if self.settings.method != "progdist" or self.step == 0 or self.teacher is None:
             return
-        scales = [
-            curriculum.halving(k, self.settings.steps, self.settings.scales)[0] for k in (self.step - 1, self.step)
-        ]
+        scales = [self.settings.progressive_stage(step)[0] for step in (self.step - 1, self.step)]
         if scales[0] != scales[1]:
             self.teacher.load_state_dict(self.unet.state_dict())
             for ema in self.emas:
@@ -246,11 +256,11 @@ class Trainer:
             grad.copy_(part.view_as(grad))
 
     def _log(self) -> None:
-        """Note the mean loss since the last time, and that the run has not diverged."""
+        """Record the mean loss since the last record; raise Diverged if weights or losses are not finite."""
         if not self._recent:
             return
         recent = torch.stack(self._recent)
-        # Half precision may overflow in a step, which the scaler then leaves out.
+        # A step may overflow in half precision; the gradient scaler then skips it.
         finite = recent[recent.isfinite()]
         if not nn.utils.get_total_norm(self.parameters).isfinite() or (not len(finite) and len(recent) >= LOG_EVERY):
             raise Diverged
@@ -259,7 +269,7 @@ class Trainer:
             self._recent = []
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that going on needs, as plain tensors and numbers."""
+        """Everything that resuming needs, as plain tensors and numbers."""
         self._log()
         state = {
             "step": self.step,
@@ -284,7 +294,7 @@ class Trainer:
             getattr(self, name).load_state_dict(state[name])
 
 
-def _placed(unet: UNet, device: torch.device) -> UNet:
+def _to_device(unet: UNet, device: torch.device) -> UNet:
     return unet.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 

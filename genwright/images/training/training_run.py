@@ -1,4 +1,4 @@
-"""A training run and its folder: checkpoint.pt to go on from, grids, the loss curve, the model and its metrics."""
+"""A training run and its folder: the checkpoint to resume from, grids of samples, the loss curve, model and metrics."""
 
 import copy
 import json
@@ -7,90 +7,79 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
 from genwright.errors import UserError
-from genwright.images.data.dataset import Batches, TrainingImages, read_data
+from genwright.images.data.dataset import Batches, ImageDataset
 from genwright.images.metrics.judge import assess, train_judge
 from genwright.images.metrics.lpips import Lpips
 from genwright.images.model.checkpoint import Description, describe, load_unet, save_unet
-from genwright.images.model.clusters import Clusters, find_clusters, told_clusters
-from genwright.images.model.unet import UNet, UNetConfig, new_unet
+from genwright.images.model.clusters import Clusters, classes_to_clusters
+from genwright.images.model.presets import default_channel_mult
+from genwright.images.model.unet import UNet, new_unet
+from genwright.images.model.unet_config import UNetConfig
 from genwright.images.sampling.output import grid, write_whole
 from genwright.images.sampling.pipeline import ImageModel
+from genwright.images.training.clustering import find_clusters
 from genwright.images.training.trainer import Diverged, Trainer
-from genwright.images.training.trainer_settings import ONE_STEP, TWO_STEPS, TrainSettings
+from genwright.images.training.training_settings import ONE_STEP, TWO_STEPS, RunSettings, TrainerSettings
 
 GRID = 90  # images
-JUDGED = 20_000  # streamed images that are judged by, and a tenth as many held-out ones
+JUDGE_IMAGES = 20_000  # of a streamed data set, to train the judge on; it is tested on a tenth as many held-out ones
 
 
-@dataclass(frozen=True)
-class RunSettings:
-    """What a run is besides its training: its data, where it starts, and what it writes."""
+class TrainingRun:
+    """Training into a folder, from the start or from the folder's last checkpoint.
 
-    data: Path
-    out: Path
-    image_size: int | None = None
-    hold_out: float = 0.1
-    balance: float = 0.5
-    mirror: tuple[str, ...] = ()
-    cluster_size: int | None = None
-    init: str | None = None
-    teacher: str | None = None
-    lpips: tuple[Path, ...] = ()
-    save_every: int = 1000
-    grid_every: int = 1000
-    save_dtype: torch.dtype = torch.float16
-
-
-class TrainRun:
-    """Training into a folder, from the start or from where the folder's own run was."""
+    `shape` has those fields of UNetConfig that should not have their defaults.
+    """
 
     def __init__(
         self,
+        data: ImageDataset,
         run: RunSettings,
-        settings: TrainSettings,
-        shape: Callable[[int, int | None], UNetConfig],
+        settings: TrainerSettings,
+        shape: dict[str, Any],
         device: torch.device,
         *,
         rank: int = 0,
         world: int = 1,
-        compiled: bool = False,
-        tracing: Callable[[int, int], None] = lambda done, total: None,
+        teacher_progress: Callable[[int, int], None] = lambda done, total: None,
     ):
         self.run, self.settings, self.device, self.rank = run, settings, device, rank
-        data = read_data(run.data, run.image_size)
-        self.train: TrainingImages = data
-        self.held: TrainingImages | None = None
+        self.train: ImageDataset = data
+        self.held_out: ImageDataset | None = None
         if run.hold_out and data.labels is not None:
-            self.train, self.held = data.split(run.hold_out)
+            self.train, self.held_out = data.split(run.hold_out)
         labels, clusters = None, None
         if run.cluster_size is not None:
             labels, clusters = find_clusters(self.train, run.cluster_size)
-        config = shape(data.images.shape[1], data.num_classes if clusters is None else len(clusters))
+        size, num_labels = data.images.shape[1], data.num_classes if clusters is None else len(clusters)
+        defaults: dict[str, Any] = {
+            "image_size": size,
+            "num_classes": num_labels,
+            "channel_mult": default_channel_mult(size),
+        }
+        config = UNetConfig(**defaults | shape)
         start = run.init or run.teacher
         teacher = None if run.teacher is None else _load(run.teacher, config, clusters)
         unet = new_unet(config, settings.seed) if start is None else _load(start, config, clusters, start=True)
         self.description = Description(unet.config, data.label_names, default_sampler(settings), clusters)
-        batches = Batches(self.train, device, run.balance, run.mirror, labels)
-        lpips = Lpips.load(run.lpips, device) if run.lpips else None
         self.trainer = Trainer(
             settings,
             unet,
-            batches,
+            Batches(self.train, device, run.balance, run.mirror, labels),
             teacher=teacher,
-            lpips=lpips,
+            lpips=Lpips.load(run.lpips, device) if run.lpips else None,
             rank=rank,
             world=world,
-            compiled=compiled,
-            tracing=tracing,
+            compiled=run.compile,
+            teacher_progress=teacher_progress,
         )
         try:
             run.out.mkdir(parents=True, exist_ok=True)
@@ -100,13 +89,10 @@ class TrainRun:
         self._resume()
 
     def _resume(self) -> None:
-        asked = json.loads(json.dumps(asdict(self.settings) | {"config": asdict(self.trainer.unet.config)}))
         clusters = self.description.clusters
-        self.asked = {
-            "cluster_size": self.run.cluster_size,
-            "clusters": None if clusters is None else clusters.digest,
-        } | asked
-        self.asked |= {"images": len(self.train)}
+        asked = {"cluster_size": self.run.cluster_size, "clusters": None if clusters is None else clusters.digest}
+        asked |= asdict(self.settings) | {"config": asdict(self.trainer.unet.config), "images": len(self.train)}
+        self.asked = json.loads(json.dumps(asked))  # as the checkpoint has them
         if not self.checkpoint.is_file():
             return
         try:
@@ -115,7 +101,7 @@ class TrainRun:
         except Exception as error:  # a damaged file can fail anywhere in its parser
             raise UserError(f"{self.checkpoint} cannot be read; delete it or choose another --out.") from error
         for key, value in self.asked.items():
-            # A run may be made longer; but progressive distillation's stages are shares of all steps.
+            # A finished run may get more steps, except in progressive distillation, whose stages are shares of all.
             if found.get(key) != value and (key != "steps" or self.settings.method == "progdist"):
                 raise UserError(
                     f"{self.run.out} holds another run, whose {key} is {found.get(key)!r} and not {value!r}; "
@@ -123,22 +109,22 @@ class TrainRun:
                 )
         if state["step"] > self.settings.steps:
             raise UserError(
-                f"{self.run.out} holds a run that has taken {state['step']} steps already, more than --steps "
+                f"--steps must be at least {state['step']}, the steps that the run in {self.run.out} has taken, not "
                 f"{self.settings.steps}."
             )
         self.trainer.load_state_dict(state)
 
     def __call__(self, advance: Callable[[int, int], None]) -> dict[str, Any]:
-        """Train to the end, and return the metrics; an interrupt saves first, after the step that is running."""
+        """Train to the end and return the metrics; Ctrl-C saves after the current step."""
         started = time.perf_counter()
-        with first_interrupt_noted() as interrupted:
+        with deferred_interrupt() as interrupted:
 
             def after_step(trainer: Trainer) -> bool:
                 advance(trainer.step, self.settings.steps)
                 if self.rank == 0 and trainer.step % self.run.save_every == 0:
                     self.save()
                 if self.rank == 0 and trainer.step % self.run.grid_every == 0:
-                    self.picture(f"step_{trainer.step:06d}")
+                    self.save_grid(f"step_{trainer.step:06d}")
                 return interrupted()
 
             try:
@@ -146,66 +132,64 @@ class TrainRun:
                 if self.rank == 0:
                     self.save()
             except Diverged:
-                raise UserError(self._restored()) from None
+                raise UserError(self._restore_checkpoint()) from None
             if self.rank == 0:
                 self.save_models()
             if interrupted():
                 done = f"Stopped after step {self.trainer.step} of {self.settings.steps}, and saved"
-                raise KeyboardInterrupt(f"{done}; the same command goes on from there." if self.rank == 0 else "")
+                raise KeyboardInterrupt(f"{done}; the same command continues from there." if self.rank == 0 else "")
         if self.rank:
             return {}
         seconds = time.perf_counter() - started
-        self.curve()
-        self.picture("grid")
+        self.save_loss_curve()
+        self.save_grid("grid")
         result = {"steps": self.settings.steps, "seconds": round(seconds, 1), "loss": self.trainer.history[-1][1]}
-        if self.held is not None:
-            result |= measure(self.model(), self.train, self.held, self.settings.few_steps)
+        if self.held_out is not None:
+            result |= measure(self.model(), self.train, self.held_out, self.settings.consistency_model)
         write_whole(self.run.out / "metrics.json", lambda path: path.write_text(json.dumps(result, indent=1) + "\n"))
         return result
 
-    def _restored(self) -> str:
-        """Go back to the last checkpoint, if there is one, write its model, and say what happened."""
-        found = f"The run has diverged by step {self.trainer.step}: its weights or losses are not finite"
+    def _restore_checkpoint(self) -> str:
+        """Return to the last checkpoint, if there is one, write its model, and return the error's sentence."""
+        found = f"Training diverged by step {self.trainer.step}: weights or losses are not finite"
         if not self.checkpoint.is_file():
-            return f"{found}. No checkpoint was saved before; a lower --lr than {self.settings.lr:g} may help."
+            return f"{found}. There is no checkpoint yet; try a lower --lr than {self.settings.lr:g}."
         if self.rank == 0:
             self.trainer.load_state_dict(torch.load(self.checkpoint, map_location=self.device, weights_only=True))
             self.save_models()
         return (
             f"{found}. {self.run.out / 'model'} holds the weights of the last checkpoint; "
-            f"begin with them (--init) in another --out, with a lower --lr than {self.settings.lr:g}."
+            f"start from them (--init) in another --out with a lower --lr than {self.settings.lr:g}."
         )
 
     def save_models(self) -> None:
-        """Write every average of the weights; `model` is that of the last decay."""
+        """Write the averaged weights of every decay; those of the last one are `model`."""
         for decay, ema in zip(self.settings.ema, self.trainer.emas, strict=True):
             name = "model" if ema is self.trainer.ema else f"model_ema_{decay}"
-            save_unet(self.run.out / name, ema, self.description, self.run.save_dtype)
+            save_unet(self.run.out / name, ema, self.description, getattr(torch, self.run.save_dtype))
 
     def save(self) -> None:
         state = self.trainer.state_dict() | {"asked": json.dumps(self.asked)}
         write_whole(self.checkpoint, lambda path: torch.save(state, path))
 
     def model(self) -> ImageModel:
-        """The averaged weights as they are now, ready to sample."""
+        """The current averaged weights, ready to sample."""
         unet = copy.deepcopy(self.trainer.ema)
         return ImageModel((unet, self.description), device=str(self.device))
 
-    def picture(self, name: str) -> None:
-        """A grid of samples of every class in turn, and one of one-step samples where the model can do that."""
+    def save_grid(self, name: str) -> None:
+        """Write a grid of samples, every class in turn; of a consistency model also one of one-step samples."""
         from PIL import Image
 
         classes = list(range(len(self.description.label_names))) or None
-        ways = [self.description.sampler]
-        if self.settings.few_steps:
-            ways.append(ONE_STEP)
+        samplers = [self.description.sampler, ONE_STEP][: 1 + self.settings.consistency_model]
         model = self.model()
-        for i, way in enumerate(ways):
-            images = Image.fromarray(grid(model.sample(GRID, seed=0, classes=classes, **way).array))
+        for i, sampler in enumerate(samplers):
+            images = Image.fromarray(grid(model.sample(GRID, seed=0, classes=classes, **sampler).array))
             write_whole(self.run.out / f"{name}{'_one_step' * i}.png", partial(images.save, format="png"))
 
-    def curve(self) -> None:
-        """The loss over the steps, as loss.png."""
+    def save_loss_curve(self) -> None:
+        """Draw the loss over the steps as loss.png."""
         from matplotlib.figure import Figure
 
         figure = Figure(figsize=(7, 4), layout="constrained")
@@ -217,8 +201,8 @@ class TrainRun:
 
 
 @contextmanager
-def first_interrupt_noted() -> Iterator[Callable[[], bool]]:
-    """Whether there was a Ctrl-C or SIGTERM yet: the first one only is noted, the second does what it always does."""
+def deferred_interrupt() -> Iterator[Callable[[], bool]]:
+    """Record the first Ctrl-C or SIGTERM, so that only a second one interrupts; yields whether there was one."""
     noted: list[int] = []
     before: dict[int, Any] = {}
 
@@ -241,23 +225,21 @@ def first_interrupt_noted() -> Iterator[Callable[[], bool]]:
 
 
 def _load(model: str, config: UNetConfig, clusters: Clusters | None, start: bool = False) -> UNet:
-    """A UNet of this run's labels and image size, with its dropout; a start of classes is told their clusters."""
-    said = describe(model)
-    told = clusters if start and said.clusters is None else None
-    if told is None and said.clusters != clusters:
-        raise UserError(
-            f"{model} is a model of other clusters than this run's: it had other data or another --cluster-size."
-        )
-    if told is not None:
-        config = replace(config, num_classes=told.num_classes)
-    unet = load_unet(model, replace(said.config or config, dropout=config.dropout))
+    """Load a UNet of this run's labels and image size, with its dropout; a start may have classes for clusters."""
+    description = describe(model)
+    embeddings = clusters if start and description.clusters is None else None  # to be copied from classes to clusters
+    if embeddings is None and description.clusters != clusters:
+        raise UserError(f"{model} has other clusters than this run, because its data or its --cluster-size differ.")
+    if embeddings is not None:
+        config = replace(config, num_classes=embeddings.num_classes)
+    unet = load_unet(model, replace(description.config or config, dropout=config.dropout))
     if (unet.config.num_classes, unet.config.image_size) != (config.num_classes, config.image_size):
-        raise UserError(f"{model} is a model of other classes or another image size than the data have.")
-    return unet if told is None else told_clusters(unet, told)
+        raise UserError(f"{model} has other classes or another image size than the data.")
+    return unet if embeddings is None else classes_to_clusters(unet, embeddings)
 
 
-def default_sampler(settings: TrainSettings) -> dict[str, Any]:
-    """How a model trained like this is best sampled."""
+def default_sampler(settings: TrainerSettings) -> dict[str, Any]:
+    """The best sampler for a model trained with these settings."""
     if settings.method == "edm":
         return {"sampler": "heun", "steps": 18}
     if settings.method == "progdist":
@@ -265,14 +247,17 @@ def default_sampler(settings: TrainSettings) -> dict[str, Any]:
     return TWO_STEPS
 
 
-def measure(model: ImageModel, train: TrainingImages, held: TrainingImages, few_steps: bool) -> dict[str, float]:
-    """Train a judge on the training images (of streamed ones, some) and let it assess the model's samples."""
-    train, held = train.in_memory(JUDGED), held.in_memory(JUDGED // 10)
-    ways = {"two_steps": TWO_STEPS, "one_step": ONE_STEP} if few_steps else {"own_sampler": model.description.sampler}
+def measure(
+    model: ImageModel, train: ImageDataset, held_out: ImageDataset, consistency_model: bool
+) -> dict[str, float]:
+    """Train a judge on the training images (a part of them if streamed), and measure the model's samples with it."""
+    train, held_out = train.in_memory(JUDGE_IMAGES), held_out.in_memory(JUDGE_IMAGES // 10)
+    samplers = {"own_sampler": model.description.sampler}
+    if consistency_model:
+        samplers = {"two_steps": TWO_STEPS, "one_step": ONE_STEP}
 
-    def sample(way: dict[str, Any], labels: np.ndarray, seed: int) -> np.ndarray:
-        return model.sample(len(labels), seed=seed, classes=labels.tolist(), **way).array
+    def sample(sampler: dict[str, Any], labels: np.ndarray, seed: int) -> np.ndarray:
+        return model.sample(len(labels), seed=seed, classes=labels.tolist(), **sampler).array
 
-    return assess(
-        train_judge(train, model.device), train, held, {name: partial(sample, way) for name, way in ways.items()}
-    )
+    judge = train_judge(train, model.device)
+    return assess(judge, train, held_out, {name: partial(sample, way) for name, way in samplers.items()})

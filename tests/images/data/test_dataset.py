@@ -4,7 +4,7 @@ import torch
 from PIL import Image
 
 from genwright.errors import UserError
-from genwright.images.data.dataset import Batches, TrainingImages, read_data
+from genwright.images.data.dataset import Batches, ImageDataset, read_data
 
 
 def pixels(count, size=4):
@@ -48,7 +48,7 @@ def test_the_middle_of_a_wide_image_is_kept(tmp_path):
 
 def test_split_keeps_names_together_and_classes_apart():
     names = np.array([f"{i // 3}" for i in range(90)])  # three variants of each of 30 names
-    data = TrainingImages(pixels(90), np.arange(90) // 45, ("a", "b"), names)
+    data = ImageDataset(pixels(90), np.arange(90) // 45, ("a", "b"), names)
     train, held = data.split(0.2)
     assert len(held) == 18 and len(train) == 72 and not set(train.names) & set(held.names)
     assert np.bincount(held.labels).tolist() == [9, 9]
@@ -61,7 +61,7 @@ def test_batches_balance_and_mirror():
     images = np.zeros((100, 2, 2, 3), np.uint8)
     images[:, :, 1] = 255
     labels = np.repeat([0, 1], [90, 10])
-    data = TrainingImages(images, labels, ("many", "few"), np.arange(100).astype(str))
+    data = ImageDataset(images, labels, ("many", "few"), np.arange(100).astype(str))
     torch.manual_seed(0)
     x, drawn = Batches(data, torch.device("cpu"), balance=0.5, mirrored=("few",)).draw(4000)
     assert drawn.float().mean() == pytest.approx(1 / 4, abs=0.03)  # sqrt(10) of sqrt(10) + sqrt(90)
@@ -83,8 +83,8 @@ def test_wrong_data_is_one_sentence(tmp_path):
     for name, words in [
         ("missing", "no file or folder"),
         ("floats.npz", "uint8 images"),
-        ("labels.npz", "whole numbers from 0"),
-        ("wide.npz", "should be square"),
+        ("labels.npz", "whole numbers, 0 or more"),
+        ("wide.npz", "must be square"),
         ("junk.npz", "not a readable .npz"),
         ("empty", "holds no images"),
         ("bad", "not an image"),

@@ -8,10 +8,11 @@ from PIL import Image
 from genwright.images.data import streaming
 from genwright.images.data.dataset import Batches, read_data
 from genwright.images.data.streaming import StreamedImages, map_member
-from genwright.images.model.clusters import find_clusters
-from genwright.images.model.unet import UNetConfig, new_unet
+from genwright.images.model.unet import new_unet
+from genwright.images.model.unet_config import UNetConfig
+from genwright.images.training.clustering import find_clusters
 from genwright.images.training.trainer import Trainer
-from genwright.images.training.trainer_settings import TrainSettings
+from genwright.images.training.training_settings import TrainerSettings
 
 
 @pytest.fixture
@@ -63,7 +64,7 @@ def test_training_is_the_same_to_the_bit(source, monkeypatch):
         if data is streamed:
             plain = data.images.read
             data.images.read = lambda rows, plain=plain: read.append(rows) or plain(rows)
-        trainer = Trainer(TrainSettings(steps=2, batch_size=4, accumulate=2, lr=1e-3), new_unet(config, 0), batches)
+        trainer = Trainer(TrainerSettings(steps=2, batch_size=4, accumulate=2, lr=1e-3), new_unet(config, 0), batches)
         trainer.run(2)
         weights.append(torch.cat([parameter.detach().flatten() for parameter in trainer.parameters]))
     assert torch.equal(*weights)

@@ -1,25 +1,16 @@
 import numpy as np
-import pytest
 import torch
+from images.coloured_noise import coloured
 
-from genwright.images.data.dataset import TrainingImages
-from genwright.images.metrics.judge import assess, balanced_accuracy, distinct, near_copies, train_judge
-
-
-@pytest.fixture(scope="module")
-def colours():
-    """Three classes that differ by their main colour."""
-    rng = np.random.default_rng(0)
-    labels = np.arange(120) % 3
-    images = rng.integers(0, 120, (120, 8, 8, 3))
-    images[np.arange(120), :, :, labels] += 120
-    return TrainingImages(images.astype(np.uint8), labels, ("r", "g", "b"), np.arange(120).astype(str))
+from genwright.images.data.dataset import ImageDataset
+from genwright.images.metrics import judge
+from genwright.images.metrics.judge import assess, balanced_accuracy, judge_images, train_judge
 
 
-def test_good_samples_are_told_from_bad_ones(colours):
+def test_assess_tells_good_samples_from_noise():
     torch.set_num_threads(1)
-    train, held = colours.split(0.3)
-    judge = train_judge(train, torch.device("cpu"), steps=60)
+    train, held = coloured(120, 0).split(0.3)
+    trained = train_judge(train, torch.device("cpu"), steps=60)
     rng = np.random.default_rng(1)
 
     def real(labels, seed):
@@ -28,7 +19,7 @@ def test_good_samples_are_told_from_bad_ones(colours):
     def noise(labels, seed):
         return rng.integers(0, 256, (len(labels), 8, 8, 3), dtype=np.uint8)
 
-    result = assess(judge, train, held, {"real": real, "noise": noise}, per_class=10)
+    result = assess(trained, train, held, {"real": real, "noise": noise}, per_class=10)
     assert result["judge_accuracy"] > 0.9 and result["agreement_real"] > 0.9 > 0.6 > result["agreement_noise"]
     assert result["frechet_real"] < result["frechet_noise"] / 4
     assert result["distinct_noise"] == 1 > result["distinct_training"] > 0.5
@@ -40,12 +31,17 @@ def test_balanced_accuracy_counts_classes_equally():
     assert balanced_accuracy(predicted, labels) == 0.5
 
 
-def test_repeated_images_are_not_distinct():
-    a, b = np.random.default_rng(0).integers(20, 236, (2, 8, 8, 3), dtype=np.uint8)
-    assert distinct(np.stack([a, a + 15, b, a - 17, b])) == 3 / 5
-
-
-def test_near_copies_see_mirrored_ones():
-    originals = np.random.default_rng(0).integers(0, 256, (5, 8, 8, 3), dtype=np.uint8)
-    near = np.clip(originals[:2, :, ::-1].astype(int) + 10, 0, 255).astype(np.uint8)
-    assert near_copies(np.concatenate([near, 255 - originals[:2]]), originals) == 0.5
+def test_judge_images_tells_good_samples_from_noise(monkeypatch):
+    monkeypatch.setattr(judge, "QUICK_STEPS", 20)
+    monkeypatch.setattr(judge, "SIZE", 8)
+    reference, good = coloured(60, 0, size=16), coloured(60, 1, size=16)
+    noise = ImageDataset(
+        np.random.default_rng(2).integers(0, 256, good.images.shape, dtype=np.uint8), None, (), good.names
+    )
+    told = []
+    near, far = (
+        judge_images(samples, reference, torch.device("cpu"), lambda *done: told.append(done))
+        for samples in (good, noise)
+    )
+    assert near["judge_agreement"] > 0.9 and near["judge_frechet"] < far["judge_frechet"] / 4
+    assert "judge_agreement" not in far and len(told) == 40

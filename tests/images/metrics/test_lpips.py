@@ -46,5 +46,5 @@ def test_files_of_something_else_are_one_sentence(files, tmp_path):
     with pytest.raises(UserError, match=r"lacks lin0\.model\.1\.weight"):
         Lpips.load(files[:1], torch.device("cpu"))
     torch.save({"a": 1}, tmp_path / "numbers.pt")
-    with pytest.raises(UserError, match=r"numbers.pt should hold VGG-16's tensors"):
+    with pytest.raises(UserError, match=r"numbers.pt must hold VGG-16's tensors"):
         Lpips.load([tmp_path / "numbers.pt"], torch.device("cpu"))

@@ -10,7 +10,8 @@ from images.tiny_unet import TINY
 from genwright.errors import UserError
 from genwright.images.model.checkpoint import draw_weights, load_unet
 from genwright.images.model.presets import PRESETS, unet_config
-from genwright.images.model.unet import UNet, UNetConfig
+from genwright.images.model.unet import UNet
+from genwright.images.model.unet_config import UNetConfig
 
 DATA = Path(__file__).parents[1] / "fixtures"
 PUBLISHED = [
@@ -158,9 +159,9 @@ def test_half_precision_stays_near(dtype):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"image_size": 63}, "cannot be halved"),
+        ({"image_size": 63}, "must be a multiple of 8, not 63"),
         ({"num_channels": 33}, "multiple of 32"),
-        ({"num_classes": 0}, "one class or more"),
+        ({"num_classes": 0}, "num_classes must be 1 or more"),
         ({"num_head_channels": 48}, "attention heads"),
     ],
 )
@@ -170,5 +171,5 @@ def test_wrong_shapes_are_one_sentence(change, words):
 
 
 def test_unusual_image_size_is_one_sentence():
-    with pytest.raises(UserError, match="Image size 96 has no usual channel_mult"):
+    with pytest.raises(UserError, match="channel_mult must be given for image size 96"):
         unet_config("imagenet64", image_size=96)

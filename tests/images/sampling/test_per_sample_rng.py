@@ -3,7 +3,7 @@ import scipy.stats
 import torch
 
 from genwright.errors import UserError
-from genwright.images.sampling import per_sample_rng as seeds
+from genwright.images.sampling import per_sample_rng
 
 CPU = torch.device("cpu")
 
@@ -25,50 +25,50 @@ def words(*values):
     ],
 )
 def test_philox_known_answers(counter, key, expected):
-    assert tuple(word.item() for word in seeds.philox(words(*counter), key)) == expected
+    assert tuple(word.item() for word in per_sample_rng.philox(words(*counter), key)) == expected
 
 
 def test_an_image_knows_only_its_own_number():
-    alone = seeds.hash_normal(7, torch.tensor([17]), 3, (3, 5, 5))
-    among = seeds.hash_normal(7, torch.arange(40), 3, (3, 5, 5))
+    alone = per_sample_rng.hash_normal(7, torch.tensor([17]), 3, (3, 5, 5))
+    among = per_sample_rng.hash_normal(7, torch.arange(40), 3, (3, 5, 5))
     assert torch.equal(alone[0], among[17])
     for other in (
-        seeds.hash_normal(8, torch.tensor([17]), 3, (3, 5, 5)),
-        seeds.hash_normal(7, torch.tensor([18]), 3, (3, 5, 5)),
-        seeds.hash_normal(7, torch.tensor([17]), 4, (3, 5, 5)),
-        seeds.hash_normal(7 + 2**32, torch.tensor([17]), 3, (3, 5, 5)),
+        per_sample_rng.hash_normal(8, torch.tensor([17]), 3, (3, 5, 5)),
+        per_sample_rng.hash_normal(7, torch.tensor([18]), 3, (3, 5, 5)),
+        per_sample_rng.hash_normal(7, torch.tensor([17]), 4, (3, 5, 5)),
+        per_sample_rng.hash_normal(7 + 2**32, torch.tensor([17]), 3, (3, 5, 5)),
     ):
         assert not torch.isclose(alone, other).any()
 
 
 def test_noise_is_standard_normal_and_labels_are_uniform():
-    noise = seeds.hash_normal(1, torch.arange(50), 0, (3, 32, 32)).flatten().numpy()
+    noise = per_sample_rng.hash_normal(1, torch.arange(50), 0, (3, 32, 32)).flatten().numpy()
     assert scipy.stats.kstest(noise[::7], "norm").pvalue > 1e-3
-    labels = seeds.hash_labels(1, torch.arange(20_000), 10)
+    labels = per_sample_rng.hash_labels(1, torch.arange(20_000), 10)
     assert labels.min() == 0 and labels.max() == 9
     assert scipy.stats.chisquare(labels.bincount().numpy()).pvalue > 1e-3
 
 
 def test_determ_is_one_stream_for_all_images():
-    determ = seeds.Determ(6, seed=42, device=CPU)
+    determ = per_sample_rng.Determ(6, seed=42, device=CPU)
     rng = torch.Generator().manual_seed(42)
     for _ in range(2):  # the original never moves on from the first rows; the stream does
         assert torch.equal(determ.randn(4, 3), torch.randn(6, 3, generator=rng)[:4])
     assert torch.equal(determ.randint(0, 9, (4,)), torch.randint(0, 9, (6,), generator=rng)[:4])
-    ranks = [seeds.Determ(6, 42, CPU, rank, 2).randn(3, 3) for rank in (0, 1)]
-    full = seeds.Determ(6, 42, CPU).randn(6, 3)
+    ranks = [per_sample_rng.Determ(6, 42, CPU, rank, 2).randn(3, 3) for rank in (0, 1)]
+    full = per_sample_rng.Determ(6, 42, CPU).randn(6, 3)
     assert torch.equal(ranks[0], full[0::2]) and torch.equal(ranks[1], full[1::2])
 
 
 def test_determ_indiv_is_a_stream_per_image():
-    indiv = seeds.DetermIndiv(5, seed=3, device=CPU)
+    indiv = per_sample_rng.DetermIndiv(5, seed=3, device=CPU)
     streams = [torch.Generator().manual_seed(i + 5 * 3) for i in range(5)]
     for rows in (range(4), range(4)):
         expected = torch.cat([torch.randn(1, 2, generator=streams[i]) for i in rows])
         assert torch.equal(indiv.randn(4, 2), expected)
     # Past the last image, the original repeats it, and its stream goes on.
-    assert torch.equal(seeds.DetermIndiv(2, 0, CPU).randn(3, 2)[0], torch.randn(2, generator=_seeded(0)))
-    integers = seeds.DetermIndiv(5, 3, CPU).randint(0, 100, (2,))
+    assert torch.equal(per_sample_rng.DetermIndiv(2, 0, CPU).randn(3, 2)[0], torch.randn(2, generator=_seeded(0)))
+    integers = per_sample_rng.DetermIndiv(5, 3, CPU).randint(0, 100, (2,))
     assert integers[1] == torch.randint(0, 100, (1,), generator=_seeded(1 + 5 * 3))
 
 
@@ -76,12 +76,12 @@ def test_dummy_is_torchs_own_stream():
     torch.manual_seed(0)
     expected = torch.randn(2, 3)
     torch.manual_seed(0)
-    assert torch.equal(seeds.Dummy(2, 0, CPU).randn(2, 3), expected)
+    assert torch.equal(per_sample_rng.Dummy(2, 0, CPU).randn(2, 3), expected)
 
 
 def test_seeds_that_do_not_fit_are_one_sentence():
     with pytest.raises(UserError, match="determ-indiv takes seeds below"):
-        seeds.DetermIndiv(4, 2**62, CPU)
+        per_sample_rng.DetermIndiv(4, 2**62, CPU)
 
 
 def _seeded(seed):

@@ -7,7 +7,7 @@ import torch
 from diffusers import CMStochasticIterativeScheduler, EDMDPMSolverMultistepScheduler
 
 from genwright.images.model.denoiser import Denoiser
-from genwright.images.sampling import samplers, schedules
+from genwright.images.sampling import schedules
 from genwright.images.sampling.per_sample_rng import Noise
 from genwright.images.sampling.samplers import SAMPLERS, Churn
 
@@ -26,6 +26,10 @@ def noise_of(seed=0, dtype=torch.float64):
 
 def start(dtype=torch.float64):
     return torch.randn(SHAPE, generator=torch.Generator().manual_seed(1), dtype=dtype) * SIGMAS[0]
+
+
+def sample(method, denoise, x, sigmas, noise, churn=None, callback=lambda step: None):
+    return SAMPLERS[method](denoise, x, sigmas, noise, churn or Churn(), callback)
 
 
 def slope(x, sigma):
@@ -63,7 +67,7 @@ def rederive(method, x, draws, churn):
 def test_equals_the_formulas_in_float64(method, churn):
     draws = noise_of()
     expected = rederive(method, start().numpy(), [draws().numpy() for _ in SIGMAS], churn)
-    out = SAMPLERS[method](denoise, start(), SIGMAS, noise_of(), churn)
+    out = sample(method, denoise, start(), SIGMAS, noise_of(), churn)
     np.testing.assert_allclose(out.numpy(), expected, rtol=1e-12, atol=1e-12)
 
 
@@ -76,14 +80,14 @@ def test_consistency_samplers_equal_diffusers(ts):
     scheduler = CMStochasticIterativeScheduler(num_train_timesteps=40)
     if ts is None:
         scheduler.set_timesteps(1)
-        sampler, sigmas = samplers.onestep, schedules.karras(40, 0.002, 80.0)
+        sampler, sigmas = "onestep", schedules.karras(40, 0.002, 80.0)
     else:
         scheduler.set_timesteps(timesteps=list(ts[-2::-1]))
-        sampler, sigmas = samplers.multistep, schedules.multistep(ts, 40, 0.002, 80.0)
+        sampler, sigmas = "multistep", schedules.multistep(ts, 40, 0.002, 80.0)
     x = torch.randn(SHAPE, generator=torch.Generator().manual_seed(1)) * 80
     denoiser = Denoiser(network, consistency=True)
     noise = noise_of(5, torch.float32)
-    out = sampler(lambda x, s: denoiser(x, x.new_full((2,), s)).clamp(-1, 1), x, sigmas, noise)
+    out = sample(sampler, lambda x, s: denoiser(x, x.new_full((2,), s)).clamp(-1, 1), x, sigmas, noise)
 
     generator = torch.Generator().manual_seed(5)
     for t in scheduler.timesteps:
@@ -98,7 +102,7 @@ def test_dpmpp_2m_equals_diffusers():
     denoiser = Denoiser(network, sigma_min=0.01)
     x = start(torch.float32)
     sigmas = [*schedules.karras(12, 0.01, 10.0), 0.0]
-    out = samplers.dpmpp_2m(lambda x, s: denoiser(x, x.new_full((2,), s)), x, sigmas, noise_of())
+    out = sample("dpmpp-2m", lambda x, s: denoiser(x, x.new_full((2,), s)), x, sigmas, noise_of())
     for i, t in enumerate(scheduler.timesteps):
         output = network(scheduler.scale_model_input(x, t), (250 * scheduler.sigmas[i].log()).expand(2), None)
         x = scheduler.step(output, t, x).prev_sample
@@ -107,7 +111,7 @@ def test_dpmpp_2m_equals_diffusers():
 
 def test_progdist_takes_euler_steps_to_sigma_min():
     sigmas = schedules.karras(7, 0.01, 10.0)
-    out = SAMPLERS["progdist"](denoise, start(), sigmas, noise_of())
+    out = sample("progdist", denoise, start(), sigmas, noise_of())
     x = start().numpy()
     for s, t in pairwise(sigmas):
         x = x + (t - s) * slope(x, s)
@@ -123,7 +127,7 @@ def test_order_on_a_gaussian(method, order):
 
     def error(steps):
         sigmas = schedules.karras(steps + 1, low, high)
-        out = SAMPLERS[method](lambda x, sigma: x * s**2 / (s**2 + sigma**2), x, sigmas, noise_of())
+        out = sample(method, lambda x, sigma: x * s**2 / (s**2 + sigma**2), x, sigmas, noise_of())
         return abs(out.item() / exact - 1)
 
     errors = [error(steps) for steps in (64, 128, 256)]
@@ -141,14 +145,14 @@ def test_lands_on_the_data(method):
         return torch.einsum("nk,kchw->nchw", (-distances / (2 * sigma**2)).softmax(dim=1), images)
 
     sigmas = schedules.karras(20, 0.002, 80.0) + ([] if method in ("multistep", "progdist") else [0.0])
-    x = SAMPLERS[method](posterior_mean, start() * 8, sigmas, noise_of())
+    x = sample(method, posterior_mean, start() * 8, sigmas, noise_of())
     assert ((x[:, None] - images) ** 2).flatten(2).mean(dim=2).min(dim=1).values.max() < 1e-4
 
 
 @pytest.mark.parametrize("method", SAMPLERS)
 def test_callback_sees_every_step(method):
     steps = []
-    SAMPLERS[method](denoise, start(), SIGMAS, noise_of(), callback=steps.append)
+    sample(method, denoise, start(), SIGMAS, noise_of(), callback=steps.append)
     assert [step.index for step in steps] == list(range(1 if method == "onestep" else len(SIGMAS) - 1))
     assert [step.sigma for step in steps] == SIGMAS[: len(steps)]
     assert all(step.x.shape == step.denoised.shape == SHAPE for step in steps)
@@ -157,6 +161,6 @@ def test_callback_sees_every_step(method):
 def test_churn_draws_are_skipped_as_the_original_draws_them():
     # The original draws in every step of heun and dpm, used or not, so a later batch starts at the same noise.
     quiet, churned = noise_of(), noise_of()
-    samplers.heun(denoise, start(), SIGMAS, quiet)
-    samplers.heun(denoise, start(), SIGMAS, churned, Churn(s_churn=3.0))
+    sample("heun", denoise, start(), SIGMAS, quiet)
+    sample("heun", denoise, start(), SIGMAS, churned, Churn(s_churn=3.0))
     torch.testing.assert_close(quiet(), churned(), rtol=0, atol=0)

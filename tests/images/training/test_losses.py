@@ -10,6 +10,7 @@ N, SHAPE = 5, (3, 4, 4)
 X0, NOISE = torch.randn(2, N, *SHAPE, dtype=torch.float64)
 T = torch.tensor([0.1, 0.5, 1.0, 5.0, 60.0], dtype=torch.float64)
 R = T * torch.tensor([0.9, 0.5, 0.1, 0.7, 0.99], dtype=torch.float64)
+X_T = X0 + T.view(-1, 1, 1, 1) * NOISE
 WEIGHT = torch.tensor([1.0, 2.0, 0.5, 3.0, 1.5], dtype=torch.float64)
 
 
@@ -63,9 +64,10 @@ def test_loss_and_gradient_are_the_papers(method, norm):
     if method == "edm":
         loss = losses.edm(student, X0, NOISE, T, WEIGHT)
     elif method == "consistency":
-        loss = losses.consistency(student, student, X0, NOISE, T, R, WEIGHT, distance)
+        loss = losses.consistency(student, student, X_T, X0 + R.view(-1, 1, 1, 1) * NOISE, T, R, WEIGHT, distance)
     elif method == "distillation":
-        loss = losses.distillation(student, student, teacher, X0, NOISE, T, R, WEIGHT, distance)
+        step = losses.heun_step(teacher, X_T, T, R)
+        loss = losses.consistency(student, student, X_T, step, T, R, WEIGHT, distance)
     else:
         loss = losses.progressive(student, teacher, X0, NOISE, (T, (T * R).sqrt(), R), WEIGHT, distance)
     np.testing.assert_allclose(loss.detach(), numpy_loss(method, 0.8, norm), rtol=1e-12)
@@ -82,7 +84,7 @@ def test_matching_pushes_samples_to_where_the_data_is():
     sigma = T.view(-1, 1, 1, 1)
     noisy = sample.detach() + sigma * NOISE
     real, fake = ((v * noisy + sigma**2 * mean) / (v + sigma**2) for mean in (data, samples))
-    losses.matching(sample, real, fake).sum().backward()
+    losses.distribution_matching(sample, real, fake).sum().backward()
     for i in range(N):
         t = T[i].item()
         push = t**2 / (v + t**2) * (samples - data)  # downhill is towards the data
@@ -99,5 +101,5 @@ def test_l2_32_shrinks_first():
 def test_wrong_norms_are_one_sentence():
     with pytest.raises(UserError, match="no loss norm 'l3'"):
         losses.loss_norm("l3")
-    with pytest.raises(UserError, match="needs its network's weights"):
+    with pytest.raises(UserError, match="needs the weights of its network"):
         losses.loss_norm("lpips")

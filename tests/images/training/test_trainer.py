@@ -8,12 +8,14 @@ import torch
 from torch import nn
 
 from genwright.errors import UserError
-from genwright.images.data.dataset import Batches, TrainingImages
+from genwright.images.data.dataset import Batches, ImageDataset
 from genwright.images.model.denoiser import Denoiser
-from genwright.images.model.unet import UNetConfig, new_unet
-from genwright.images.training import noise_levels as curriculum
+from genwright.images.model.unet import new_unet
+from genwright.images.model.unet_config import UNetConfig
+from genwright.images.sampling.schedules import karras, karras_level
+from genwright.images.training import noise_levels
 from genwright.images.training.trainer import SECOND_STEP, Trainer
-from genwright.images.training.trainer_settings import TrainSettings
+from genwright.images.training.training_settings import TrainerSettings
 
 SMALL = UNetConfig(
     image_size=8,
@@ -39,12 +41,12 @@ def one_thread():
 def batches():
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (12, 8, 8, 3), dtype=np.uint8)
-    data = TrainingImages(images, np.arange(12) % 3, ("a", "b", "c"), np.arange(12).astype(str))
+    data = ImageDataset(images, np.arange(12) % 3, ("a", "b", "c"), np.arange(12).astype(str))
     return Batches(data, torch.device("cpu"), balance=0.5, mirrored=("a", "b"))
 
 
 def trainer(settings, batches, **more):
-    teacher = new_unet(SMALL, 7) if settings.taught else None
+    teacher = new_unet(SMALL, 7) if settings.has_teacher else None
     return Trainer(settings, new_unet(SMALL, settings.seed), batches, teacher=teacher, **more)
 
 
@@ -56,12 +58,12 @@ def weights(trained):
 @pytest.mark.parametrize(
     "settings",
     [
-        TrainSettings(method="edm", steps=100, warmup=5, anneal=0.3),
-        TrainSettings(method="consistency", steps=12, accumulate=2, stages=4),
-        TrainSettings(method="consistency", steps=12, schedule="adaptive", loss_norm="l1"),
-        TrainSettings(method="distill", steps=12, start_scales=10),
-        TrainSettings(method="progdist", steps=12, start_scales=4),
-        TrainSettings(method="dmd", steps=12, pairs=6),
+        TrainerSettings(method="edm", steps=100, warmup=5, anneal=0.3),
+        TrainerSettings(method="consistency", steps=12, accumulate=2, stages=4),
+        TrainerSettings(method="consistency", steps=12, schedule="adaptive", loss_norm="l1"),
+        TrainerSettings(method="distill", steps=12, start_scales=10),
+        TrainerSettings(method="progdist", steps=12, start_scales=4),
+        TrainerSettings(method="dmd", steps=12, pairs=6),
     ],
     ids=lambda settings: f"{settings.method}-{settings.schedule}",
 )
@@ -93,11 +95,11 @@ def test_a_quarter_of_dmd_are_second_steps(batches, monkeypatch):
 
     found = []
     for keep in (0.0, 0.5):
-        trained = trainer(TrainSettings(method="dmd", steps=4, batch_size=8, pairs=6, keep=keep), batches)
+        trained = trainer(TrainerSettings(method="dmd", steps=4, batch_size=8, pairs=6, keep=keep), batches)
         monkeypatch.setattr(trained, "_denoiser", denoiser)
         trained.step = 1
         torch.manual_seed(0)
-        found.append(trained._matching(8, seed=0))
+        found.append(trained._distribution_matching(8, seed=0))
     assert [net for net, *_ in calls[4:]] == [trained.unet, trained.unet, trained.critic, trained.teacher]
     (_, noise, sigma, labels), (_, x, t, asked), *_ = calls
     assert torch.equal(x[:6], noise[:6]) and torch.equal(t[:6], sigma[:6]) and (t[6:] == SECOND_STEP).all()
@@ -110,7 +112,7 @@ def test_a_quarter_of_dmd_are_second_steps(batches, monkeypatch):
 
 def test_accumulated_micro_batches_train_as_one_batch(batches):
     """The gradient of a step is the mean over its micro-batches, each drawn from hash(seed, step, its number)."""
-    settings = TrainSettings(steps=10, batch_size=8, accumulate=2, lr=1e-3, seed=3)
+    settings = TrainerSettings(steps=10, batch_size=8, accumulate=2, lr=1e-3, seed=3)
     accumulated = trainer(settings, batches)
     accumulated.optimizer.zero_grad = lambda set_to_none: None  # keep the gradient to look at
     accumulated.run(1)
@@ -125,7 +127,7 @@ def test_accumulated_micro_batches_train_as_one_batch(batches):
 
 
 def test_averages_are_by_their_decays(batches):
-    settings = TrainSettings(steps=10, batch_size=4, lr=1e-2, ema=(0.5, 0.9), ema_warmup=False)
+    settings = TrainerSettings(steps=10, batch_size=4, lr=1e-2, ema=(0.5, 0.9), ema_warmup=False)
     trained = trainer(settings, batches)
     start = trained.unet.state_dict()["out.2.weight"].clone()
     trained.run(1)
@@ -137,8 +139,8 @@ def test_averages_are_by_their_decays(batches):
 
 def test_losses_fall():
     plain = np.broadcast_to(np.array([[0], [128], [255]], np.uint8)[:, :, None, None], (3, 8, 8, 3)).copy()
-    data = TrainingImages(plain, np.arange(3), ("a", "b", "c"), np.arange(3).astype(str))
-    trained = trainer(TrainSettings(steps=100, batch_size=8, lr=3e-3), Batches(data, torch.device("cpu")))
+    data = ImageDataset(plain, np.arange(3), ("a", "b", "c"), np.arange(3).astype(str))
+    trained = trainer(TrainerSettings(steps=100, batch_size=8, lr=3e-3), Batches(data, torch.device("cpu")))
     trained.run(100)
     assert trained.history[-1][1] < 0.5 * trained.history[0][1]
 
@@ -176,7 +178,7 @@ class Mlp(nn.Module):
 
 def test_two_moons_in_one_step():
     torch.manual_seed(0)
-    settings = TrainSettings(
+    settings = TrainerSettings(
         method="consistency",
         steps=1500,
         batch_size=256,
@@ -216,30 +218,30 @@ def test_two_moons_in_one_step():
 def test_adaptive_schedule_is_the_papers():
     """N(k) = ceil(sqrt(k/K ((s1 + 1)^2 - s0^2) + s0^2) - 1) + 1, by hand; mu(k) = exp(s0 ln mu0 / (N(k) - 1))."""
     for step, levels in [(0, 2), (1, 16), (50, 107), (99, 151), (100, 151)]:
-        mu, scales = curriculum.adaptive(step, 100, 2, 150, 0.95)
+        mu, scales = noise_levels.adaptive_schedule(step, 100, 2, 150, 0.95)
         assert scales == levels
         assert mu == pytest.approx(0.95 ** (2 / (levels - 1)))
 
 
 def test_ect_gaps_halve():
     t = torch.tensor([0.1, 1.0, 10.0, 80.0], dtype=torch.float64)
-    gaps = [t - curriculum.ect_lower(t, stage, 1e-9) for stage in (5, 6)]
+    gaps = [t - noise_levels.ect_lower_level(t, stage, 1e-9) for stage in (5, 6)]
     torch.testing.assert_close(gaps[0], 2 * gaps[1])
     torch.testing.assert_close(gaps[0] / t, (1 + 8 / (1 + t.exp())) / 64)
-    assert torch.equal(curriculum.ect_lower(t, 0, 0.002)[:2], torch.full_like(t[:2], 0.002))  # below it: EDM's loss
-    assert [curriculum.ect_stage(k, 100, 2, 6) for k in (0, 24, 25, 75, 99, 100)] == [2, 2, 3, 5, 5, 5]
+    # At sigma_min the target is the image itself, as in EDM's loss.
+    assert torch.equal(noise_levels.ect_lower_level(t, 0, 0.002)[:2], torch.full_like(t[:2], 0.002))
+    assert [noise_levels.ect_stage(k, 100, 2, 6) for k in (0, 24, 25, 75, 99, 100)] == [2, 2, 3, 5, 5, 5]
 
 
 def test_levels_follow_karras():
-    from genwright.images.sampling.schedules import karras
-
-    levels = curriculum.level(torch.arange(40, dtype=torch.float64), 39, 0.002, 80.0, 7.0)
+    levels = karras_level(torch.arange(40, dtype=torch.float64) / 39, 0.002, 80.0, 7.0)
     torch.testing.assert_close(levels, torch.tensor(karras(40, 0.002, 80.0), dtype=torch.float64))
 
 
 def test_progressive_distillation_halves(batches):
-    assert [curriculum.halving(k, 90, 4)[0] for k in (0, 29, 30, 59, 60, 89, 90)] == [4, 4, 2, 2, 1, 1, 1]
-    trained = trainer(TrainSettings(method="progdist", start_scales=2, steps=4, batch_size=4, lr=1e-3), batches)
+    halving = TrainerSettings(method="progdist", steps=90, start_scales=4)
+    assert [halving.progressive_stage(k)[0] for k in (0, 29, 30, 59, 60, 89, 90)] == [4, 4, 2, 2, 1, 1, 1]
+    trained = trainer(TrainerSettings(method="progdist", start_scales=2, steps=4, batch_size=4, lr=1e-3), batches)
     trained.run(2)
     student = [parameter.clone() for parameter in trained.unet.parameters()]
     trained.run(3)  # whose step begins by making the student the teacher
@@ -247,7 +249,7 @@ def test_progressive_distillation_halves(batches):
 
 
 def test_learning_rate_rises_and_falls():
-    settings = TrainSettings(steps=100, lr=1.0, warmup=9, anneal=0.5)
+    settings = TrainerSettings(steps=100, lr=1.0, warmup=9, anneal=0.5)
     assert [settings.lr_at(k) for k in (0, 9, 50, 75)] == pytest.approx([0.1, 1.0, 1.0, 0.5])
 
 
@@ -258,17 +260,17 @@ def test_learning_rate_rises_and_falls():
         ({"schedule": "linear"}, "no schedule 'linear'"),
         ({"steps": 0}, "steps must be 1 or more"),
         ({"lr": -1.0}, "lr must be positive"),
-        ({"first_stage": 8}, "one of the stages"),
+        ({"first_stage": 8}, "between 0 and 7, not 8"),
         ({"method": "progdist", "start_scales": 6}, "power of 2"),
     ],
 )
 def test_wrong_settings_are_one_sentence(settings, words):
     with pytest.raises(UserError, match=words):
-        TrainSettings(**settings)
+        TrainerSettings(**settings)
 
 
 def test_wrong_trainers_are_one_sentence(batches):
     with pytest.raises(UserError, match="needs a teacher"):
-        Trainer(TrainSettings(method="distill"), new_unet(SMALL, 0), batches)
-    with pytest.raises(UserError, match="cannot be split"):
-        Trainer(TrainSettings(batch_size=5, accumulate=2), new_unet(SMALL, 0), batches)
+        Trainer(TrainerSettings(method="distill"), new_unet(SMALL, 0), batches)
+    with pytest.raises(UserError, match="must be a multiple of 2"):
+        Trainer(TrainerSettings(batch_size=5, accumulate=2), new_unet(SMALL, 0), batches)

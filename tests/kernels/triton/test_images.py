@@ -88,6 +88,6 @@ def test_no_step_waits_for_the_device(tiny_file):
     denoise, noise = model.denoise(settings, run.labels(indices), 0), run.noise(indices)
     torch.cuda.set_sync_debug_mode("error")
     try:
-        heun(denoise, noise() * 80, settings.sigmas, noise, settings.churn)
+        heun(denoise, noise() * 80, settings.sigmas, noise, settings.churn, lambda step: None)
     finally:
         torch.cuda.set_sync_debug_mode("default")

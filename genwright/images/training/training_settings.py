@@ -1,0 +1,160 @@
+"""The settings of a training run; imports no torch, because the command line reads its flags from them."""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from genwright.arguments import flag, one_of
+from genwright.errors import UserError
+from genwright.images.model.unet_config import DTYPES
+
+METHODS = ("edm", "consistency", "distill", "progdist", "dmd")
+SCHEDULES = ("adaptive", "ect")
+OPTIMIZERS = ("adamw", "radam")
+# Levels 0, 20 and 39 of 40 are sigma 80, 2.2 and 0.002: more is redrawn than from easy consistency tuning's 0.82.
+TWO_STEPS: dict[str, Any] = {"sampler": "multistep", "steps": 40, "ts": (0, 20, 39)}
+ONE_STEP: dict[str, Any] = {"sampler": "onestep"}
+
+
+@dataclass(frozen=True)
+class TrainerSettings:
+    """How a model is trained; None stands for the method's own default."""
+
+    method: str = flag("edm", "edm, consistency, distill, progdist or dmd.")
+    steps: int = flag(10_000, "Optimizer steps.")
+    batch_size: int = flag(256, "Images per step, over all ranks.")
+    accumulate: int = flag(1, "Micro-batches per step and rank.")
+    lr: float = flag(1e-4, "Learning rate.")
+    warmup: int = flag(0, "Steps over which the learning rate rises.")
+    anneal: float = flag(0.0, "Share of the steps, at the end, over which the learning rate falls to 0.")
+    weight_decay: float = flag(0.0, "Weight decay of the optimizer.")
+    optimizer: str = flag("adamw", "adamw, or radam as in the original.")
+    beta1: float = flag(0.9, "Decay of the optimizer's mean gradient.")
+    beta2: float = flag(0.99, "Decay of the optimizer's mean squared gradient.")
+    ema: tuple[float, ...] = flag(
+        (0.999,), "Decay of the averaged weights; of several, joined by commas, the last is the model."
+    )
+    ema_warmup: bool = flag(True, "Average over fewer steps at the start.")
+    dtype: str = flag("float32", "float32, or float16 or bfloat16 for mixed precision.")
+    schedule: str = flag("ect", "consistency: ect, or adaptive as in the original.")
+    first_stage: int = flag(0, "ect: the first stage; each stage halves the gap between noise levels.")
+    stages: int = flag(8, "ect: number of stages.")
+    start_scales: int | None = flag(None, "Noise levels at the start; progdist: sampling steps at the start.")
+    end_scales: int = flag(150, "adaptive: noise levels at the end.")
+    start_ema: float = flag(0.95, "Decay of the target's weights (adaptive: at the start).")
+    pairs: int = flag(8192, "dmd: images to sample from the teacher, each kept with its noise.")
+    keep: float = flag(0.5, "dmd: weight of the distance between a sample and the teacher's image.")
+    loss_norm: str | None = flag(None, "l1, l2, l2-32, pseudo-huber or lpips.")
+    weighting: str | None = flag(None, "Loss weight by noise level: karras, snr, snr+1, truncated-snr or uniform.")
+    p_mean: float | None = flag(None, "edm, ect: mean of ln sigma.")
+    p_std: float | None = flag(None, "edm, ect: standard deviation of ln sigma.")
+    sigma_min: float = flag(0.002, "Lowest noise level.")
+    sigma_max: float = flag(80.0, "Highest noise level.")
+    rho: float = flag(7.0, "Exponent of the Karras schedule.")
+    seed: int = flag(0, "Seed of everything that is drawn.")
+
+    def __post_init__(self) -> None:
+        one_of("method", self.method, METHODS)
+        one_of("schedule", self.schedule, SCHEDULES)
+        one_of("optimizer", self.optimizer, OPTIMIZERS)
+        one_of("dtype", self.dtype, DTYPES)
+        for name in ("steps", "batch_size", "accumulate", "stages", "pairs"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{name} must be 1 or more, not {getattr(self, name)}.")
+        if not 0 < self.lr < math.inf or not 0 <= self.anneal <= 1 or self.warmup < 0:
+            raise UserError("lr must be positive, anneal between 0 and 1, and warmup 0 or more.")
+        if not self.ema or not all(0 <= decay < 1 for decay in (*self.ema, self.beta1, self.beta2)):
+            raise UserError("Every ema, beta1 and beta2 must be 0 or more and below 1.")
+        if len(set(self.ema)) < len(self.ema):
+            raise UserError("The ema decays must differ, because one model is written for each.")
+        if not self.keep >= 0:
+            raise UserError(f"keep must be 0 or more, not {self.keep}.")
+        if not 0 <= self.first_stage < self.stages:
+            raise UserError(f"first_stage must be between 0 and {self.stages - 1}, not {self.first_stage}.")
+        if not 0 < self.sigma_min < self.sigma_max or not self.rho > 0:
+            raise UserError("sigma_min must be above 0 and below sigma_max, and rho must be positive.")
+        if self.method == "progdist":
+            self.progressive_stage(0)
+
+    @property
+    def easy_consistency_tuning(self) -> bool:
+        return self.method == "consistency" and self.schedule == "ect"
+
+    @property
+    def has_teacher(self) -> bool:
+        return self.method in ("distill", "progdist", "dmd")
+
+    @property
+    def consistency_model(self) -> bool:
+        """Whether D(x, sigma_min) = x, so that the model samples in one or two steps."""
+        return self.method in ("consistency", "distill", "dmd")
+
+    @property
+    def scales(self) -> int:
+        """Noise levels (progdist: sampling steps) at the start; the original's where none are given."""
+        return self.start_scales or {"consistency": 2, "distill": 40}.get(self.method, 64)
+
+    @property
+    def norm(self) -> str:
+        return self.loss_norm or ("pseudo-huber" if self.easy_consistency_tuning else "l2")
+
+    @property
+    def loss_weighting(self) -> str:
+        defaults = {"edm": "karras", "dmd": "karras", "progdist": "truncated-snr"}
+        return self.weighting or defaults.get(self.method, "uniform")
+
+    @property
+    def log_sigma(self) -> tuple[float, float]:
+        """Mean and standard deviation of ln sigma."""
+        mean, std = (-1.1, 2.0) if self.easy_consistency_tuning else (0.0, 1.5) if self.method == "dmd" else (-1.2, 1.2)
+        return mean if self.p_mean is None else self.p_mean, std if self.p_std is None else self.p_std
+
+    def progressive_stage(self, step: int) -> tuple[int, int]:
+        """progdist: the student's current number of sampling steps (scales, halved to 1), and the length of a stage."""
+        if self.scales < 1 or self.scales & (self.scales - 1):
+            raise UserError(
+                f"start_scales must be a power of 2, not {self.scales}, because progressive distillation halves it."
+            )
+        length = max(1, self.steps // self.scales.bit_length())
+        return max(1, self.scales >> step // length), length
+
+    def lr_at(self, step: int) -> float:
+        """Rises over `warmup` steps, and falls to 0 over the last `anneal` of all steps (progdist: of every stage)."""
+        length = self.steps
+        if self.method == "progdist":
+            length = self.progressive_stage(step)[1]
+            step %= length
+        up = min(1.0, (step + 1) / (self.warmup + 1))
+        down = min(1.0, (length - step) / (self.anneal * length)) if self.anneal else 1.0
+        return self.lr * up * down
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """A run's data, initial weights and files; TrainerSettings says how it trains."""
+
+    out: Path = flag(Path("training"), "Folder of the run; a stopped run continues there.")
+    init: str | None = flag(None, "Model to take the initial weights from.")
+    teacher: str | None = flag(None, "Model that distill, progdist and dmd learn from.")
+    lpips: tuple[Path, ...] = flag(
+        (), "Weights for lpips, once for torchvision's VGG-16 file and once for the heads of lpips or piq."
+    )
+    hold_out: float = flag(0.1, "Share of the names to hold out and measure with; 0 holds out none.")
+    balance: float = flag(0.5, "Draw images with probability 1 / (size of their class) ** BALANCE.")
+    mirror: tuple[str, ...] = flag((), "Classes, joined by commas, whose images are mirrored at random; or all.")
+    cluster_size: int | None = flag(
+        None, "Split classes into clusters of at most this many similar images, and train the model on clusters."
+    )
+    save_every: int = flag(1000, "Steps between checkpoints.")
+    grid_every: int = flag(1000, "Steps between grids of samples.")
+    save_dtype: str = flag("float16", "Data type of the saved weights: float32, float16 or bfloat16.")
+    compile: bool = flag(False, "Compile the UNet; saves time on a GPU.")
+
+    def __post_init__(self) -> None:
+        one_of("save_dtype", self.save_dtype, DTYPES)
+        if not 0 <= self.hold_out < 1:
+            raise UserError(f"hold_out must be 0 or more and below 1, not {self.hold_out}.")
+        for name in ("save_every", "grid_every"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{name} must be 1 or more, not {getattr(self, name)}.")
