@@ -9,9 +9,9 @@ from typing import Any
 from genwright.errors import UserError
 
 
-def flag(default: Any, help: str) -> Any:
-    """A field of a settings dataclass, with the help of its flag on the command line."""
-    return field(default=default, metadata={"help": help})
+def setting(default: Any, help: str, *, commas: bool = False) -> Any:
+    """A field of a settings dataclass, with the help of its flag; `commas`: the flag's values are joined by commas."""
+    return field(default=default, metadata={"help": help, "commas": commas})
 
 
 def whole_number(name: str, value: Any, low: int, high: int) -> int:

@@ -75,7 +75,7 @@ def test_runs_without_a_folder_get_one_each_and_an_interrupted_one_goes_on(image
         patch.setattr(SampleRun, "__call__", interrupted)
         code, _, error = images(*arguments, "--seed", 7)
     assert code == 130
-    assert error == "Stopped after 2 images; the same command with --out samples/0002 goes on.\n"
+    assert error == "Stopped after 2 images; the same command with --out samples/0002 continues.\n"
     assert images(*arguments, "--seed", 7, "--out", "samples/0002")[0] == 0
     assert images(*arguments, "--seed", 7)[0] == 0
     files = [tmp_path / "samples" / name / "samples_5x16x16x3.npz" for name in ("0002", "0003")]
@@ -109,7 +109,7 @@ def test_train_then_sample(images, tmp_path, monkeypatch):
     for teacher, size in (("clusters", 2), ("edm", 4)):
         wrong = ["--teacher", f"{teacher}/model", "--cluster-size", size]
         code, _, error = images(*arguments, "--method", "dmd", *wrong, "--out", "no")
-        assert code == 1 and f"{teacher}/model is a model of other clusters" in error
+        assert code == 1 and f"{teacher}/model has other clusters than this run" in error
     of_method = {
         "consistency": ["--init", "edm/model"],
         "distill": ["--teacher", "edm/model", "--start-scales", 2],
@@ -192,7 +192,7 @@ def test_metrics_and_search(images, model, tmp_path):
     result = json.loads(out)
     copies = {"near_copies", "distinct", "distinct_reference"}
     assert set(result) == {"fid", "sfid", "inception_score", "kid", "precision", "recall"} | copies
-    assert error.startswith("Warning: FID and sFID of 6 images are too large")
+    assert error.startswith("Warning: FID and sFID of 6 images are far too large")
     assert result["fid"] == pytest.approx(0, abs=1e-2) and result["precision"] == result["recall"] == 1
     measured = ["--reference", samples, "--inception", "inception.pt"]
     code, out, error = images("search", model, "--preset", "tiny", *measured, "--steps", 3, "--end", 2, "-n", 4)
@@ -202,7 +202,7 @@ def test_metrics_and_search(images, model, tmp_path):
 
 def test_metrics_without_inception(images, tmp_path, monkeypatch):
     monkeypatch.setenv("GENWRIGHT_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr("genwright.images.metrics.pixel_metrics.STEPS", 3)
+    monkeypatch.setattr("genwright.images.metrics.judge.QUICK_STEPS", 3)
     pixels = np.random.default_rng(0).integers(0, 256, (12, 8, 8, 3), dtype=np.uint8)
     np.savez(tmp_path / "samples.npz", pixels[:6])
     np.savez(tmp_path / "data.npz", images=pixels, labels=np.arange(12) % 2)
@@ -219,7 +219,7 @@ def test_metrics_without_inception(images, tmp_path, monkeypatch):
     ("arguments", "words"),
     [
         (["emojis"], "no file or folder emojis; did you mean emoji?"),
-        (["model.pt", "--attention-resolutions", "0"], "An attention resolution is 1 pixel or more, not 0"),
+        (["model.pt", "--attention-resolutions", "0"], "attention_resolutions must be 1 or more, not 0"),
         (["model.pt", "--channel-mult", "nan"], "finite numbers"),
         (["--classes", "Flags,Cars"], "no class 'Cars'; this model's are Activities"),
         (["missing.pt", "--preset", "imagenet64"], "no file or folder missing.pt."),
@@ -227,12 +227,12 @@ def test_metrics_without_inception(images, tmp_path, monkeypatch):
         (["random:imagenet64", "--sampler", "multistep", "--ts", "0,39,22"], "ts must rise"),
         (["random:imagenet64", "--sampler", "multistep", "--ts", "0,x"], "whole numbers joined by commas"),
         (["random:imagenet64", "--training-mode", "ddpm"], "no training mode 'ddpm'"),
-        (["model.pt", "--image-size", "65", "--channel-mult", "1,2"], "cannot be halved"),
-        (["random:imagenet64", "--image-size", "32", "--channel-mult", "1,2"], "takes its shape from its name"),
+        (["model.pt", "--image-size", "65", "--channel-mult", "1,2"], "image_size must be a multiple of 2, not 65"),
+        (["random:imagenet64", "--image-size", "32", "--channel-mult", "1,2"], "has the shape of its name"),
         (["random:tiny", "--classes", "1000"], "must be a whole number between 0 and 999, not 1000"),
         (["random:tiny", "-n", "0"], "num_samples must be a whole number between 1 and"),
         (["metrics", "a.npz", "b.npz"], "no file a.npz"),
-        (["search", "random:tiny", "--begin", "0", "--end", "1"], "no room for a point"),
+        (["search", "random:tiny", "--begin", "0", "--end", "1"], "must be room for a time step"),
         (["search", "random:tiny"], "needs --reference"),
         (["edit", "random:tiny"], "needs an image"),
     ],

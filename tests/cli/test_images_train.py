@@ -10,8 +10,7 @@ import torch
 
 from genwright import cli
 from genwright.images.model.checkpoint import load_unet
-from genwright.images.training import losses
-from genwright.images.training import training_run as train
+from genwright.images.training import losses, training_run
 
 SHAPE = ["--num-channels", 32, "--num-res-blocks", 1, "--attention-resolutions", 8]
 STEPS = ["--batch-size", 2, "--save-every", 2, "--hold-out", 0, "--device", "cpu", "--json"]
@@ -23,8 +22,8 @@ def run(tmp_path, monkeypatch, capsys):
     pixels = np.random.default_rng(0).integers(0, 256, (12, 8, 8, 3), dtype=np.uint8)
     np.savez(tmp_path / "data.npz", images=pixels, labels=np.arange(12) % 2)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(train, "GRID", 2)
-    monkeypatch.setattr(train.TrainRun, "picture", lambda self, name: None)
+    monkeypatch.setattr(training_run, "GRID", 2)
+    monkeypatch.setattr(training_run.TrainingRun, "save_grid", lambda self, name: None)
 
     def command(*arguments, data="data.npz", shape=(*SHAPE, "--channel-mult", "1")):
         monkeypatch.setattr(
@@ -78,7 +77,7 @@ def test_a_diverging_run_stops_and_keeps_the_last_good_weights(run, at_step, tmp
     assert checkpoint("out")["step"] == 4 and not (tmp_path / "out" / "metrics.json").exists()
     assert all(tensor.isfinite().all() for tensor in load_unet("out/model").state_dict().values())
     at_step(1, lambda loss: loss * torch.nan)
-    assert "No checkpoint was saved before" in run("--steps", 20, "--out", "at-once")[2]
+    assert "There is no checkpoint yet" in run("--steps", 20, "--out", "at-once")[2]
 
 
 def test_an_interrupt_saves_and_the_run_goes_on_as_if_there_were_none(run, at_step, monkeypatch):
@@ -108,21 +107,21 @@ def test_a_finished_run_can_be_made_longer(run):
     assert run("--steps", 2, "--out", "out")[0] == 0
     assert json.loads(run("--steps", 5, "--out", "out")[1])["steps"] == 5
     assert same(checkpoint("out"), checkpoint("whole"))
-    assert "has taken 5 steps already, more than --steps 4" in run("--steps", 4, "--out", "out")[2]
+    assert "--steps must be at least 5" in run("--steps", 4, "--out", "out")[2]
 
 
 def test_a_recipe_is_the_originals_and_flags_change_it(run, monkeypatch):
     class Known(Exception):
         pass
 
-    def known(run, settings, shape, *_, **__):
-        raise Known(run, settings, shape(64, None))
+    def known(data, run, settings, *_, **__):
+        raise Known(run, settings)
 
-    monkeypatch.setattr(train, "TrainRun", known)
+    monkeypatch.setattr(training_run, "TrainingRun", known)
     recipe = ["--method", "consistency", "--recipe", "imagenet64"]
     with pytest.raises(Known) as found:
         run(*recipe, "--lr", 0.5)
-    asked, settings, _ = found.value.args
+    asked, settings = found.value.args
     assert (settings.optimizer, settings.beta1, settings.beta2) == ("radam", 0.9, 0.999)
     assert settings.ema == (0.999, 0.9999, 0.9999432189950708) and not settings.ema_warmup
     assert (settings.schedule, settings.end_scales, settings.norm) == ("adaptive", 200, "lpips")
@@ -130,9 +129,9 @@ def test_a_recipe_is_the_originals_and_flags_change_it(run, monkeypatch):
     assert (settings.lr, settings.batch_size) == (0.5, 2)  # given, and so not the recipe's
     with pytest.raises(Known) as found:
         run("--recipe", "lsun256")
-    assert found.value.args[2].dropout == 0.1 and found.value.args[1].lr == 1e-4
+    assert found.value.args[0].dropout == 0.1 and found.value.args[1].lr == 1e-4
     assert "no recipe 'magic'; choose one of imagenet64, lsun256" in run("--recipe", "magic")[2]
-    assert "is one for edm, distill, consistency, not for dmd" in run("--recipe", "lsun256", "--method", "dmd")[2]
+    assert "has settings for edm, distill, consistency, not for dmd" in run("--recipe", "lsun256", "--method", "dmd")[2]
 
 
 def test_every_average_is_written(run):
@@ -147,7 +146,7 @@ def test_every_average_is_written(run):
     [
         (["--dropout", "2"], "dropout must be 0 or more and below 1, not 2."),
         (["--dropout", "nan"], "dropout must be"),
-        (["--ema", "0.9,x"], "--ema takes numbers"),
+        (["--ema", "0.9,x"], "--ema must be numbers joined by commas"),
         (["--ema", "1.5"], "Every ema, beta1 and beta2"),
         (["--optimizer", "sgd"], "no optimizer 'sgd'"),
         (["--lr", "inf"], "lr must be positive"),

@@ -1,4 +1,4 @@
-"""`genwright images`: sample, edit, train, measure, and search multistep points; bare, it samples."""
+"""`genwright images`: sample, edit, train, search and metrics; sample is the default."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ from genwright.cli.images.measure import metrics, search
 from genwright.cli.images.sample import sample
 from genwright.cli.images.train import train
 
-commands = new_app(help="Sample images, edit them, train models of them, and measure them.", no_args_is_help=False)
+commands = new_app(help="Sample, edit, train and measure images.", no_args_is_help=False)
 COMMANDS: dict[str, Callable[..., None]] = {
     "sample": sample,
     "edit": edit,
@@ -22,7 +22,7 @@ for command in COMMANDS.values():
 
 
 def app(arguments: list[str], prog_name: str) -> None:
-    """Run a subcommand; without one's name, the default."""
+    """Run a subcommand; the default one if none is named."""
     if not arguments or arguments[0] not in (*COMMANDS, "--help", "-h"):
         arguments = [DEFAULT, *arguments]
     commands(arguments, prog_name=prog_name)

@@ -2,69 +2,49 @@
 
 import secrets
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from genwright.cli.images.options import (
-    Classes,
-    Device,
-    Dtype,
-    Json,
-    MicroBatch,
-    Model,
-    NumSamples,
-    Out,
-    Png,
-    Preset,
-    Seed,
-    Steps,
-    Ts,
-    numbers,
-    say,
-)
+from genwright.cli.flags import expand
+from genwright.cli.images.flags import Classes, Json, Model, ModelFlags, NumSamples, Out, Png, Seed, print_result
 from genwright.errors import UserError
+from genwright.images.sampling.sampler_settings import SamplerSettings
 
 
+@expand
 def edit(
+    flags: ModelFlags,
+    settings: Annotated[dict[str, Any], SamplerSettings],
     model: Model = "emoji",
-    image: Annotated[Path | None, typer.Option(help="The image file to start from.")] = None,
+    image: Annotated[Path | None, typer.Option(help="Image file to edit.")] = None,
     task: Annotated[str, typer.Option(help="inpaint, colorize or superres.")] = "inpaint",
-    mask: Annotated[Path | None, typer.Option(help="For inpaint: an image file, white where to paint anew.")] = None,
-    preset: Preset = None,
+    mask: Annotated[Path | None, typer.Option(help="inpaint: image file, white where to paint.")] = None,
     num_samples: NumSamples = 4,
-    micro_batch: MicroBatch = None,
-    steps: Steps = None,
-    ts: Ts = None,
     seed: Seed = None,
     classes: Classes = None,
     out: Out = None,
     png: Png = False,
-    device: Device = "auto",
-    dtype: Dtype = "auto",
     json_output: Json = False,
 ) -> None:
-    """Paint in, colour or enlarge an image with a consistency model that was never trained to."""
+    """Inpaint, colorize or enlarge an image with a consistency model, which needs no training for it."""
     from genwright.images.sampling.editing import read_image, read_mask
     from genwright.images.sampling.output import SampleFolder
-    from genwright.images.sampling.pipeline import ImageModel
 
     if image is None:
-        raise UserError("Editing needs an image to start from: --image FILE.")
-    picture, hole = read_image(image), None if mask is None else read_mask(mask)
-    image_model = ImageModel(model, preset=preset, device=device, dtype=dtype, micro_batch=micro_batch)
+        raise UserError("edit needs an image: --image FILE.")
+    pixels, mask_pixels = read_image(image), None if mask is None else read_mask(mask)
+    image_model = flags.load(model)
     folder = None if out is None else SampleFolder(out)
     if seed is None:
         seed = ((folder and folder.settings()) or {}).get("seed") or secrets.randbits(32)
     asked = {"model": model, "edit": task, "image": str(image), "mask": mask and str(mask), "seed": seed}
-    asked |= {"num_samples": num_samples, "classes": classes, "steps": steps, "ts": ts}
+    asked |= {"num_samples": num_samples, "classes": classes} | SampleFolder.plain(settings)
     if folder is not None:
         folder.check(asked)
-    batch = image_model.edit(
-        picture, task, hole, num_samples, seed=seed, classes=classes, steps=steps, ts=numbers(ts, "--ts")
-    )
+    batch = image_model.edit(pixels, task, mask_pixels, num_samples, seed=seed, classes=classes, **settings)
     folder = folder or SampleFolder.fresh(Path("edited"))
     folder.open(asked, resume=False)
     path = folder.finish(batch.array, batch.labels, png)
     result = {"samples": str(path), "grid": str(folder.grid), "seed": batch.seed}
-    say(f"{num_samples} edits of seed {batch.seed}: {folder.grid}, {path}", result, json_output)
+    print_result(f"{num_samples} edits of seed {batch.seed}: {folder.grid}, {path}", result, json_output)

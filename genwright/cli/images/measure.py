@@ -7,55 +7,47 @@ from typing import Annotated
 import typer
 
 from genwright.cli import progress
-from genwright.cli.images.options import (
+from genwright.cli.flags import expand, split
+from genwright.cli.images.flags import (
     Device,
-    Dtype,
     InceptionFile,
     Json,
-    MicroBatch,
     Model,
+    ModelFlags,
     NumSamples,
-    Preset,
     Seed,
-    Steps,
-    numbers,
-    say,
+    print_result,
 )
 from genwright.errors import UserError
 
 
+@expand
 def search(
+    flags: ModelFlags,
     model: Model = "emoji",
-    reference: Annotated[Path | None, typer.Option(help="The reference's .npz (mu and sigma, or images).")] = None,
+    reference: Annotated[Path | None, typer.Option(help="Reference .npz, of images or of mu and sigma.")] = None,
     inception: InceptionFile = None,
-    begin: Annotated[str, typer.Option(help="The points before the one that is searched.")] = "0",
-    end: Annotated[str, typer.Option(help="The points after it.")] = "39",
-    steps: Steps = 40,
-    preset: Preset = None,
+    begin: Annotated[str, typer.Option(help="Time steps before the searched one.")] = "0",
+    end: Annotated[str, typer.Option(help="Time steps after the searched one.")] = "39",
+    steps: Annotated[int, typer.Option(help="Noise levels that the time steps are indices of.")] = 40,
     num_samples: NumSamples = 10_000,
-    micro_batch: MicroBatch = None,
     seed: Seed = 42,
-    device: Device = "auto",
-    dtype: Dtype = "auto",
     json_output: Json = False,
 ) -> None:
-    """Find the next multistep point by the original's ternary search for the least FID."""
+    """Find the next time step of multistep sampling with the lowest FID, by the original's ternary search."""
     from genwright.images.metrics.feature_metrics import fit, frechet_distance, read_features
     from genwright.images.metrics.inception_download import find
     from genwright.images.metrics.inception_weights import load_inception
-    from genwright.images.sampling.pipeline import ImageModel
     from genwright.images.sampling.ternary_search import ternary_search
 
-    before, after = numbers(begin, "--begin") or (), numbers(end, "--end") or ()
+    before, after = split(begin, "--begin"), split(end, "--end")
     points = (*before, *after)
-    if not before or not after or list(points) != sorted(set(points)) or after[0] - before[-1] < 2:
-        raise UserError(f"There is no room for a point between {begin} and {end}.")
+    if list(points) != sorted(set(points)) or after[0] - before[-1] < 2:
+        raise UserError(f"There must be room for a time step between --begin {begin} and --end {end}.")
     inception = inception or find()
     if reference is None or inception is None:
-        raise UserError(
-            "A search needs --reference FILE to measure by, and --inception FILE or `genwright pull inception`."
-        )
-    image_model = ImageModel(model, preset=preset, device=device, dtype=dtype, micro_batch=micro_batch)
+        raise UserError("search needs --reference FILE, and --inception FILE or `genwright pull inception`.")
+    image_model = flags.load(model)
     network = load_inception(inception, image_model.device)
     target = read_features(reference, network).statistics
     assert target is not None
@@ -69,32 +61,33 @@ def search(
 
     best = ternary_search(fid, before[-1], after[0])
     ts = ",".join(map(str, (*before, best, *after)))
-    say(f"The best point is {best}: --ts {ts}", {"point": best, "ts": ts}, json_output)
+    print_result(f"The best point is {best}: --ts {ts}", {"point": best, "ts": ts}, json_output)
 
 
 def metrics(
-    samples: Annotated[Path, typer.Argument(help="The samples' .npz: images, features, or mu and sigma.")],
-    reference: Annotated[Path, typer.Argument(metavar="REF", help="The reference's, likewise.")],
+    samples: Annotated[Path, typer.Argument(help=".npz of the samples: images, features, or mu and sigma.")],
+    reference: Annotated[Path, typer.Argument(metavar="REF", help=".npz of the references, likewise.")],
     inception: InceptionFile = None,
     device: Device = "cpu",
     json_output: Json = False,
 ) -> None:
-    """FID, sFID, Inception Score, KID, precision and recall of samples against a reference, and copies among them.
+    """Compute FID, sFID, Inception Score, KID, precision, recall and near copies of samples against a reference.
 
-    Without Inception weights, a small classifier of the reference's classes judges the samples instead.
+    Without Inception weights, a small classifier is trained on the reference's classes and used instead.
     """
     from genwright.device import pick_device
     from genwright.images.metrics.feature_metrics import compare, read_features, too_few
     from genwright.images.metrics.inception_download import find
     from genwright.images.metrics.inception_weights import load_inception
-    from genwright.images.metrics.pixel_metrics import compare_images, judge_images, read_images
+    from genwright.images.metrics.judge import judge_images
+    from genwright.images.metrics.pixel_metrics import compare_images, read_images
 
-    weights, on = inception or find(), pick_device(device)
+    weights, torch_device = inception or find(), pick_device(device)
     images = [read_images(path) for path in (samples, reference)]
     ours, theirs = images
     result: dict[str, float] = {}
     if weights is not None or ours is None or theirs is None:
-        network = None if weights is None else load_inception(weights, on)
+        network = None if weights is None else load_inception(weights, torch_device)
         features = [read_features(path, network) for path in (samples, reference)]
         result = compare(*features)
         if warning := too_few(*features):
@@ -105,5 +98,5 @@ def metrics(
             print("No FID: it needs --inception FILE or `genwright pull inception`.", file=sys.stderr)
         if weights is None and (theirs.num_classes or 0) > 1:
             with progress.bar("Training the judge") as tell:
-                result |= judge_images(ours, theirs, on, tell)
-    say("\n".join(f"{name}: {value:.4f}" for name, value in result.items()), result, json_output)
+                result |= judge_images(ours, theirs, torch_device, tell)
+    print_result("\n".join(f"{name}: {value:.4f}" for name, value in result.items()), result, json_output)

@@ -1,6 +1,6 @@
-"""Reading a UNet: the published .pt files by their own key names, safetensors, or random weights; and writing one.
+"""Read a UNet from a published .pt file or from safetensors, make one with random weights, and write one.
 
-What `genwright images train` writes says its own shape, classes, sampler and clusters, in its safetensors header.
+Files that `genwright images train` writes have a description in their header: shape, classes, sampler and clusters.
 """
 
 import hashlib
@@ -23,33 +23,33 @@ from genwright.images.model.presets import PRESETS
 from genwright.images.model.unet import UNet
 from genwright.images.model.unet_config import UNetConfig
 
-BOXED = {"emoji": Path(__file__).parents[1] / "emoji"}  # the models that the package brings
-SHARD = 15 * 2**20  # how many bytes of tensors a file of a written model holds at most
+BOXED = {"emoji": Path(__file__).parents[1] / "emoji"}  # the models that come with the package
+SHARD = 15 * 2**20  # bytes of tensors per written file at most
 
 
 @dataclass(frozen=True)
 class Description:
-    """What a model's own files say of it: its shape, its classes' names, how it is best sampled, its clusters."""
+    """A model's shape, the names of its classes, its best sampler, and its clusters."""
 
     config: UNetConfig | None = None
     label_names: tuple[str, ...] = ()
     sampler: dict[str, Any] = field(default_factory=dict)
-    clusters: Clusters | None = None  # what the UNet's labels are, if they are not classes
+    clusters: Clusters | None = None  # if the UNet's labels are not classes
 
 
 def load_unet(model: str, config: UNetConfig | None = None) -> UNet:
-    """The UNet of `model` in float32: a checkpoint whose shape is `config` or its own, or `random:PRESET[,seed=0]`."""
+    """Load a checkpoint in float32, whose shape is `config` or in its description; or make `random:PRESET[,seed=0]`."""
     if model.startswith("random:"):
         if config is not None:
-            raise UserError(f"{model} takes its shape from its name, not from a preset or flags.")
+            raise UserError(f"{model} has the shape of its name; do not give a preset or shape flags.")
         return random_unet(model)
     if not locate(model).exists():
         raise UserError(f"There is no file or folder {model}{_hint(model)}")
     config = config or describe(model).config
     if config is None:
         raise UserError(
-            f"{model} does not say its UNet's shape; name it by a preset ({', '.join(PRESETS)}) "
-            "or by the original's flags."
+            f"{model} does not describe its UNet's shape; give a preset ({', '.join(PRESETS)}) or shape flags such as "
+            "--num-channels."
         )
     with torch.device("meta"):
         unet = UNet(config)
@@ -61,12 +61,12 @@ def load_unet(model: str, config: UNetConfig | None = None) -> UNet:
 
 
 def locate(model: str) -> Path:
-    """The file or folder of a model, which may be one that the package brings."""
+    """The file or folder of a model; models that come with the package have names."""
     return BOXED.get(model, Path(model))
 
 
 def _hint(model: str) -> str:
-    # The names that the package knows, and the files that lie where the model should.
+    # The nearest of the known names and of the files in the same folder.
     folder = Path(model).parent
     files = [str(path) for path in sorted(folder.iterdir())] if folder.is_dir() else []
     close = get_close_matches(model, [*BOXED, *(f"random:{name}" for name in PRESETS), *files], 1)
@@ -74,19 +74,19 @@ def _hint(model: str) -> str:
 
 
 def shards(folder: Path) -> list[Path]:
-    """The safetensors of a folder, none of which is missing."""
+    """The safetensors files of a folder; raises an error if one is missing."""
     files = sorted(folder.glob("*.safetensors"))
     if not files:
-        raise UserError(f"The folder {folder} holds no safetensors.")
+        raise UserError(f"The folder {folder} has no safetensors files.")
     if numbered := re.fullmatch(r"model-\d+-of-(\d{1,5})", files[0].stem):
         for i in range(1, int(numbered[1]) + 1):
             if not (part := folder / f"model-{i}-of-{numbered[1]}.safetensors").is_file():
-                raise UserError(f"{part} is missing: the model has {numbered[1]} parts.")
+                raise UserError(f"{part} is missing; the model has {numbered[1]} files.")
     return files
 
 
 def describe(model: str) -> Description:
-    """What the model's files say of it; nothing, if they are not of our writing."""
+    """The description in a model's files; an empty one if `images train` did not write them."""
     path = locate(model)
     first = shards(path)[0] if path.is_dir() else path
     if model.startswith("random:") or not first.is_file():
@@ -101,17 +101,21 @@ def describe(model: str) -> Description:
             text = (tensors.metadata() or {}).get("genwright")
     except SafetensorError as error:
         if first.suffix == ".safetensors":
-            raise UserError(f"{first} is damaged: it is not a whole safetensors file.") from error
-        return Description()  # read_tensors tells what is wrong with it
+            raise UserError(f"{first} is damaged; it is not a complete safetensors file.") from error
+        return Description()  # read_tensors reports what is wrong with it
     if text is None:
         return Description()
-    with _described(first):
-        said = json.loads(text)
+    with _reading_description(first):
+        found = json.loads(text)
         shape: dict[str, Any] = {
-            key: tuple(value) if isinstance(value, list) else value for key, value in said["config"].items()
+            key: tuple(value) if isinstance(value, list) else value for key, value in found["config"].items()
         }
-        sampler = {key: tuple(value) if isinstance(value, list) else value for key, value in said["sampler"].items()}
-        config, label_names, clusters = UNetConfig(**shape), tuple(map(str, said["label_names"])), said.get("clusters")
+        sampler = {key: tuple(value) if isinstance(value, list) else value for key, value in found["sampler"].items()}
+        config, label_names, clusters = (
+            UNetConfig(**shape),
+            tuple(map(str, found["label_names"])),
+            found.get("clusters"),
+        )
         if clusters is not None:
             classes, counts = (tuple(map(int, clusters[name])) for name in ("classes", "counts"))
             clusters = Clusters(classes, counts, str(clusters["digest"]))
@@ -121,11 +125,11 @@ def describe(model: str) -> Description:
 
 
 @contextmanager
-def _described(path: Path) -> Iterator[None]:
+def _reading_description(path: Path) -> Iterator[None]:
     try:
         yield
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise UserError(f"{path} has a description that cannot be understood; it is damaged.") from error
+        raise UserError(f"The description in {path} is damaged.") from error
 
 
 def save_unet(folder: Path, unet: UNet, description: Description, dtype: torch.dtype) -> None:
@@ -150,17 +154,17 @@ def save_unet(folder: Path, unet: UNet, description: Description, dtype: torch.d
 
 
 def read_state(path: Path) -> dict[str, Tensor]:
-    """The tensors of a file, or of a folder's safetensors, by name."""
+    """Read the tensors of a file, or of the safetensors of a folder, by name."""
     if path.is_dir():
         return {name: tensor for file in shards(path) for name, tensor in read_state(file).items()}
     state = read_tensors(path)
     if not isinstance(state, dict) or not all(isinstance(tensor, Tensor) for tensor in state.values()):
-        raise UserError(f"{path} should hold tensors by name (a state dict), but holds something else.")
+        raise UserError(f"{path} must hold tensors by name (a state dict).")
     return state
 
 
 def read_tensors(path: Path) -> Any:
-    """What a file holds: tensors, in whatever dictionaries and lists; never unpickles anything else."""
+    """Read a file of tensors in dictionaries and lists; nothing else is ever unpickled."""
     if not path.is_file():
         raise UserError(f"There is no checkpoint file {path}.")
     try:
@@ -173,44 +177,41 @@ def read_tensors(path: Path) -> Any:
 
         return load_file(path)
     except Exception as error:  # a damaged file can fail anywhere in its parser
-        raise UserError(f"{path} is neither a whole .pt file of plain tensors nor safetensors.") from error
+        raise UserError(f"{path} must be a complete .pt file of plain tensors or a safetensors file.") from error
 
 
 def check_state(
     source: str, found: dict[str, tuple[int, ...]], expected: dict[str, tuple[int, ...]], kind: str = "UNet"
 ) -> None:
-    """One sentence on the first key that is missing, foreign or of another shape."""
+    """Raise an error for the first tensor that is missing, unknown or of another shape."""
     for name, shape in expected.items():
         if name not in found:
-            raise UserError(f"{source} lacks {name}, which this {kind} shape has: it is a checkpoint of another shape.")
+            raise UserError(f"{source} has no {name}, but this {kind} shape needs it; is the shape right?")
         if found[name] != shape:
             raise UserError(
-                f"In {source}, {name} has shape {list(found[name])}, but this {kind} shape needs {list(shape)}: "
-                "it is a checkpoint of another shape."
+                f"{name} in {source} has shape {list(found[name])}, but this {kind} shape needs {list(shape)}; is the "
+                "shape right?"
             )
-    for name in found:
-        if name not in expected:
-            raise UserError(
-                f"{source} holds {name}, which this {kind} shape lacks: it is a checkpoint of another shape."
-            )
+    for name in found.keys() - expected.keys():
+        raise UserError(f"{source} has a {name}, but this {kind} shape has none; is the shape right?")
 
 
 def random_unet(model: str) -> UNet:
-    """The UNet of `random:PRESET[,seed=0]`; each tensor is drawn from hash(seed, its name)."""
+    """Make the UNet of `random:PRESET[,seed=0]`; each tensor is drawn from hash(seed, name)."""
     name, *settings = model.removeprefix("random:").split(",")
     if name not in PRESETS:
-        raise UserError(f"There is no preset {name!r} for random weights; choose one of {', '.join(PRESETS)}.")
+        raise UserError(f"There is no preset {name!r}; choose one of {', '.join(PRESETS)}.")
     seed = 0
     for setting in settings:
         key, _, value = setting.partition("=")
         if key != "seed" or not value.isdigit():
-            raise UserError(f"Random weights take seed=NUMBER, not {setting!r}.")
+            raise UserError(f"{model} must have the form random:PRESET[,seed=NUMBER], without {setting!r}.")
         seed = int(value)
     return draw_weights(PRESETS[name], seed)
 
 
 def draw_weights(config: UNetConfig, seed: int) -> UNet:
-    """A UNet whose every layer passes on about the variance it gets, so that its images are not flat."""
+    """A UNet with random weights, scaled so that every layer keeps the variance of its input."""
     with torch.device("meta"):
         unet = UNet(config)
     unet.to_empty(device="cpu")

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from genwright.arguments import flag
+from genwright.arguments import setting
 from genwright.errors import UserError
 
 GROUPS = 32  # of the group norms
@@ -12,20 +12,24 @@ DTYPES = ("float32", "float16", "bfloat16")
 
 @dataclass(frozen=True)
 class UNetConfig:
-    """A UNet's shape, in the original's flag names; the defaults are the original's."""
+    """A UNet's shape; names and defaults are those of the original's flags."""
 
-    image_size: int = flag(64, "Pixels per side.")
-    num_channels: int = flag(128, "Channels of the first level.")
-    num_res_blocks: int = flag(2, "Residual blocks per level.")
-    channel_mult: tuple[float, ...] = flag((1, 2, 3, 4), "Channels of every level, as multiples of num_channels.")
-    attention_resolutions: tuple[int, ...] = flag((32, 16, 8), "Resolutions that have attention.")
-    num_heads: int = flag(4, "Attention heads.")
-    num_heads_upsample: int = flag(-1, "Attention heads of the upsampling half; -1: num_heads.")
-    num_head_channels: int = flag(-1, "Channels per attention head, in place of num_heads; -1: not used.")
+    image_size: int = setting(64, "Pixels per side.")
+    num_channels: int = setting(128, "Channels of the first level.")
+    num_res_blocks: int = setting(2, "Residual blocks per level.")
+    channel_mult: tuple[float, ...] = setting(
+        (1, 2, 3, 4), "Channels of every level, as multiples of num_channels, joined by commas.", commas=True
+    )
+    attention_resolutions: tuple[int, ...] = setting(
+        (32, 16, 8), "Resolutions with attention, joined by commas.", commas=True
+    )
+    num_heads: int = setting(4, "Attention heads.")
+    num_heads_upsample: int = setting(-1, "Attention heads of the upsampling half; -1: num_heads.")
+    num_head_channels: int = setting(-1, "Channels per attention head, in place of num_heads; -1: not used.")
     num_classes: int | None = None
-    use_scale_shift_norm: bool = flag(True, "Let the embedding scale and shift the norm.")
-    resblock_updown: bool = flag(False, "Resample in residual blocks.")
-    dropout: float = flag(0.0, "Share of the activations to drop in training.")
+    use_scale_shift_norm: bool = setting(True, "Let the embedding scale and shift the norm.")
+    resblock_updown: bool = setting(False, "Resample in residual blocks.")
+    dropout: float = 0.0
 
     def __post_init__(self) -> None:
         levels = len(self.channel_mult)

@@ -1,6 +1,6 @@
-"""A folder of samples: parts while a run lasts, then one .npz, PNG files and a grid.
+"""SampleFolder: parts during a run, then one .npz, PNG files and a grid.
 
-A stopped run goes on where it was: parts hold whole batches, and run.json says what they are samples of.
+Parts hold whole batches, and run.json holds the settings, so that a stopped run can continue.
 """
 
 import json
@@ -19,15 +19,15 @@ import numpy as np
 from genwright.errors import UserError
 from genwright.images.sampling.pipeline import ImageBatch, SampleRun
 
-GRID = 100  # how many images a grid shows at most
-PART = "[0-9]*_[0-9]*.npz"  # a part's first image and how many it has
-SIDE = 128  # smaller images are enlarged in a grid, to at most so many pixels
+GRID = 100  # images in a grid at most
+PART = "[0-9]*_[0-9]*.npz"  # FIRST_COUNT: the number of the first image, and how many there are
+SIDE = 128  # a grid enlarges smaller images to at most this many pixels
 
 
 class SampleFolder:
     def __init__(self, folder: Path):
         if folder.exists() and not folder.is_dir():
-            raise UserError(f"{folder} is a file; --out names a folder.")
+            raise UserError(f"--out must be a folder, but {folder} is a file.")
         self.folder, self.parts, self.manifest = folder, folder / "parts", folder / "run.json"
 
     @classmethod
@@ -45,7 +45,7 @@ class SampleFolder:
                     return folder
 
     def settings(self) -> dict[str, Any] | None:
-        """What the folder's run was asked for, or None if it has none."""
+        """The settings of the folder's run, or None if there is no run."""
         if not self.manifest.is_file():
             return None
         try:
@@ -53,8 +53,13 @@ class SampleFolder:
         except (OSError, ValueError, TypeError) as error:
             raise UserError(f"{self.manifest} is damaged; delete it or choose another --out.") from error
 
+    @staticmethod
+    def plain(settings: dict[str, Any]) -> dict[str, Any]:
+        """Settings as they are read back from run.json."""
+        return dict(json.loads(json.dumps(settings)))
+
     def check(self, settings: dict[str, Any]) -> None:
-        """Refuse a folder whose run was asked for something else."""
+        """Raise an error if the folder holds a run with other settings."""
         found = self.settings()
         for key in settings:
             if found is not None and found.get(key) != settings[key]:
@@ -64,7 +69,7 @@ class SampleFolder:
                 )
 
     def open(self, settings: dict[str, Any], resume: bool = True) -> None:
-        """Begin a run, or go on with the folder's own if it was asked for the same."""
+        """Begin a run, or continue the folder's run if it has the same settings."""
         self.check(settings)
         with self._writing():
             if not resume:
@@ -73,7 +78,7 @@ class SampleFolder:
             write_whole(self.manifest, lambda path: path.write_text(json.dumps(settings, indent=1) + "\n"))
 
     def done(self) -> set[int]:
-        """The numbers of the images that parts hold; a damaged part is deleted, and so sampled again."""
+        """The numbers of the images in parts; a damaged part is deleted and so sampled again."""
         found: set[int] = set()
         for path in self.parts.glob(PART):
             try:
@@ -85,7 +90,7 @@ class SampleFolder:
         return found
 
     def add(self, first: int, batch: ImageBatch) -> None:
-        """Keep images first, first + 1, ..."""
+        """Write images first, first + 1, ... as a part."""
         path = self.parts / f"{first:08d}_{len(batch.array)}.npz"
         with self._writing():
             write_whole(path, lambda part: _save(part, batch.array, batch.labels))
@@ -93,9 +98,9 @@ class SampleFolder:
     def collect(
         self, run: SampleRun, num_samples: int, size: int, rank: int, world: int, progress: Callable[[int, int], None]
     ) -> int:
-        """Sample every world-th batch of what is still missing; returns how many images that were.
+        """Sample every world-th of the missing batches; returns the number of images sampled.
 
-        `progress` is told how many images there are, and of how many.
+        `progress` is called with the number of images so far and of all.
         """
         done, made = self.done(), 0
         progress(0, num_samples)
@@ -124,7 +129,7 @@ class SampleFolder:
         return array, labels
 
     def finish(self, array: np.ndarray, labels: np.ndarray | None, png: bool) -> Path:
-        """Write the run's files, drop its parts, and return the .npz's path."""
+        """Write the run's files, delete its parts, and return the path of the .npz."""
         from PIL import Image
 
         path = self.result(array.shape)
@@ -139,11 +144,11 @@ class SampleFolder:
 
     @property
     def grid(self) -> Path:
-        """Where the picture of the first images goes."""
+        """The path of the grid of the first images."""
         return self.folder / "grid.png"
 
     def result(self, shape: tuple[int, ...]) -> Path:
-        """Where samples of that shape go, by the name that evaluators expect."""
+        """The path of samples of that shape, named as evaluators expect."""
         return self.folder / f"samples_{'x'.join(map(str, shape))}.npz"
 
     @contextmanager
@@ -155,7 +160,7 @@ class SampleFolder:
 
 
 def grid(images: np.ndarray) -> np.ndarray:
-    """Images [N, H, W, 3] in rows of about sqrt(N), on black, each pixel a square of pixels if they are small."""
+    """Arrange images [N, H, W, 3] in rows of about sqrt(N) on black; small ones are enlarged by a whole factor."""
     scale = max(1, SIDE // max(images.shape[1:3]))
     images = images.repeat(scale, axis=1).repeat(scale, axis=2)
     n, height, width, channels = images.shape
@@ -177,7 +182,7 @@ def _save(path: Path, array: np.ndarray, labels: np.ndarray | None) -> None:
 
 
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:
-    """Let `write` make the file, so that a reader, or a run that goes on after a crash, sees all of it or none."""
+    """Let `write` write a temporary file and rename it, so that after a crash all of the file is there or nothing."""
     part = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
         write(part)

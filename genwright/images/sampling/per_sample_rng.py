@@ -1,6 +1,6 @@
-"""Randomness: image i is drawn from hash(seed, i) alone, and the original's own generators.
+"""One random stream per sample: image i depends on hash(seed, i) only. Also the original's generators.
 
-The hash is Philox 4x32-10 (Salmon et al. 2011): the seed is its key; element, draw, image and purpose its counter.
+The hash is Philox 4x32-10 (Salmon et al. 2011): its key is the seed; its counter is element, draw, image and purpose.
 """
 
 import math
@@ -20,7 +20,7 @@ def philox(counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[int, int])
     c0, c1, c2, c3 = counter
     k0, k1 = key
     for _ in range(10):
-        # An int64 product wraps, but its upper word is still the unsigned one once the sign is masked away.
+        # An int64 product wraps around, but its upper word, masked, is that of the unsigned product.
         p0, p1 = c0 * 0xD2511F53, c2 * 0xCD9E8D57
         c0, c1, c2, c3 = (p1 >> 32 & _WORD) ^ c1 ^ k0, p1 & _WORD, (p0 >> 32 & _WORD) ^ c3 ^ k1, p0 & _WORD
         k0, k1 = k0 + 0x9E3779B9 & _WORD, k1 + 0xBB67AE85 & _WORD
@@ -51,7 +51,7 @@ def hash_labels(seed: int, indices: Tensor, num_classes: int) -> Tensor:
 
 
 class Noise:
-    """A batch's noise: every call is the next draw; `skip` passes one by, as a generator with a state must be told."""
+    """The noise of a batch: every call is the next draw; `skip` leaves one out, as generators with a state must."""
 
     def __init__(self, draw: Callable[[int], Tensor], stateful: bool = False):
         self._draw, self._stateful, self._drawn = draw, stateful, 0
@@ -67,7 +67,7 @@ class Noise:
 
 
 class Determ:
-    """The original's `determ`: one stream draws for all `num_samples` images, each rank takes every world-th row."""
+    """The original's `determ`: one stream for all `num_samples` images, of which each rank takes every world-th row."""
 
     def __init__(self, num_samples: int, seed: int, device: torch.device, rank: int = 0, world: int = 1):
         self.num_samples, self.rank, self.world, self.device = num_samples, rank, world, device
@@ -77,18 +77,13 @@ class Determ:
         rows = _rows(size[0], self.num_samples, self.rank, self.world)
         return torch.randn(self.num_samples, *size[1:], generator=self.rng, device=self.device)[rows]
 
-    def randint(self, low: int, high: int, size: tuple[int, ...]) -> Tensor:
-        rows = _rows(size[0], self.num_samples, self.rank, self.world)
-        shape = (self.num_samples, *size[1:])
-        return torch.randint(low, high, shape, generator=self.rng, device=self.device)[rows]
-
 
 class DetermIndiv:
     """The original's `determ-indiv`: row i has a stream of its own, seeded i + num_samples * seed."""
 
     def __init__(self, num_samples: int, seed: int, device: torch.device, rank: int = 0, world: int = 1):
         if abs(seed) >= 2**62 // num_samples:
-            raise UserError(f"The generator determ-indiv takes seeds below 2^62 / num_samples, not {seed}.")
+            raise UserError(f"The seed of generator determ-indiv must be below 2^62 / num_samples, not {seed}.")
         self.num_samples, self.seed, self.rank, self.world, self.device = num_samples, seed, rank, world, device
         self.rngs: dict[int, torch.Generator] = {}
 
@@ -101,23 +96,15 @@ class DetermIndiv:
         rows = _rows(size[0], self.num_samples, self.rank, self.world).tolist()
         return torch.cat([torch.randn(1, *size[1:], generator=self._rng(i), device=self.device) for i in rows])
 
-    def randint(self, low: int, high: int, size: tuple[int, ...]) -> Tensor:
-        rows = _rows(size[0], self.num_samples, self.rank, self.world).tolist()
-        shape = (1, *size[1:])
-        return torch.cat([torch.randint(low, high, shape, generator=self._rng(i), device=self.device) for i in rows])
-
 
 class Dummy:
-    """The original's `dummy`: torch's own global stream, not seeded."""
+    """The original's `dummy`: torch's global stream, not seeded."""
 
     def __init__(self, num_samples: int, seed: int, device: torch.device, rank: int = 0, world: int = 1):
         self.device = device
 
     def randn(self, *size: int) -> Tensor:
         return torch.randn(*size, device=self.device)
-
-    def randint(self, low: int, high: int, size: tuple[int, ...]) -> Tensor:
-        return torch.randint(low, high, size, device=self.device)
 
 
 GENERATORS = {"determ": Determ, "determ-indiv": DetermIndiv, "dummy": Dummy}

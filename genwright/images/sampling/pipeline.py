@@ -18,18 +18,17 @@ from genwright.images.model.checkpoint import Description, describe, load_unet
 from genwright.images.model.denoiser import Denoiser
 from genwright.images.model.presets import unet_config
 from genwright.images.model.unet import UNet
-from genwright.images.model.unet_config import UNetConfig
-from genwright.images.sampling import per_sample_rng as seeds
+from genwright.images.model.unet_config import DTYPES, UNetConfig
+from genwright.images.sampling import per_sample_rng
 from genwright.images.sampling.editing import SEARCH_SIGMA, Projection, disagreement, edited, task_projection
 from genwright.images.sampling.per_sample_rng import Noise
 from genwright.images.sampling.runner import Runner
 from genwright.images.sampling.sampler_settings import SamplerSettings, sampler_settings
 from genwright.images.sampling.samplers import SAMPLERS, Callback, Denoise
 
-# From a level at which the known part still shows, and in enough steps that the rest comes to agree with it.
+# Starts at a noise level low enough to show the known part, with enough steps for the rest to agree with it.
 EDIT_SAMPLER = {"sampler": "multistep", "steps": 16, "sigma_max": 5.0}
 Classes = str | Sequence[int | str] | None  # labels or names, in a list or joined by commas
-DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
 @dataclass(frozen=True)
@@ -44,8 +43,8 @@ class ImageBatch:
 class ImageModel:
     """A UNet ready to sample.
 
-    `model` is "emoji" (the one in the box), what `images train` wrote, another checkpoint with `preset` or `config`,
-    `random:PRESET[,seed=0]`, or a UNet with its description.
+    `model` is "emoji" (which comes with the package), a folder that `images train` wrote, another checkpoint with
+    `preset` or `config`, `random:PRESET[,seed=0]`, or a UNet with its description.
     """
 
     def __init__(
@@ -70,10 +69,10 @@ class ImageModel:
         self.config = unet.config
         clusters = self.description.clusters
         self.num_classes = self.config.num_classes if clusters is None else clusters.num_classes
-        # As large as a GPU needs to be busy; a power of two, at most as many pixels as 256 images of 64 x 64 have.
-        usual = max(1, min(64, 2**20 // self.config.image_size**2)) if on_gpu else 4
-        size = usual if micro_batch is None else whole_number("micro_batch", micro_batch, 1, 2**20)
-        self.runner = Runner(unet.use_dtype(DTYPES[dtype]).to(self.device), size)
+        # Large enough to use a GPU fully: a power of two, of at most as many pixels as 256 images of 64 x 64.
+        default = max(1, min(64, 2**20 // self.config.image_size**2)) if on_gpu else 4
+        size = default if micro_batch is None else whole_number("micro_batch", micro_batch, 1, 2**20)
+        self.runner = Runner(unet.use_dtype(getattr(torch, dtype)).to(self.device), size)
 
     def sample(
         self,
@@ -86,9 +85,9 @@ class ImageModel:
         callback: Callback | None = None,
         **settings: Any,
     ) -> ImageBatch:
-        """Images 0 to num_samples - 1 of `seed`; `settings` are SamplerSettings' fields, None for the model's default.
+        """Images 0 to num_samples - 1 of `seed`; `settings` are fields of SamplerSettings, by default the model's own.
 
-        An image depends on the seed and its number alone, not on num_samples or batch_size (generator "hash").
+        An image depends on the seed and its number only, not on num_samples or batch_size (generator "hash").
         """
         asked = sampler_settings(self.description.sampler, **settings)
         return SampleRun(self, asked, num_samples, seed, classes, generator).all(batch_size, callback)
@@ -104,19 +103,19 @@ class ImageModel:
         classes: Classes = None,
         **settings: Any,
     ) -> ImageBatch:
-        """Ways to paint in, colour or enlarge `image` [1, 3, H, W] in [-1, 1] (see editing.py); multistep settings."""
+        """Inpaint, colorize or enlarge `image` [1, 3, H, W] in [-1, 1] (see editing.py), sampled by multistep."""
         if settings.get("sampler") is not None:
             one_of("sampler for editing", settings["sampler"], ["multistep"])
-        usual = EDIT_SAMPLER if settings.get("ts") is None else {"sampler": "multistep"}
+        defaults = EDIT_SAMPLER if settings.get("ts") is None else {"sampler": "multistep"}
         image, known = task_projection(task, image, self.config.image_size, mask)
         image = image.to(self.device, torch.float32)
-        run = SampleRun(self, sampler_settings(usual, **settings), num_samples, seed, classes)
-        run.find_nearest(image, known)
+        run = SampleRun(self, sampler_settings(defaults, **settings), num_samples, seed, classes)
+        run.choose_labels(image, known)
         run.start, run.wrap = known(image), partial(edited, image=image, known=known)
         return run.all()
 
     def denoise(self, settings: SamplerSettings, labels: Tensor | None, first: int) -> Denoise:
-        """D(x, sigma) for images first, first + 1, ... with the UNet's labels [N] for them."""
+        """D(x, sigma) of images first, first + 1, ... with labels [N] of the UNet."""
         network = partial(self.runner, first=first)
         denoiser = Denoiser(network, sigma_min=settings.sigma_min, consistency=settings.boundary_condition)
 
@@ -128,7 +127,7 @@ class ImageModel:
 
 
 class SampleRun:
-    """One sampling run: called with the number of its first image and a count, in order."""
+    """One sampling run: each call samples `count` images from number `first` on; call it in order."""
 
     def __init__(
         self,
@@ -148,10 +147,10 @@ class SampleRun:
         self.shape = (3, model.config.image_size, model.config.image_size)
         self.start: Tensor | float = 0.0  # the mean of the noise that sampling starts from
         self.wrap: Callable[[Denoise], Denoise] = lambda denoise: denoise
-        self.nearest: Tensor | None = None  # an edit's cluster of each class
+        self.best_cluster: Tensor | None = None  # of each class, for an edit
         self.stream: Any = None
-        if one_of("generator", generator, ("hash", *seeds.GENERATORS)) != "hash":
-            self.stream = seeds.GENERATORS[generator](self.num_samples, self.seed, model.device, rank, world)
+        if one_of("generator", generator, ("hash", *per_sample_rng.GENERATORS)) != "hash":
+            self.stream = per_sample_rng.GENERATORS[generator](self.num_samples, self.seed, model.device, rank, world)
 
     @torch.no_grad()
     def __call__(self, first: int, count: int, callback: Callback | None = None) -> ImageBatch:
@@ -173,7 +172,7 @@ class SampleRun:
         return ImageBatch(array, np.concatenate(labels) if labels else None, self.seed)
 
     def batch_size(self, asked: int | None) -> int:
-        """How many images a batch has."""
+        """The number of images of a batch."""
         return self.model.runner.micro_batch if asked is None else whole_number("batch_size", asked, 1, 2**31)
 
     def labels(self, indices: Tensor) -> Tensor | None:
@@ -182,49 +181,49 @@ class SampleRun:
             return None
         if self.classes:
             return torch.tensor(self.classes, device=indices.device)[indices % len(self.classes)]
-        return seeds.hash_labels(self.seed, indices, self.model.num_classes)
+        return per_sample_rng.hash_labels(self.seed, indices, self.model.num_classes)
 
     def clusters(self, labels: Tensor | None, indices: Tensor) -> Tensor | None:
-        """What the UNet is told of each image: its label, or one of the class's clusters, drawn from hash(seed, i)."""
+        """The UNet's label of each image: its class, or a cluster of its class, drawn from hash(seed, i)."""
         clusters = self.model.description.clusters
-        if labels is not None and self.nearest is not None:
-            return self.nearest[labels]
+        if labels is not None and self.best_cluster is not None:
+            return self.best_cluster[labels]
         if clusters is None or labels is None:
             return labels
-        return clusters.draw(labels, seeds.hash_words(self.seed, indices, 0, seeds.CLUSTER, 1)[:, 0])
+        return clusters.draw(labels, per_sample_rng.hash_words(self.seed, indices, 0, per_sample_rng.CLUSTER, 1)[:, 0])
 
     @torch.no_grad()
-    def find_nearest(self, image: Tensor, known: Projection) -> None:
-        """For an edit, take each class's cluster that fits the known part best; the class too, if none is asked for."""
+    def choose_labels(self, image: Tensor, known: Projection) -> None:
+        """For an edit, use the cluster of each class, or the class if none is given, that fits the known part best."""
         num_labels, clusters, device = self.model.config.num_classes, self.model.description.clusters, self.model.device
         if num_labels is None or (clusters is None and self.classes):
             return
         classes = range(num_labels) if clusters is None else clusters.classes
         labels = [label for label, of in enumerate(classes) if not self.classes or of in self.classes]
         denoise = self.model.denoise(self.settings, torch.tensor(labels, device=device), 0)
-        # One noise for all and for every seed, so that the choice depends on the image alone.
-        noise = seeds.hash_normal(0, torch.zeros(1, dtype=torch.long, device=device), 0, self.shape)
+        # The same noise for all labels and seeds, so that the choice depends on the image only.
+        noise = per_sample_rng.hash_normal(0, torch.zeros(1, dtype=torch.long, device=device), 0, self.shape)
         sigma = min(SEARCH_SIGMA, self.settings.sigma_max)
         far = disagreement(denoise, image, known, noise.expand(len(labels), -1, -1, -1), sigma)
         best = [labels[i] for i in far.argsort(descending=True).tolist()]
         nearest = {classes[label]: label for label in best}
-        self.nearest = torch.tensor([nearest.get(of, 0) for of in range(classes[-1] + 1)], device=device)
+        self.best_cluster = torch.tensor([nearest.get(of, 0) for of in range(classes[-1] + 1)], device=device)
         self.classes = self.classes or [classes[best[-1]]]
 
     def noise(self, indices: Tensor) -> Noise:
         stream = self.stream
         if stream is None:
-            return Noise(lambda draw: seeds.hash_normal(self.seed, indices, draw, self.shape))
+            return Noise(lambda draw: per_sample_rng.hash_normal(self.seed, indices, draw, self.shape))
         return Noise(lambda draw: stream.randn(len(indices), *self.shape), stateful=True)
 
 
 def to_uint8(x: Tensor) -> np.ndarray:
-    """[-1, 1] to 0..255, rounding down as the original does: [N, 3, H, W] -> [N, H, W, 3]."""
+    """[-1, 1] to 0..255, rounded down as in the original: [N, 3, H, W] -> [N, H, W, 3]."""
     return ((x + 1) * 127.5).clamp(0, 255).to(torch.uint8).permute(0, 2, 3, 1).cpu().numpy()
 
 
 def check_classes(classes: Any, num_classes: int | None, names: Sequence[str] = ()) -> list[int] | None:
-    """The labels of classes given by number or name, in a list or joined by commas; None if they are to be drawn."""
+    """The labels of classes given by number or name, in a list or joined by commas; None if they should be drawn."""
     if classes is None:
         return None
     try:
@@ -244,4 +243,4 @@ def _label(word: Any, num_classes: int, names: Sequence[str]) -> int:
     if isinstance(word, str) and not text.removeprefix("-").isdecimal():
         these = ", ".join(names) or f"the numbers 0 to {num_classes - 1}"
         raise UserError(f"There is no class {shown(word.strip())}; this model's are {these}.")
-    return whole_number("A class label of this model", int(text[:20]) if text else word, 0, num_classes - 1)
+    return whole_number("A class label", int(text[:20]) if text else word, 0, num_classes - 1)

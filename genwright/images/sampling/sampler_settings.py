@@ -1,4 +1,4 @@
-"""SamplerSettings: how images are sampled, given by the caller or by the model itself."""
+"""SamplerSettings: how images are sampled; imports no torch, because the command line reads its flags from it."""
 
 import math
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
-from genwright.arguments import number, one_of, shown, whole_number
+from genwright.arguments import number, one_of, setting, shown, whole_number
 from genwright.errors import UserError
 from genwright.images.sampling import schedules
 from genwright.images.sampling.samplers import SAMPLERS, Churn
@@ -30,22 +30,21 @@ _RANGES = {
 
 @dataclass(frozen=True)
 class SamplerSettings:
-    """How images are sampled, in the original's words; checks itself."""
+    """How images are sampled, with the original's names."""
 
-    sampler: str = "heun"
-    steps: int = 40
-    ts: Sequence[int] | None = None  # multistep's points on a schedule of `steps` levels; None: `steps` equal steps
-    schedule: str = "karras"
-    sigma_min: float = 0.002
-    sigma_max: float = 80.0
-    rho: float = 7.0
-    s_churn: float = 0.0
-    s_tmin: float = 0.0
-    s_tmax: float = float("inf")
-    s_noise: float = 1.0
-    clip_denoised: bool = True
-    # Whether the model was trained with the consistency boundary condition; None: as the sampler suggests.
-    consistency: bool | None = None
+    sampler: str = setting("heun", "heun, euler, dpm, ancestral, dpmpp-2m, onestep, multistep or progdist.")
+    steps: int = setting(40, "Sampling steps; with ts, the noise levels that ts is an index of.")
+    ts: Sequence[int] | None = setting(None, "multistep: indices of noise levels, such as 0,22,39 of 40.", commas=True)
+    schedule: str = setting("karras", "karras, exponential or vp.")
+    sigma_min: float = setting(0.002, "Lowest noise level.")
+    sigma_max: float = setting(80.0, "Highest noise level.")
+    rho: float = setting(7.0, "Exponent of the Karras schedule.")
+    s_churn: float = setting(0.0, "heun, dpm: amount of noise that is added in each step.")
+    s_tmin: float = setting(0.0, "Lowest noise level at which s_churn adds noise.")
+    s_tmax: float = setting(math.inf, "Highest noise level at which s_churn adds noise.")
+    s_noise: float = setting(1.0, "Scale of the noise that s_churn adds.")
+    clip_denoised: bool = setting(True, "Clip every estimated image to the range of images.")
+    consistency: bool | None = None  # trained with the consistency boundary condition; None: depends on the sampler
 
     def __post_init__(self) -> None:
         one_of("sampler", self.sampler, SAMPLERS)
@@ -55,7 +54,7 @@ class SamplerSettings:
         if self.ts is not None:
             if isinstance(self.ts, str | bytes) or not isinstance(self.ts, Sequence):
                 raise UserError(f"ts must be a list of whole numbers, such as (0, 22, 39), not {shown(self.ts)}.")
-            checked["ts"] = tuple(whole_number("A point of ts", t, 0, MOST_STEPS) for t in self.ts)
+            checked["ts"] = tuple(whole_number("Each of ts", t, 0, MOST_STEPS) for t in self.ts)
         for name, value in checked.items():
             object.__setattr__(self, name, value)
         if not isinstance(self.clip_denoised, bool):
@@ -96,15 +95,17 @@ class SamplerSettings:
 
 
 def sampler_settings(own: dict[str, Any], **settings: Any) -> SamplerSettings:
-    """The settings; what is None comes from the model's `own`, if those are for the same sampler, else is as usual."""
+    """The given settings; others come from the model's `own`, if those are for the same sampler, or are defaults."""
     known = [field.name for field in fields(SamplerSettings)]
     for name in settings.keys() - set(known):
         close = get_close_matches(name, known, 1)
         hint = f"did you mean {close[0]}?" if close else f"choose one of {', '.join(known)}."
-        raise UserError(f"There is no setting {name} of a sampler; {hint}")
+        raise UserError(f"There is no sampler setting {name}; {hint}")
     given = {name: value for name, value in settings.items() if value is not None}
     if "sampler" in given and one_of("sampler", given["sampler"], SAMPLERS) != own.get("sampler"):
         own = {}
-    if "steps" in given and "ts" not in given:  # so many steps, not levels for the model's own points
+    if (
+        "steps" in given and "ts" not in given
+    ):  # `steps` is then a number of steps, not of levels for the model's own ts
         own = {name: value for name, value in own.items() if name != "ts"}
     return SamplerSettings(**own | given)

@@ -15,7 +15,7 @@ _EVERY: dict[str, Any] = {
     "ema_warmup": False,
     "dtype": "float16",
     "balance": 0.0,
-    "mirror": "all",
+    "mirror": ("all",),
     "hold_out": 0.0,
 }
 _EDM = _EVERY | {"lr": 1e-4, "dropout": 0.1}

@@ -65,7 +65,7 @@ class TrainingRun:
             "num_classes": num_labels,
             "channel_mult": default_channel_mult(size),
         }
-        config = UNetConfig(**defaults | shape)
+        config = UNetConfig(**defaults | shape, dropout=run.dropout)
         start = run.init or run.teacher
         teacher = None if run.teacher is None else _load(run.teacher, config, clusters)
         unet = new_unet(config, settings.seed) if start is None else _load(start, config, clusters, start=True)

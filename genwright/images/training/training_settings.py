@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from genwright.arguments import flag, one_of
+from genwright.arguments import one_of, setting
 from genwright.errors import UserError
 from genwright.images.model.unet_config import DTYPES
 
@@ -21,38 +21,38 @@ ONE_STEP: dict[str, Any] = {"sampler": "onestep"}
 class TrainerSettings:
     """How a model is trained; None stands for the method's own default."""
 
-    method: str = flag("edm", "edm, consistency, distill, progdist or dmd.")
-    steps: int = flag(10_000, "Optimizer steps.")
-    batch_size: int = flag(256, "Images per step, over all ranks.")
-    accumulate: int = flag(1, "Micro-batches per step and rank.")
-    lr: float = flag(1e-4, "Learning rate.")
-    warmup: int = flag(0, "Steps over which the learning rate rises.")
-    anneal: float = flag(0.0, "Share of the steps, at the end, over which the learning rate falls to 0.")
-    weight_decay: float = flag(0.0, "Weight decay of the optimizer.")
-    optimizer: str = flag("adamw", "adamw, or radam as in the original.")
-    beta1: float = flag(0.9, "Decay of the optimizer's mean gradient.")
-    beta2: float = flag(0.99, "Decay of the optimizer's mean squared gradient.")
-    ema: tuple[float, ...] = flag(
-        (0.999,), "Decay of the averaged weights; of several, joined by commas, the last is the model."
+    method: str = setting("edm", "edm, consistency, distill, progdist or dmd.")
+    steps: int = setting(10_000, "Optimizer steps.")
+    batch_size: int = setting(256, "Images per step, over all ranks.")
+    accumulate: int = setting(1, "Micro-batches per step and rank.")
+    lr: float = setting(1e-4, "Learning rate.")
+    warmup: int = setting(0, "Steps over which the learning rate rises.")
+    anneal: float = setting(0.0, "Share of the steps, at the end, over which the learning rate falls to 0.")
+    weight_decay: float = setting(0.0, "Weight decay of the optimizer.")
+    optimizer: str = setting("adamw", "adamw, or radam as in the original.")
+    beta1: float = setting(0.9, "Decay of the optimizer's mean gradient.")
+    beta2: float = setting(0.99, "Decay of the optimizer's mean squared gradient.")
+    ema: tuple[float, ...] = setting(
+        (0.999,), "Decay of the averaged weights; of several, joined by commas, the last is the model.", commas=True
     )
-    ema_warmup: bool = flag(True, "Average over fewer steps at the start.")
-    dtype: str = flag("float32", "float32, or float16 or bfloat16 for mixed precision.")
-    schedule: str = flag("ect", "consistency: ect, or adaptive as in the original.")
-    first_stage: int = flag(0, "ect: the first stage; each stage halves the gap between noise levels.")
-    stages: int = flag(8, "ect: number of stages.")
-    start_scales: int | None = flag(None, "Noise levels at the start; progdist: sampling steps at the start.")
-    end_scales: int = flag(150, "adaptive: noise levels at the end.")
-    start_ema: float = flag(0.95, "Decay of the target's weights (adaptive: at the start).")
-    pairs: int = flag(8192, "dmd: images to sample from the teacher, each kept with its noise.")
-    keep: float = flag(0.5, "dmd: weight of the distance between a sample and the teacher's image.")
-    loss_norm: str | None = flag(None, "l1, l2, l2-32, pseudo-huber or lpips.")
-    weighting: str | None = flag(None, "Loss weight by noise level: karras, snr, snr+1, truncated-snr or uniform.")
-    p_mean: float | None = flag(None, "edm, ect: mean of ln sigma.")
-    p_std: float | None = flag(None, "edm, ect: standard deviation of ln sigma.")
-    sigma_min: float = flag(0.002, "Lowest noise level.")
-    sigma_max: float = flag(80.0, "Highest noise level.")
-    rho: float = flag(7.0, "Exponent of the Karras schedule.")
-    seed: int = flag(0, "Seed of everything that is drawn.")
+    ema_warmup: bool = setting(True, "Average over fewer steps at the start.")
+    dtype: str = setting("float32", "float32, or float16 or bfloat16 for mixed precision.")
+    schedule: str = setting("ect", "consistency: ect, or adaptive as in the original.")
+    first_stage: int = setting(0, "ect: the first stage; each stage halves the gap between noise levels.")
+    stages: int = setting(8, "ect: number of stages.")
+    start_scales: int | None = setting(None, "Noise levels at the start; progdist: sampling steps at the start.")
+    end_scales: int = setting(150, "adaptive: noise levels at the end.")
+    start_ema: float = setting(0.95, "Decay of the target's weights (adaptive: at the start).")
+    pairs: int = setting(8192, "dmd: images to sample from the teacher, each kept with its noise.")
+    keep: float = setting(0.5, "dmd: weight of the distance between a sample and the teacher's image.")
+    loss_norm: str | None = setting(None, "l1, l2, l2-32, pseudo-huber or lpips.")
+    weighting: str | None = setting(None, "Loss weight by noise level: karras, snr, snr+1, truncated-snr or uniform.")
+    p_mean: float | None = setting(None, "edm, ect: mean of ln sigma.")
+    p_std: float | None = setting(None, "edm, ect: standard deviation of ln sigma.")
+    sigma_min: float = setting(0.002, "Lowest noise level.")
+    sigma_max: float = setting(80.0, "Highest noise level.")
+    rho: float = setting(7.0, "Exponent of the Karras schedule.")
+    seed: int = setting(0, "Seed of everything that is drawn.")
 
     def __post_init__(self) -> None:
         one_of("method", self.method, METHODS)
@@ -134,22 +134,25 @@ class TrainerSettings:
 class RunSettings:
     """A run's data, initial weights and files; TrainerSettings says how it trains."""
 
-    out: Path = flag(Path("training"), "Folder of the run; a stopped run continues there.")
-    init: str | None = flag(None, "Model to take the initial weights from.")
-    teacher: str | None = flag(None, "Model that distill, progdist and dmd learn from.")
-    lpips: tuple[Path, ...] = flag(
+    out: Path = setting(Path("training"), "Folder of the run; a stopped run continues there.")
+    init: str | None = setting(None, "Model to take the initial weights from.")
+    teacher: str | None = setting(None, "Model that distill, progdist and dmd learn from.")
+    lpips: tuple[Path, ...] = setting(
         (), "Weights for lpips, once for torchvision's VGG-16 file and once for the heads of lpips or piq."
     )
-    hold_out: float = flag(0.1, "Share of the names to hold out and measure with; 0 holds out none.")
-    balance: float = flag(0.5, "Draw images with probability 1 / (size of their class) ** BALANCE.")
-    mirror: tuple[str, ...] = flag((), "Classes, joined by commas, whose images are mirrored at random; or all.")
-    cluster_size: int | None = flag(
+    hold_out: float = setting(0.1, "Share of the names to hold out and measure with; 0 holds out none.")
+    balance: float = setting(0.5, "Draw images with probability 1 / (size of their class) ** BALANCE.")
+    mirror: tuple[str, ...] = setting(
+        (), "Classes, joined by commas, whose images are mirrored at random; or all.", commas=True
+    )
+    cluster_size: int | None = setting(
         None, "Split classes into clusters of at most this many similar images, and train the model on clusters."
     )
-    save_every: int = flag(1000, "Steps between checkpoints.")
-    grid_every: int = flag(1000, "Steps between grids of samples.")
-    save_dtype: str = flag("float16", "Data type of the saved weights: float32, float16 or bfloat16.")
-    compile: bool = flag(False, "Compile the UNet; saves time on a GPU.")
+    dropout: float = setting(0.0, "Share of the activations to drop.")
+    save_every: int = setting(1000, "Steps between checkpoints.")
+    grid_every: int = setting(1000, "Steps between grids of samples.")
+    save_dtype: str = setting("float16", "Data type of the saved weights: float32, float16 or bfloat16.")
+    compile: bool = setting(False, "Compile the UNet; saves time on a GPU.")
 
     def __post_init__(self) -> None:
         one_of("save_dtype", self.save_dtype, DTYPES)

@@ -74,7 +74,7 @@ def test_nvidias_names(state):
 
 def test_another_archive_is_one_sentence(tmp_path):
     torch.jit.script(nn.Linear(2, 2)).save(str(tmp_path / "linear.pt"))
-    with pytest.raises(UserError, match=r"linear\.pt lacks output\.weight"):
+    with pytest.raises(UserError, match=r"linear\.pt has no output\.weight"):
         load_inception(tmp_path / "linear.pt")
     (tmp_path / "cut.pt").write_bytes((tmp_path / "linear.pt").read_bytes()[:200])
     with pytest.raises(UserError, match=r"cut\.pt"):

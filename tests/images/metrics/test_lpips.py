@@ -43,7 +43,7 @@ def test_the_distance_is_piqs(piq_lpips, files, size):
 
 @pytest.mark.parametrize("files", ["piq"], indirect=True)
 def test_files_of_something_else_are_one_sentence(files, tmp_path):
-    with pytest.raises(UserError, match=r"lacks lin0\.model\.1\.weight"):
+    with pytest.raises(UserError, match=r"has no lin0\.model\.1\.weight"):
         Lpips.load(files[:1], torch.device("cpu"))
     torch.save({"a": 1}, tmp_path / "numbers.pt")
     with pytest.raises(UserError, match=r"numbers.pt must hold VGG-16's tensors"):

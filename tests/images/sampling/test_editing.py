@@ -91,10 +91,10 @@ def test_files_are_read(tmp_path):
     ("task", "size", "mask", "words"),
     [
         ("blur", 16, None, "no editing task 'blur'"),
-        ("inpaint", 16, None, "takes a mask"),
-        ("colorize", 16, 16, "takes a mask"),
-        ("inpaint", 17, 17, "The image is 17x17, but this model edits 16x16 ones"),
-        ("inpaint", 16, 8, "The mask is 8x8"),
+        ("inpaint", 16, None, "must be given for inpaint"),
+        ("colorize", 16, 16, "for no other task"),
+        ("inpaint", 17, 17, "The image must be 16x16 for this model, not 17x17"),
+        ("inpaint", 16, 8, "The mask must be 16x16 as the image, not 8x8"),
         ("superres", 5, None, "a square one whose side divides 16"),
     ],
 )

@@ -110,13 +110,13 @@ def test_runner_gives_every_image_its_own_row(tiny, count, first):
         ({"sigma_max": 0.0020000000000001, "steps": 90_000}, "too small to tell apart"),
         ({"seed": 2**64}, "seed must be a whole number between"),
         ({"seed": "x"}, "seed must be a whole number between .*, not 'x'"),
-        ({"classes": [10]}, "A class label of this model must be a whole number between 0 and 9, not 10"),
+        ({"classes": [10]}, "A class label must be a whole number between 0 and 9, not 10"),
         ({"classes": [-1]}, "between 0 and 9"),
         ({"classes": ["Flags"]}, "no class 'Flags'; this model's are the numbers 0 to 9"),
         ({"classes": 3}, "classes must be a list of labels or names, not 3"),
         ({"batch_size": 0}, "batch_size must be a whole number"),
         ({"generator": "mt"}, "no generator 'mt'; choose one of hash, determ, determ-indiv, dummy"),
-        ({"step": 3}, "no setting step of a sampler; did you mean steps?"),
+        ({"step": 3}, "no sampler setting step; did you mean steps?"),
     ],
 )
 def test_wrong_requests_are_one_sentence(tiny, settings, words):
@@ -133,7 +133,7 @@ def test_wrong_models_are_one_sentence(tiny_file):
     ]:
         with pytest.raises(UserError, match=words):
             ImageModel(str(tiny_file), config=TINY, **{"device": "cpu"} | change)
-    with pytest.raises(UserError, match="does not say its UNet's shape"):
+    with pytest.raises(UserError, match="does not describe its UNet's shape"):
         ImageModel(str(tiny_file), device="cpu")
     with pytest.raises(UserError, match="no preset 'imagenet'"):
         ImageModel(str(tiny_file), preset="imagenet", device="cpu")
