@@ -1,50 +1,87 @@
-"""Fields of settings dataclasses, and checks of arguments that raise one sentence with the argument's name."""
+"""Settings and arguments: fields of settings dataclasses, and checks that raise one sentence naming the argument."""
 
-import math
-import operator
-from collections.abc import Iterable
-from dataclasses import field
-from typing import Any
+import os
+import reprlib
+from collections.abc import Iterable, Mapping
+from dataclasses import field, fields
+from types import NoneType, UnionType
+from typing import Any, get_args
 
 from genwright.errors import UserError
 
 
-def setting(default: Any, help: str, *, commas: bool = False) -> Any:
-    """A field of a settings dataclass, with the help of its flag; `commas`: the flag's values are joined by commas."""
-    return field(default=default, metadata={"help": help, "commas": commas})
+def setting(
+    default: Any,
+    help: str,
+    *,
+    between: tuple[float, float] | None = None,
+    choices: Iterable[str] = (),
+    flags: tuple[str, ...] = (),
+    commas: bool = False,
+) -> Any:
+    """A field of a settings dataclass: the help and names of its flag, and the values that `check_settings` allows.
+
+    With `commas`, the flag's values are joined by commas. A default that is a type stands for an empty one of it.
+    """
+    metadata = {"help": help, "between": between, "choices": tuple(choices), "flags": flags, "commas": commas}
+    if isinstance(default, type):
+        return field(default_factory=default, metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+def check_settings(settings: Any) -> None:
+    """Raise an error for a value of another type or out of range; numbers of numpy and torch become Python's own."""
+    for each in fields(settings):
+        kinds = get_args(each.type) if isinstance(each.type, UnionType) else (each.type,)
+        value = plain(getattr(settings, each.name))
+        if each.metadata and kinds[0] in (bool, int, float, str) and not (value is None and NoneType in kinds):
+            object.__setattr__(settings, each.name, _checked(each.name, kinds[0], value, each.metadata))
 
 
 def whole_number(name: str, value: Any, low: int, high: int) -> int:
     """`value` as an int between `low` and `high`; numpy's and torch's whole numbers are allowed, True is not."""
-    try:
-        found = None if isinstance(value, bool) else operator.index(value)
-    except TypeError:
-        found = None
-    if found is None or not low <= found <= high:
-        raise UserError(f"{name} must be a whole number between {low} and {high}, not {shown(value)}.")
-    return found
-
-
-def number(name: str, value: Any, low: float, high: float = math.inf) -> float:
-    """`value` as a float between `low` and `high`."""
-    try:
-        found = math.nan if isinstance(value, bool | str | bytes) else float(value)
-    except (TypeError, ValueError, OverflowError, RuntimeError):  # torch raises the last for a tensor of several
-        found = math.nan
-    if not low <= found <= high:
-        raise UserError(f"{name} must be a number between {low:g} and {high:g}, not {shown(value)}.")
-    return found
+    return int(_checked(name, int, plain(value), {"between": (low, high)}))
 
 
 def one_of(name: str, value: Any, choices: Iterable[str]) -> str:
     """Return `value` if it is one of `choices`."""
-    choices = tuple(choices)
-    if not isinstance(value, str) or value not in choices:
-        raise UserError(f"There is no {name} {shown(value)}; choose one of {', '.join(choices)}.")
-    return value
+    return str(_checked(name, str, value, {"choices": tuple(choices)}))
 
 
-def shown(value: Any) -> str:
-    """`value` on one line, short enough for a sentence."""
-    text = " ".join(repr(value).split())
-    return text if len(text) <= 80 else f"{text[:77]}..."
+def _checked(name: str, kind: type, value: Any, allowed: Mapping[str, Any]) -> Any:
+    if kind is bool:
+        right, what = isinstance(value, bool), "true or false"
+    elif kind is str:
+        value = os.fspath(value) if isinstance(value, os.PathLike) else value
+        right, what = isinstance(value, str) and bool(value), "a text that is not empty"
+        if allowed["choices"]:
+            right, what = right and value in allowed["choices"], f"one of {', '.join(allowed['choices'])}"
+    else:
+        low, high = allowed["between"]
+        what = f"{'a whole number' if kind is int else 'a number'} between {low:,} and {high:,}"
+        numbers = int if kind is int else int | float
+        right = not isinstance(value, bool) and isinstance(value, numbers) and low <= value <= high
+    try:
+        if right:
+            return kind(value)
+    except OverflowError:  # a float has no room for it
+        pass
+    raise UserError(f"{name} must be {what}, not {short(value)}.")
+
+
+def plain(value: Any) -> Any:
+    """Scalars of numpy and torch as Python's own numbers, arrays and tensors as lists; anything else as it is."""
+    try:
+        return value.tolist()
+    except Exception:  # it has no such method, or is a tensor without values
+        return value
+
+
+def short(value: object) -> str:
+    """A value of any size and depth, to be shown in a sentence."""
+    short = reprlib.Repr()
+    short.maxstring = short.maxother = 60
+    try:
+        return " ".join(short.repr(value).split())
+    except ValueError:  # Python writes out no integer of more than 4,300 digits
+        return "a number of thousands of digits"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from genwright.cli.app import new_app
-from genwright.cli.options import expand
+from genwright.cli.flags import expand
 from genwright.cli.progress import stages
 from genwright.errors import UserError
 from genwright.text.settings import EngineConfig

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from genwright.cli.app import new_app
-from genwright.cli.options import expand, load
+from genwright.cli.flags import expand
+from genwright.cli.options import load
 from genwright.cli.prompt import open_prompt
 from genwright.errors import UserError
 from genwright.text.catalogue import DEFAULT

@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 
 from genwright.cli.app import new_app
-from genwright.cli.options import expand, load
+from genwright.cli.flags import expand
+from genwright.cli.options import load
 from genwright.cli.progress import bar
 from genwright.errors import UserError
 from genwright.text.settings import EngineConfig

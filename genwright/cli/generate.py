@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from genwright.cli.app import new_app
+from genwright.cli.flags import expand
 from genwright.cli.logprobs import show_logprobs
-from genwright.cli.options import DEFAULT_MODEL, Model, expand, load
+from genwright.cli.options import DEFAULT_MODEL, Model, load
 from genwright.cli.progress import bar
 from genwright.errors import UserError
 from genwright.text.engine.request import Acceptance, SamplingParams

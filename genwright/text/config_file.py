@@ -1,12 +1,13 @@
 """Files, and fields of a configuration, that anyone may have written: a sentence for each thing that can be wrong."""
 
 import json
-import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from genwright.arguments import plain as plain
+from genwright.arguments import short as short
 from genwright.errors import UserError
 
 
@@ -83,14 +84,6 @@ class FieldReader:
         return UserError(f"{self.where} should give {key!r} as {expected}, and has {short(self.config.get(key))}.")
 
 
-def plain(value: Any) -> Any:
-    """Scalars of numpy and torch as Python's own numbers, arrays and tensors as lists; anything else as it is."""
-    try:
-        return value.tolist()
-    except Exception:  # it has no such method, or is a tensor without values
-        return value
-
-
 def token_ids(value: Any, what: str) -> list[int]:
     """Token ids as Python's own whole numbers, from a sequence, an array or a tensor."""
     given = plain(value)
@@ -101,13 +94,3 @@ def token_ids(value: Any, what: str) -> list[int]:
         if isinstance(item, bool) or not isinstance(item, int):
             raise UserError(f"{what}, and {short(item)} is no token id.")
     return [int(item) for item in ids]
-
-
-def short(value: object) -> str:
-    """A value of any size and depth, to be shown in a sentence."""
-    short = reprlib.Repr()
-    short.maxstring = short.maxother = 60
-    try:
-        return " ".join(short.repr(value).split())
-    except ValueError:  # Python writes out no integer of more than 4,300 digits
-        return "a number of thousands of digits"

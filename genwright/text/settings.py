@@ -1,60 +1,13 @@
 """EngineConfig: how a text model is held and run. LLM, the command line and bench read it."""
 
-import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
-from types import NoneType, UnionType
-from typing import Any, get_args
+from typing import Any
 
+from genwright.arguments import check_settings, setting, short
 from genwright.errors import UserError
-from genwright.text.config_file import plain, short
-
-
-def setting(
-    default: Any,
-    help: str,
-    *,
-    between: tuple[float, float] | None = None,
-    choices: tuple[str, ...] = (),
-    flags: tuple[str, ...] = (),
-) -> Any:
-    """A dataclass field, with the help and names of its flag, and what `check_settings` lets pass.
-
-    A default that is a type stands for an empty one of it.
-    """
-    metadata = {"help": help, "between": between, "choices": choices, "flags": flags}
-    if isinstance(default, type):
-        return field(default_factory=default, metadata=metadata)
-    return field(default=default, metadata=metadata)
-
-
-def check_settings(settings: Any) -> None:
-    """Refuse values of another type or out of range; numbers of numpy and torch become Python's own."""
-    for each in fields(settings):
-        kinds = get_args(each.type) if isinstance(each.type, UnionType) else (each.type,)
-        value = plain(getattr(settings, each.name))
-        if kinds[0] in (bool, int, float, str) and not (value is None and NoneType in kinds):
-            object.__setattr__(settings, each.name, _checked(each.name, kinds[0], value, each.metadata))
-
-
-def _checked(name: str, kind: type, value: Any, allowed: Mapping[str, Any]) -> Any:
-    if kind is bool:
-        right, what = isinstance(value, bool), "true or false"
-    elif kind is str:
-        value = os.fspath(value) if isinstance(value, os.PathLike) else value
-        right, what = isinstance(value, str) and bool(value), "a text that is not empty"
-        if allowed["choices"]:
-            right, what = right and value in allowed["choices"], f"one of {', '.join(allowed['choices'])}"
-    else:
-        low, high = allowed["between"]
-        what = f"{'a whole number' if kind is int else 'a number'} between {low:,} and {high:,}"
-        numbers = int if kind is int else int | float
-        right = not isinstance(value, bool) and isinstance(value, numbers) and low <= value <= high
-    if not right:
-        raise UserError(f"{name} must be {what}, not {short(value)}.")
-    return kind(value)
 
 
 @dataclass(frozen=True)

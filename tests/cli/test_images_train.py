@@ -130,7 +130,7 @@ def test_a_recipe_is_the_originals_and_flags_change_it(run, monkeypatch):
     with pytest.raises(Known) as found:
         run("--recipe", "lsun256")
     assert found.value.args[0].dropout == 0.1 and found.value.args[1].lr == 1e-4
-    assert "no recipe 'magic'; choose one of imagenet64, lsun256" in run("--recipe", "magic")[2]
+    assert "recipe must be one of imagenet64, lsun256" in run("--recipe", "magic")[2]
     assert "has settings for edm, distill, consistency, not for dmd" in run("--recipe", "lsun256", "--method", "dmd")[2]
 
 
@@ -144,12 +144,12 @@ def test_every_average_is_written(run):
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (["--dropout", "2"], "dropout must be 0 or more and below 1, not 2."),
+        (["--dropout", "2"], "dropout must be a number between 0.0 and 1.0, not 2.0."),
         (["--dropout", "nan"], "dropout must be"),
         (["--ema", "0.9,x"], "--ema must be numbers joined by commas"),
-        (["--ema", "1.5"], "Every ema, beta1 and beta2"),
-        (["--optimizer", "sgd"], "no optimizer 'sgd'"),
-        (["--lr", "inf"], "lr must be positive"),
+        (["--ema", "1.5"], "Every ema must be"),
+        (["--optimizer", "sgd"], "optimizer must be one of adamw, radam, not 'sgd'"),
+        (["--lr", "inf"], "lr must be a number between"),
     ],
 )
 def test_mistakes_are_one_sentence(run, flags, words):

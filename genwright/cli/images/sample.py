@@ -66,7 +66,7 @@ def sample(
     from genwright.images.sampling.pipeline import SampleRun
 
     if training_mode is not None:
-        mode = one_of("training mode", training_mode, TRAINING_MODES)
+        mode = one_of("--training-mode", training_mode, TRAINING_MODES)
         settings["consistency"] = mode.startswith("consistency")
     asked = sampler_settings(describe(model).sampler, **settings)
     folder = None if out is None else SampleFolder(out)

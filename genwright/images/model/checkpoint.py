@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from genwright.arguments import one_of
 from genwright.errors import UserError
 from genwright.images.model.clusters import Clusters
 from genwright.images.model.presets import PRESETS
@@ -199,8 +200,7 @@ def check_state(
 def random_unet(model: str) -> UNet:
     """Make the UNet of `random:PRESET[,seed=0]`; each tensor is drawn from hash(seed, name)."""
     name, *settings = model.removeprefix("random:").split(",")
-    if name not in PRESETS:
-        raise UserError(f"There is no preset {name!r}; choose one of {', '.join(PRESETS)}.")
+    one_of("The preset of random weights", name, PRESETS)
     seed = 0
     for setting in settings:
         key, _, value = setting.partition("=")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from genwright.errors import UserError
+from genwright.arguments import one_of
 
 Network = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
@@ -47,6 +47,4 @@ WEIGHTINGS: dict[str, Callable[[Tensor, float], Tensor]] = {
 
 def loss_weight(weighting: str, sigma: Tensor, sigma_data: float = 0.5) -> Tensor:
     """The weight of a loss at noise level sigma [N]."""
-    if weighting not in WEIGHTINGS:
-        raise UserError(f"There is no weighting {weighting!r}; choose one of {', '.join(WEIGHTINGS)}.")
-    return WEIGHTINGS[weighting](sigma**-2, sigma_data)
+    return WEIGHTINGS[one_of("weighting", weighting, WEIGHTINGS)](sigma**-2, sigma_data)

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+from genwright.arguments import one_of
 from genwright.errors import UserError
 from genwright.images.model.unet_config import UNetConfig
 
@@ -52,8 +53,8 @@ def default_channel_mult(image_size: int) -> tuple[float, ...]:
 
 def unet_config(preset: str | None, class_cond: bool | None = None, **flags: Any) -> UNetConfig | None:
     """The shape of a preset, or the original's default, with `flags` that are not None; None if nothing is given."""
-    if preset is not None and preset not in PRESETS:
-        raise UserError(f"There is no preset {preset!r}; choose one of {', '.join(PRESETS)}.")
+    if preset is not None:
+        one_of("preset", preset, PRESETS)
     given = {name: value for name, value in flags.items() if value is not None}
     if class_cond is not None:
         given["num_classes"] = IMAGENET_CLASSES if class_cond else None

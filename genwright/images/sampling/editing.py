@@ -59,7 +59,7 @@ def disagreement(denoise: Denoise, image: Tensor, known: Projection, noise: Tens
 
 def task_projection(task: str, image: Tensor, size: int, mask: Tensor | None) -> tuple[Tensor, Projection]:
     """The image [1, 3, size, size] and the projection of `task`; for superres, a smaller image is enlarged first."""
-    one_of("editing task", task, TASKS)
+    one_of("task", task, TASKS)
     _check_image(image)
     if (task == "inpaint") != (mask is not None):
         raise UserError("A mask, white where to paint, must be given for inpaint and for no other task.")

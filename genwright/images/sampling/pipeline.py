@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from genwright.arguments import one_of, shown, whole_number
+from genwright.arguments import one_of, short, whole_number
 from genwright.device import pick_device
 from genwright.errors import UserError
 from genwright.images.model.checkpoint import Description, describe, load_unet
@@ -105,7 +105,7 @@ class ImageModel:
     ) -> ImageBatch:
         """Inpaint, colorize or enlarge `image` [1, 3, H, W] in [-1, 1] (see editing.py), sampled by multistep."""
         if settings.get("sampler") is not None:
-            one_of("sampler for editing", settings["sampler"], ["multistep"])
+            one_of("The sampler of an edit", settings["sampler"], ["multistep"])
         defaults = EDIT_SAMPLER if settings.get("ts") is None else {"sampler": "multistep"}
         image, known = task_projection(task, image, self.config.image_size, mask)
         image = image.to(self.device, torch.float32)
@@ -229,7 +229,7 @@ def check_classes(classes: Any, num_classes: int | None, names: Sequence[str] = 
     try:
         asked = classes.split(",") if isinstance(classes, str) else list(classes)
     except TypeError:
-        raise UserError(f"classes must be a list of labels or names, not {shown(classes)}.") from None
+        raise UserError(f"classes must be a list of labels or names, not {short(classes)}.") from None
     if asked and num_classes is None:
         raise UserError("This model has no classes to choose from.")
     return [_label(word, num_classes or 0, names) for word in asked] or None
@@ -242,5 +242,5 @@ def _label(word: Any, num_classes: int, names: Sequence[str]) -> int:
         return known[text]
     if isinstance(word, str) and not text.removeprefix("-").isdecimal():
         these = ", ".join(names) or f"the numbers 0 to {num_classes - 1}"
-        raise UserError(f"There is no class {shown(word.strip())}; this model's are {these}.")
+        raise UserError(f"There is no class {short(word.strip())}; this model's are {these}.")
     return whole_number("A class label", int(text[:20]) if text else word, 0, num_classes - 1)

@@ -8,7 +8,7 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
-from genwright.arguments import number, one_of, setting, shown, whole_number
+from genwright.arguments import check_settings, one_of, setting, short, whole_number
 from genwright.errors import UserError
 from genwright.images.sampling import schedules
 from genwright.images.sampling.samplers import SAMPLERS, Churn
@@ -16,51 +16,38 @@ from genwright.images.sampling.samplers import SAMPLERS, Churn
 CONSISTENCY_SAMPLERS = ("onestep", "multistep")
 SCHEDULES = ("karras", "exponential", "vp")
 MOST_STEPS = 100_000
-# setting: lowest, highest
-_RANGES = {
-    "sigma_min": (1e-6, 1e6),
-    "sigma_max": (1e-6, 1e6),
-    "rho": (0.05, 1000.0),
-    "s_churn": (0.0, math.inf),
-    "s_tmin": (0.0, math.inf),
-    "s_tmax": (0.0, math.inf),
-    "s_noise": (0.0, 1000.0),
-}
 
 
 @dataclass(frozen=True)
 class SamplerSettings:
     """How images are sampled, with the original's names."""
 
-    sampler: str = setting("heun", "heun, euler, dpm, ancestral, dpmpp-2m, onestep, multistep or progdist.")
-    steps: int = setting(40, "Sampling steps; with ts, the noise levels that ts is an index of.")
+    sampler: str = setting(
+        "heun", "heun, euler, dpm, ancestral, dpmpp-2m, onestep, multistep or progdist.", choices=SAMPLERS
+    )
+    steps: int = setting(
+        40, "Sampling steps; with ts, the noise levels that ts is an index of.", between=(1, MOST_STEPS)
+    )
     ts: Sequence[int] | None = setting(None, "multistep: indices of noise levels, such as 0,22,39 of 40.", commas=True)
-    schedule: str = setting("karras", "karras, exponential or vp.")
-    sigma_min: float = setting(0.002, "Lowest noise level.")
-    sigma_max: float = setting(80.0, "Highest noise level.")
-    rho: float = setting(7.0, "Exponent of the Karras schedule.")
-    s_churn: float = setting(0.0, "heun, dpm: amount of noise that is added in each step.")
-    s_tmin: float = setting(0.0, "Lowest noise level at which s_churn adds noise.")
-    s_tmax: float = setting(math.inf, "Highest noise level at which s_churn adds noise.")
-    s_noise: float = setting(1.0, "Scale of the noise that s_churn adds.")
+    schedule: str = setting("karras", "karras, exponential or vp.", choices=SCHEDULES)
+    sigma_min: float = setting(0.002, "Lowest noise level.", between=(1e-6, 1e6))
+    sigma_max: float = setting(80.0, "Highest noise level.", between=(1e-6, 1e6))
+    rho: float = setting(7.0, "Exponent of the Karras schedule.", between=(0.05, 1000.0))
+    s_churn: float = setting(0.0, "heun, dpm: amount of noise that is added in each step.", between=(0.0, math.inf))
+    s_tmin: float = setting(0.0, "Lowest noise level at which s_churn adds noise.", between=(0.0, math.inf))
+    s_tmax: float = setting(math.inf, "Highest noise level at which s_churn adds noise.", between=(0.0, math.inf))
+    s_noise: float = setting(1.0, "Scale of the noise that s_churn adds.", between=(0.0, 1000.0))
     clip_denoised: bool = setting(True, "Clip every estimated image to the range of images.")
     consistency: bool | None = None  # trained with the consistency boundary condition; None: depends on the sampler
 
     def __post_init__(self) -> None:
-        one_of("sampler", self.sampler, SAMPLERS)
-        one_of("schedule", self.schedule, SCHEDULES)
-        checked: dict[str, Any] = {"steps": whole_number("steps", self.steps, 1, MOST_STEPS)}
-        checked |= {name: number(name, getattr(self, name), *limits) for name, limits in _RANGES.items()}
+        check_settings(self)
         if self.ts is not None:
             if isinstance(self.ts, str | bytes) or not isinstance(self.ts, Sequence):
-                raise UserError(f"ts must be a list of whole numbers, such as (0, 22, 39), not {shown(self.ts)}.")
-            checked["ts"] = tuple(whole_number("Each of ts", t, 0, MOST_STEPS) for t in self.ts)
-        for name, value in checked.items():
-            object.__setattr__(self, name, value)
-        if not isinstance(self.clip_denoised, bool):
-            raise UserError(f"clip_denoised must be True or False, not {shown(self.clip_denoised)}.")
+                raise UserError(f"ts must be a list of whole numbers, such as (0, 22, 39), not {short(self.ts)}.")
+            object.__setattr__(self, "ts", tuple(whole_number("Each of ts", t, 0, MOST_STEPS) for t in self.ts))
         if not isinstance(self.consistency, bool | None):
-            raise UserError(f"consistency must be True, False or None, not {shown(self.consistency)}.")
+            raise UserError(f"consistency must be True, False or None, not {short(self.consistency)}.")
         if not self.sigma_min < self.sigma_max:
             raise UserError(f"sigma_min must be below sigma_max, but {self.sigma_min} is not below {self.sigma_max}.")
         if self.ts is not None and self.sampler != "multistep":

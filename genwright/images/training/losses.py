@@ -9,6 +9,7 @@ from collections.abc import Callable
 import torch.nn.functional as F
 from torch import Tensor
 
+from genwright.arguments import one_of
 from genwright.errors import UserError
 
 Denoise = Callable[[Tensor, Tensor], Tensor]
@@ -43,12 +44,10 @@ NORMS: dict[str, Norm] = {"l1": l1, "l2": l2, "l2-32": l2_32, "pseudo-huber": ps
 
 def loss_norm(name: str, lpips: Norm | None = None) -> Norm:
     """Look up a norm by name; "lpips" is the network that the caller passes."""
-    if name == "lpips":
+    if one_of("loss_norm", name, [*NORMS, "lpips"]) == "lpips":
         if lpips is None:
             raise UserError("The loss norm lpips needs the weights of its network: --lpips FILE.")
         return lpips
-    if name not in NORMS:
-        raise UserError(f"There is no loss norm {name!r}; choose one of {', '.join(NORMS)}, lpips.")
     return NORMS[name]
 
 

@@ -5,6 +5,7 @@ A recipe changes defaults of `genwright images train`, except for the UNet's sha
 
 from typing import Any
 
+from genwright.arguments import one_of
 from genwright.errors import UserError
 
 # Shared by all: every image is equally likely, half of them are mirrored, none is held out.
@@ -39,8 +40,7 @@ RECIPES: dict[str, dict[str, dict[str, Any]]] = {
 
 def find_recipe(name: str, method: str) -> dict[str, Any]:
     """The settings of a recipe for a method."""
-    if name not in RECIPES:
-        raise UserError(f"There is no recipe {name!r}; choose one of {', '.join(RECIPES)}.")
+    one_of("recipe", name, RECIPES)
     if method not in RECIPES[name]:
         raise UserError(f"The recipe {name} has settings for {', '.join(RECIPES[name])}, not for {method}.")
     return RECIPES[name][method]

@@ -1,17 +1,17 @@
 """The settings of a training run; imports no torch, because the command line reads its flags from them."""
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from genwright.arguments import one_of, setting
+from genwright.arguments import check_settings, setting
 from genwright.errors import UserError
 from genwright.images.model.unet_config import DTYPES
 
 METHODS = ("edm", "consistency", "distill", "progdist", "dmd")
 SCHEDULES = ("adaptive", "ect")
 OPTIMIZERS = ("adamw", "radam")
+MOST = 2**40
 # Levels 0, 20 and 39 of 40 are sigma 80, 2.2 and 0.002: more is redrawn than from easy consistency tuning's 0.82.
 TWO_STEPS: dict[str, Any] = {"sampler": "multistep", "steps": 40, "ts": (0, 20, 39)}
 ONE_STEP: dict[str, Any] = {"sampler": "onestep"}
@@ -21,59 +21,59 @@ ONE_STEP: dict[str, Any] = {"sampler": "onestep"}
 class TrainerSettings:
     """How a model is trained; None stands for the method's own default."""
 
-    method: str = setting("edm", "edm, consistency, distill, progdist or dmd.")
-    steps: int = setting(10_000, "Optimizer steps.")
-    batch_size: int = setting(256, "Images per step, over all ranks.")
-    accumulate: int = setting(1, "Micro-batches per step and rank.")
-    lr: float = setting(1e-4, "Learning rate.")
-    warmup: int = setting(0, "Steps over which the learning rate rises.")
-    anneal: float = setting(0.0, "Share of the steps, at the end, over which the learning rate falls to 0.")
-    weight_decay: float = setting(0.0, "Weight decay of the optimizer.")
-    optimizer: str = setting("adamw", "adamw, or radam as in the original.")
-    beta1: float = setting(0.9, "Decay of the optimizer's mean gradient.")
-    beta2: float = setting(0.99, "Decay of the optimizer's mean squared gradient.")
+    method: str = setting("edm", "edm, consistency, distill, progdist or dmd.", choices=METHODS)
+    steps: int = setting(10_000, "Optimizer steps.", between=(1, MOST))
+    batch_size: int = setting(256, "Images per step, over all ranks.", between=(1, MOST))
+    accumulate: int = setting(1, "Micro-batches per step and rank.", between=(1, MOST))
+    lr: float = setting(1e-4, "Learning rate.", between=(1e-12, 1e3))
+    warmup: int = setting(0, "Steps over which the learning rate rises.", between=(0, MOST))
+    anneal: float = setting(
+        0.0, "Share of the steps, at the end, over which the learning rate falls to 0.", between=(0.0, 1.0)
+    )
+    weight_decay: float = setting(0.0, "Weight decay of the optimizer.", between=(0.0, 1e3))
+    optimizer: str = setting("adamw", "adamw, or radam as in the original.", choices=OPTIMIZERS)
+    beta1: float = setting(0.9, "Decay of the optimizer's mean gradient.", between=(0.0, 1 - 1e-9))
+    beta2: float = setting(0.99, "Decay of the optimizer's mean squared gradient.", between=(0.0, 1 - 1e-9))
     ema: tuple[float, ...] = setting(
         (0.999,), "Decay of the averaged weights; of several, joined by commas, the last is the model.", commas=True
     )
     ema_warmup: bool = setting(True, "Average over fewer steps at the start.")
-    dtype: str = setting("float32", "float32, or float16 or bfloat16 for mixed precision.")
-    schedule: str = setting("ect", "consistency: ect, or adaptive as in the original.")
-    first_stage: int = setting(0, "ect: the first stage; each stage halves the gap between noise levels.")
-    stages: int = setting(8, "ect: number of stages.")
-    start_scales: int | None = setting(None, "Noise levels at the start; progdist: sampling steps at the start.")
-    end_scales: int = setting(150, "adaptive: noise levels at the end.")
-    start_ema: float = setting(0.95, "Decay of the target's weights (adaptive: at the start).")
-    pairs: int = setting(8192, "dmd: images to sample from the teacher, each kept with its noise.")
-    keep: float = setting(0.5, "dmd: weight of the distance between a sample and the teacher's image.")
+    dtype: str = setting("float32", "float32, or float16 or bfloat16 for mixed precision.", choices=DTYPES)
+    schedule: str = setting("ect", "consistency: ect, or adaptive as in the original.", choices=SCHEDULES)
+    first_stage: int = setting(
+        0, "ect: the first stage; each stage halves the gap between noise levels.", between=(0, 100)
+    )
+    stages: int = setting(8, "ect: number of stages.", between=(1, 100))
+    start_scales: int | None = setting(
+        None, "Noise levels at the start; progdist: sampling steps at the start.", between=(1, MOST)
+    )
+    end_scales: int = setting(150, "adaptive: noise levels at the end.", between=(1, MOST))
+    start_ema: float = setting(
+        0.95, "Decay of the target's weights (adaptive: at the start).", between=(1e-9, 1 - 1e-9)
+    )
+    pairs: int = setting(8192, "dmd: images to sample from the teacher, each kept with its noise.", between=(1, MOST))
+    keep: float = setting(
+        0.5, "dmd: weight of the distance between a sample and the teacher's image.", between=(0.0, 1e6)
+    )
     loss_norm: str | None = setting(None, "l1, l2, l2-32, pseudo-huber or lpips.")
     weighting: str | None = setting(None, "Loss weight by noise level: karras, snr, snr+1, truncated-snr or uniform.")
-    p_mean: float | None = setting(None, "edm, ect: mean of ln sigma.")
-    p_std: float | None = setting(None, "edm, ect: standard deviation of ln sigma.")
-    sigma_min: float = setting(0.002, "Lowest noise level.")
-    sigma_max: float = setting(80.0, "Highest noise level.")
-    rho: float = setting(7.0, "Exponent of the Karras schedule.")
-    seed: int = setting(0, "Seed of everything that is drawn.")
+    p_mean: float | None = setting(None, "edm, ect: mean of ln sigma.", between=(-20.0, 20.0))
+    p_std: float | None = setting(None, "edm, ect: standard deviation of ln sigma.", between=(1e-6, 20.0))
+    sigma_min: float = setting(0.002, "Lowest noise level.", between=(1e-6, 1e6))
+    sigma_max: float = setting(80.0, "Highest noise level.", between=(1e-6, 1e6))
+    rho: float = setting(7.0, "Exponent of the Karras schedule.", between=(0.05, 1e3))
+    seed: int = setting(0, "Seed of everything that is drawn.", between=(-(2**63), 2**63 - 1))
 
     def __post_init__(self) -> None:
-        one_of("method", self.method, METHODS)
-        one_of("schedule", self.schedule, SCHEDULES)
-        one_of("optimizer", self.optimizer, OPTIMIZERS)
-        one_of("dtype", self.dtype, DTYPES)
-        for name in ("steps", "batch_size", "accumulate", "stages", "pairs"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name} must be 1 or more, not {getattr(self, name)}.")
-        if not 0 < self.lr < math.inf or not 0 <= self.anneal <= 1 or self.warmup < 0:
-            raise UserError("lr must be positive, anneal between 0 and 1, and warmup 0 or more.")
-        if not self.ema or not all(0 <= decay < 1 for decay in (*self.ema, self.beta1, self.beta2)):
-            raise UserError("Every ema, beta1 and beta2 must be 0 or more and below 1.")
+        check_settings(self)
+        if not self.ema or not all(0 <= decay < 1 for decay in self.ema):
+            raise UserError("Every ema must be 0 or more and below 1.")
         if len(set(self.ema)) < len(self.ema):
             raise UserError("The ema decays must differ, because one model is written for each.")
-        if not self.keep >= 0:
-            raise UserError(f"keep must be 0 or more, not {self.keep}.")
         if not 0 <= self.first_stage < self.stages:
             raise UserError(f"first_stage must be between 0 and {self.stages - 1}, not {self.first_stage}.")
-        if not 0 < self.sigma_min < self.sigma_max or not self.rho > 0:
-            raise UserError("sigma_min must be above 0 and below sigma_max, and rho must be positive.")
+        if not self.sigma_min < self.sigma_max:
+            raise UserError(f"sigma_min must be below sigma_max, {self.sigma_max}, not {self.sigma_min}.")
         if self.method == "progdist":
             self.progressive_stage(0)
 
@@ -140,24 +140,27 @@ class RunSettings:
     lpips: tuple[Path, ...] = setting(
         (), "Weights for lpips, once for torchvision's VGG-16 file and once for the heads of lpips or piq."
     )
-    hold_out: float = setting(0.1, "Share of the names to hold out and measure with; 0 holds out none.")
-    balance: float = setting(0.5, "Draw images with probability 1 / (size of their class) ** BALANCE.")
+    hold_out: float = setting(
+        0.1, "Share of the names to hold out and measure with; 0 holds out none.", between=(0.0, 1 - 1e-9)
+    )
+    balance: float = setting(
+        0.5, "Draw images with probability 1 / (size of their class) ** BALANCE.", between=(0.0, 10.0)
+    )
     mirror: tuple[str, ...] = setting(
         (), "Classes, joined by commas, whose images are mirrored at random; or all.", commas=True
     )
     cluster_size: int | None = setting(
-        None, "Split classes into clusters of at most this many similar images, and train the model on clusters."
+        None,
+        "Split classes into clusters of at most this many similar images, and train the model on clusters.",
+        between=(1, MOST),
     )
-    dropout: float = setting(0.0, "Share of the activations to drop.")
-    save_every: int = setting(1000, "Steps between checkpoints.")
-    grid_every: int = setting(1000, "Steps between grids of samples.")
-    save_dtype: str = setting("float16", "Data type of the saved weights: float32, float16 or bfloat16.")
+    dropout: float = setting(0.0, "Share of the activations to drop.", between=(0.0, 1.0))
+    save_every: int = setting(1000, "Steps between checkpoints.", between=(1, MOST))
+    grid_every: int = setting(1000, "Steps between grids of samples.", between=(1, MOST))
+    save_dtype: str = setting(
+        "float16", "Data type of the saved weights: float32, float16 or bfloat16.", choices=DTYPES
+    )
     compile: bool = setting(False, "Compile the UNet; saves time on a GPU.")
 
     def __post_init__(self) -> None:
-        one_of("save_dtype", self.save_dtype, DTYPES)
-        if not 0 <= self.hold_out < 1:
-            raise UserError(f"hold_out must be 0 or more and below 1, not {self.hold_out}.")
-        for name in ("save_every", "grid_every"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name} must be 1 or more, not {getattr(self, name)}.")
+        check_settings(self)

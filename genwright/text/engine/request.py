@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from genwright.arguments import check_settings, setting
 from genwright.errors import UserError
 from genwright.text.config_file import plain, short, token_ids
 from genwright.text.engine.stop_strings import StopString
-from genwright.text.settings import check_settings, setting
 
 if TYPE_CHECKING:  # so that the command line reads SamplingParams without importing torch
     from genwright.text.cache.pages import SequencePages

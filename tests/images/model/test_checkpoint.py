@@ -74,7 +74,8 @@ def test_damaged_and_foreign_files_are_one_sentence(tiny_file, tmp_path, capsys)
 
 
 @pytest.mark.parametrize(
-    ("model", "words"), [("random:cifar", "no preset 'cifar'"), ("random:cat256,x=1", "seed=NUMBER")]
+    ("model", "words"),
+    [("random:cifar", "preset of random weights must be one of .* not 'cifar'"), ("random:cat256,x=1", "seed=NUMBER")],
 )
 def test_wrong_random_models_are_one_sentence(model, words):
     with pytest.raises(UserError, match=words):

@@ -39,5 +39,5 @@ def test_weightings():
     assert set(WEIGHTINGS) == set(expected)
     for name, values in expected.items():
         torch.testing.assert_close(loss_weight(name, sigma), torch.tensor(values, dtype=torch.float32))
-    with pytest.raises(UserError, match="no weighting 'snr2'; choose one of snr"):
+    with pytest.raises(UserError, match="weighting must be one of snr"):
         loss_weight("snr2", sigma)

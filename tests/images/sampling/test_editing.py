@@ -90,7 +90,7 @@ def test_files_are_read(tmp_path):
 @pytest.mark.parametrize(
     ("task", "size", "mask", "words"),
     [
-        ("blur", 16, None, "no editing task 'blur'"),
+        ("blur", 16, None, "task must be one of .* not 'blur'"),
         ("inpaint", 16, None, "must be given for inpaint"),
         ("colorize", 16, 16, "for no other task"),
         ("inpaint", 17, 17, "The image must be 16x16 for this model, not 17x17"),

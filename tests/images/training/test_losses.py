@@ -99,7 +99,7 @@ def test_l2_32_shrinks_first():
 
 
 def test_wrong_norms_are_one_sentence():
-    with pytest.raises(UserError, match="no loss norm 'l3'"):
+    with pytest.raises(UserError, match=r"loss_norm must be one of .* not 'l3'"):
         losses.loss_norm("l3")
     with pytest.raises(UserError, match="needs the weights of its network"):
         losses.loss_norm("lpips")

@@ -256,10 +256,10 @@ def test_learning_rate_rises_and_falls():
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"method": "gan"}, "no method 'gan'"),
-        ({"schedule": "linear"}, "no schedule 'linear'"),
-        ({"steps": 0}, "steps must be 1 or more"),
-        ({"lr": -1.0}, "lr must be positive"),
+        ({"method": "gan"}, "method must be one of .* not 'gan'"),
+        ({"schedule": "linear"}, "schedule must be one of .* not 'linear'"),
+        ({"steps": 0}, "steps must be a whole number between 1 and"),
+        ({"lr": -1.0}, "lr must be a number between"),
         ({"first_stage": 8}, "between 0 and 7, not 8"),
         ({"method": "progdist", "start_scales": 6}, "power of 2"),
     ],

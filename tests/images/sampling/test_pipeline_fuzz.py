@@ -8,14 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from images.tiny_unet import TINY
 
 from genwright import ImageModel
-from genwright.arguments import number, one_of, whole_number
 from genwright.errors import UserError
 from genwright.images.model.checkpoint import Description, draw_weights
 from genwright.images.model.clusters import Clusters
-
-from images.tiny_unet import TINY
 
 ODD = [None, True, -1, 0, 1, 2, 1.5, "x", "", "2", b"x", math.nan, math.inf, -math.inf, 1e-300, 1e300, 10**30, [], [1]]
 ODD += [(0, 1), {}, {"a": 1}, object(), Path("x"), np.int64(2), np.float32(0.5), np.array([1, 2]), torch.tensor(2)]
@@ -105,15 +103,3 @@ def test_only_results_and_sentences(model, method, kinds, required):
             images += 1
             assert batch.array.dtype == np.uint8 and batch.array.shape[1:] == (16, 16, 3), asked
     assert images > 20
-
-
-def test_checks():
-    assert whole_number("n", np.int8(3), 0, 5) == 3 and number("x", torch.tensor(0.5), 0, 1) == 0.5
-    for check, words in [
-        (lambda: whole_number("n", 6, 0, 5), "n must be a whole number between 0 and 5, not 6."),
-        (lambda: number("x", "1", 0, 1), "x must be a number between 0 and 1, not '1'."),
-        (lambda: one_of("colour", ["red"], ("red", "blue")), "There is no colour ['red']; choose one of red, blue."),
-    ]:
-        with pytest.raises(UserError) as caught:
-            check()
-        assert str(caught.value) == words
