@@ -61,7 +61,7 @@ class Model:
         """Tells this model from others and from the same with other weights, by 64 values of every tensor."""
         digest = hashlib.sha256(repr((self.cfg, self.dtype)).encode())
         for part in (self.outer, *self.blocks):
-            for name in sorted(part.keys() - {"cos", "sin"}):
+            for name in sorted(part):
                 for tensor in tensors_of(part[name]):
                     values = tensor.flatten()[:: max(tensor.numel() // 64, 1)].contiguous()
                     digest.update(values.view(torch.uint8).cpu().numpy().tobytes())
@@ -132,7 +132,7 @@ class Loader:
         total = 0
         for name, sources in block.items():
             form, wide = self.form(name, sources), self._wide(name).itemsize
-            shapes = [self._shape(source, form) for source in self._own(sources)]
+            shapes = [self._part(source, form).shape(source.shape) for source in self._own(sources)]
             total += sum(prod(shape) * wide if form is None else form.bytes(shape) for shape in shapes)
         return total
 
@@ -154,14 +154,10 @@ class Loader:
             return sources
         return [source for source in sources if source.owner(moe.experts, self.ranks) in (None, self.rank)]
 
-    def _part(self, source: Source, form: Format | None) -> Part | None:
-        if source.axis is None or (self.expert_parallel and source.expert is not None):
-            return None
-        return source.part(self.rank, self.ranks, 1 if form is None else form.unit(source.axis))
-
-    def _shape(self, source: Source, form: Format | None) -> tuple[int, ...]:
-        part = self._part(source, form)
-        return source.shape if part is None else part.shape(source.shape)
+    def _part(self, source: Source, form: Format | None) -> Part:
+        if self.expert_parallel and source.expert is not None:
+            return source.whole
+        return source.part(self.rank, self.ranks, form.unit(source.axis or 0) if form else 1)
 
     def _weight(self, name: str, sources: Sources) -> Weight:
         form = self.form(name, sources)
@@ -175,15 +171,16 @@ class Loader:
         return type(parts[0]).cat(parts)
 
     def _fuse(self, sources: Sources, dtype: torch.dtype) -> torch.Tensor:
-        shapes = [self._shape(source, None) for source in sources]
-        target = torch.empty((sum(s[0] for s in shapes), *shapes[0][1:]), dtype=dtype, device=self.device)
-        for source, rows in zip(sources, target.split([s[0] for s in shapes]), strict=True):
+        parts = [self._part(source, None) for source in sources]
+        shapes = [part.shape(source.shape) for source, part in zip(sources, parts, strict=True)]
+        rows = [shape[0] for shape in shapes]
+        fused = torch.empty((sum(rows), *shapes[0][1:]), dtype=dtype, device=self.device)
+        for source, part, target in zip(sources, parts, fused.split(rows), strict=True):
             # Copying widens what is stored plainly; doing so before would hold it twice.
             plain = self.checkpoint.format(source.name) is None and not isinstance(self.checkpoint, RandomWeights)
-            kind = None if plain else dtype
-            rows.copy_(_tensor(self.checkpoint, source.name, kind, self.device, self._part(source, None)))
+            target.copy_(_tensor(self.checkpoint, source.name, None if plain else dtype, self.device, part))
             self._tell()
-        return target
+        return fused
 
     def _tell(self) -> None:
         self._done += 1

@@ -22,11 +22,8 @@ def join(sources: Sources, parts: list[Weight], unit: Callable[[int], int]) -> t
     """A fused weight of what two ranks have of it."""
     pieces = []
     for rank, part in enumerate(parts):
-        own = [source.part(rank, 2, 1 if source.axis is None else unit(source.axis)) for source in sources]
-        shapes = [
-            source.shape if cut is None else cut.shape(source.shape) for source, cut in zip(sources, own, strict=True)
-        ]
-        pieces.append(dense(part).split([shape[0] for shape in shapes]))
+        own = [source.part(rank, 2, unit(source.axis or 0)).shape(source.shape) for source in sources]
+        pieces.append(dense(part).split([shape[0] for shape in own]))
     whole = []
     for source, first, second in zip(sources, *pieces, strict=True):
         if first.shape == source.shape:

@@ -37,14 +37,18 @@ class Source(NamedTuple):
     expert: int | None = None  # whose it is; expert parallelism gives it whole to one rank
     may_stay_whole: bool = False  # where ranks do not divide the axis
 
-    def part(self, rank: int, ranks: int, unit: int = 1) -> Part | None:
-        """What a rank of tensor parallelism gets, in multiples of `unit` too; None is all."""
+    @property
+    def whole(self) -> Part:
+        return Part(0, 0, self.shape[0])
+
+    def part(self, rank: int, ranks: int, unit: int = 1) -> Part:
+        """What a rank of tensor parallelism gets, in multiples of `unit` too."""
         if self.axis is None or ranks == 1:
-            return None
+            return self.whole
         size, unit = self.shape[self.axis], lcm(self.unit, unit)
         if size % (unit * ranks):
             if self.may_stay_whole:
-                return None
+                return self.whole
             whole = f" of whole heads or groups, {unit} {('rows', 'columns')[self.axis]} each" if unit > 1 else ""
             raise UserError(f"{self.name!r} of shape {list(self.shape)} cannot be cut in {ranks} equal parts{whole}.")
         return Part(self.axis, rank * (size // ranks), size // ranks)

@@ -6,16 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 
 from genwright.errors import UserError
 from genwright.text.architectures.registry import architecture, find_shape, read_config
 from genwright.text.architectures.weight_map import Part, Source
-from genwright.text.checkpoints.protocol import SCALES, Checkpoint, narrow, read_generation_config, reason, widen
-from genwright.text.checkpoints.safetensors_file import DTYPES
+from genwright.text.checkpoints.protocol import SCALES, Checkpoint, narrow, widen
+from genwright.text.checkpoints.safetensors_file import DTYPES, open_safetensors
 from genwright.text.config import ModelConfig
 from genwright.text.config_file import FieldReader, read_json
-from genwright.text.tokenizer.tokenizer import Tokenizer
 
 # Hugging Face's module: DeepSeek's.
 MODULES = {
@@ -115,7 +113,7 @@ class DeepSeekShards(Checkpoint):
     def __init__(self, folder: Path, arch: str | None = None):
         self.path, self.folder = str(folder), folder
         self.ranks = _count_shards(folder)
-        self._files = [_open(folder / shard_name(rank, self.ranks)) for rank in range(self.ranks)]
+        self._files = [open_safetensors(folder / shard_name(rank, self.ranks)) for rank in range(self.ranks)]
         self._holders: dict[str, list[int]] = {}  # DeepSeek's names, and the ranks that have them
         for rank, file in enumerate(self._files):
             for name in file.keys():  # noqa: SIM118 (it is no dictionary)
@@ -163,12 +161,6 @@ class DeepSeekShards(Checkpoint):
         except (RuntimeError, IndexError):
             raise UserError(f"{self.where(name)} has {name!r} of a shape that the other shards' do not join.") from None
         return widen(self, name, stored, dtype)
-
-    def tokenizer(self) -> Tokenizer | None:
-        return Tokenizer.from_folder(self.folder)
-
-    def generation_config(self) -> FieldReader:
-        return read_generation_config(self.folder)
 
     def _cut(self, name: str) -> int | None:
         source = self._cuts.get(name.removesuffix(SCALES))
@@ -287,10 +279,3 @@ def _count_shards(folder: Path) -> int:
         odd = max(found, key=lambda match: int(match[1]))[0]
         raise UserError(f"{folder} has {odd}, which is none of {counts[0]} shards.")
     return counts[0]
-
-
-def _open(path: Path) -> Any:
-    try:
-        return safe_open(path, framework="pt")
-    except (SafetensorError, OSError, ValueError) as error:
-        raise UserError(f"{path} is not a whole safetensors file: {reason(error)}.") from None

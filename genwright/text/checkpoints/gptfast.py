@@ -16,10 +16,9 @@ from genwright.quant.tinygemm import columns, repack
 from genwright.text.architectures.registry import architecture, find_shape, read_config
 from genwright.text.architectures.weight_map import Part
 from genwright.text.checkpoints.pickled import is_pickled, load_pickled
-from genwright.text.checkpoints.protocol import Checkpoint, cast, narrow, read_generation_config
+from genwright.text.checkpoints.protocol import Checkpoint, cast, narrow
 from genwright.text.checkpoints.rope_order import halves_from_neighbours
-from genwright.text.config_file import FieldReader, read_json
-from genwright.text.tokenizer.tokenizer import Tokenizer
+from genwright.text.config_file import read_json
 
 OUTER = {
     "model.embed_tokens.weight": "tok_embeddings.weight",
@@ -46,7 +45,7 @@ class GptFast(Checkpoint):
     """Also its int8 and int4 files, its Mixtral, and the stories models: {"model": ...}, with q, k and v apart."""
 
     def __init__(self, path: Path, arch: str | None = None):
-        self.path = str(path)
+        self.path, self.folder = str(path), path.parent
         self._tensors = _tensors(load_pickled(path))
         numbers = [int(found[1]) for name in self._tensors if (found := re.match(r"layers\.([0-9]{1,4})\.", name))]
         self._layers = 1 + max(numbers, default=-1)
@@ -137,12 +136,6 @@ class GptFast(Checkpoint):
         inputs = self._shapes[name][1] if name in self._shapes else stored
         return inputs if stored in (inputs, _padded(inputs)) else stored
 
-    def tokenizer(self) -> Tokenizer | None:
-        return Tokenizer.from_folder(Path(self.path).parent)
-
-    def generation_config(self) -> FieldReader:
-        return read_generation_config(Path(self.path).parent)
-
     def _hugging_face_names(self) -> Iterator[tuple[str, tuple[str, int | None]]]:
         """Ours to theirs, for the tensors that are there; parts of a fused `wqkv` by the name they would have.
 
@@ -180,8 +173,8 @@ class GptFast(Checkpoint):
 
     def _find_config(self, path: Path, arch: str | None) -> dict[str, Any]:
         """From `config.json` beside it, else from the name given, else from the one named shape that fits."""
-        if arch is None and (path.parent / "config.json").exists():
-            return read_json(path.parent / "config.json")
+        if arch is None and (self.folder / "config.json").exists():
+            return read_json(self.folder / "config.json")
         return find_shape(path, arch, self._fits)
 
     def _fits(self, shape: dict[str, Any]) -> bool:

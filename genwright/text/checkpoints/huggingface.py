@@ -5,16 +5,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 
 from genwright.errors import UserError
 from genwright.text.architectures.registry import read_config
 from genwright.text.architectures.weight_map import Part
 from genwright.text.checkpoints.pickled import load_pickled
-from genwright.text.checkpoints.protocol import Checkpoint, read_generation_config, reason, widen
-from genwright.text.checkpoints.safetensors_file import DTYPES
-from genwright.text.config_file import FieldReader, read_json
-from genwright.text.tokenizer.tokenizer import Tokenizer
+from genwright.text.checkpoints.protocol import Checkpoint, reason, widen
+from genwright.text.checkpoints.safetensors_file import DTYPES, open_safetensors
+from genwright.text.config_file import read_json
 
 _INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 _SINGLES = ("model.safetensors", "pytorch_model.bin")
@@ -59,12 +58,6 @@ class HuggingFace(Checkpoint):
     def tensor(self, name: str, dtype: torch.dtype | None = None, part: Part | None = None) -> torch.Tensor:
         return widen(self, name, self._stored(name), dtype, part)
 
-    def tokenizer(self) -> Tokenizer | None:
-        return Tokenizer.from_folder(self.folder)
-
-    def generation_config(self) -> FieldReader:
-        return read_generation_config(self.folder)
-
     def _stored(self, name: str) -> torch.Tensor:
         """A view of the file."""
         stored: torch.Tensor = self._read(name, lambda file, stored: file.get_tensor(stored), lambda tensor: tensor)
@@ -90,14 +83,8 @@ class HuggingFace(Checkpoint):
 
     def _open(self, name: str) -> Any:
         if name not in self._files:
-            path = self.folder / name
-            if name.endswith(".bin"):
-                self._files[name] = load_pickled(path)
-            else:
-                try:
-                    self._files[name] = safe_open(path, framework="pt")
-                except (SafetensorError, OSError, ValueError) as error:
-                    raise UserError(f"{path} is not a whole safetensors file: {reason(error)}.") from None
+            load = load_pickled if name.endswith(".bin") else open_safetensors
+            self._files[name] = load(self.folder / name)
         return self._files[name]
 
     def _read(self, name: str, mapped: Callable[[Any, str], Any], loaded: Callable[[torch.Tensor], Any]) -> Any:

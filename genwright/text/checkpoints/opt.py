@@ -10,9 +10,8 @@ import torch
 from genwright.errors import UserError
 from genwright.text.architectures.registry import find_shape, read_config
 from genwright.text.architectures.weight_map import Part
-from genwright.text.checkpoints.protocol import Checkpoint, cast, read_generation_config, reason
-from genwright.text.config_file import FieldReader, read_json
-from genwright.text.tokenizer.tokenizer import Tokenizer
+from genwright.text.checkpoints.protocol import Checkpoint, cast, reason
+from genwright.text.config_file import read_json
 
 _EMBEDDING = "decoder.embed_tokens.weight"
 _MAGIC = b"\x93NUMPY"
@@ -57,12 +56,6 @@ class OptArrays(Checkpoint):
         if array.dtype not in (np.float16, np.float32, np.float64):
             raise UserError(f"{self.where(name)} stores {array.dtype}; weights are read from floats.")
         return cast(torch.from_numpy(np.asarray(array)), dtype, f"{self.where(name)} stores its array", part)
-
-    def tokenizer(self) -> Tokenizer | None:
-        return Tokenizer.from_folder(self.folder)
-
-    def generation_config(self) -> FieldReader:
-        return read_generation_config(self.folder)
 
     def _array(self, name: str) -> np.ndarray:
         if name not in self._arrays:

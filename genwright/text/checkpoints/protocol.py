@@ -23,6 +23,7 @@ class Checkpoint(Protocol):
     """A model's configuration, tokenizer and tensors, read when asked for."""
 
     path: str
+    folder: Path = Path()  # where a tokenizer and further settings lie
     config: ModelConfig
     hf_config: dict[str, Any]
     stays_packed: bool = True  # whether packed weights stay so unless told otherwise
@@ -61,11 +62,13 @@ class Checkpoint(Protocol):
         whole, inside = part.around(form.unit(part.axis), self.shape(name)[part.axis])
         return self.packed(name, whole).dequantize(dtype).narrow(*inside)
 
-    def tokenizer(self) -> Tokenizer | None: ...
+    def tokenizer(self) -> Tokenizer | None:
+        return Tokenizer.from_folder(self.folder)
 
     def generation_config(self) -> FieldReader:
-        """How answers are drawn and what ends them, as generation_config.json says it."""
-        ...
+        """How answers are drawn and what ends them, as generation_config.json says it; it may be empty."""
+        path = self.folder / "generation_config.json"
+        return FieldReader(read_json(path) if path.exists() else {}, str(path))
 
 
 def parse_dtype(name: str) -> torch.dtype:
@@ -105,9 +108,3 @@ def reason(error: Exception) -> str:
     """What a library complains of, cut down to the end of a sentence."""
     text = " ".join(str(error).split()).partition(". ")[0].rstrip(".") or type(error).__name__
     return "".join(letter if letter.isprintable() else "?" for letter in text[:160])
-
-
-def read_generation_config(folder: Path) -> FieldReader:
-    """generation_config.json of a checkpoint's folder; nothing where there is no such file."""
-    path = folder / "generation_config.json"
-    return FieldReader(read_json(path) if path.exists() else {}, str(path))

@@ -1,10 +1,15 @@
-"""Writing a safetensors file a tensor at a time, whose sizes are known before."""
+"""Opening a safetensors file, and writing one a tensor at a time, whose sizes are known before."""
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
+from safetensors import SafetensorError, safe_open
+
+from genwright.errors import UserError
+from genwright.text.checkpoints.protocol import reason
 
 NAMES = {
     torch.float64: "F64",
@@ -18,6 +23,14 @@ NAMES = {
 }
 DTYPES = {name: dtype for dtype, name in NAMES.items()}
 Entry = tuple[tuple[int, ...], torch.dtype]  # shape and type
+
+
+def open_safetensors(path: Path) -> Any:
+    """A mapped file, whose tensors are read when they are used."""
+    try:
+        return safe_open(path, framework="pt")
+    except (SafetensorError, OSError, ValueError) as error:
+        raise UserError(f"{path} is not a whole safetensors file: {reason(error)}.") from None
 
 
 def size(entry: Entry) -> int:

@@ -18,7 +18,7 @@ from genwright.text.architectures.weight_map import Part
 from genwright.text.checkpoints.check_tensors import check_tensors, has_draft
 from genwright.text.checkpoints.deepseek import cuts, deepseek_name, model_args, shard_name
 from genwright.text.checkpoints.gptfast import LAYER, OUTER
-from genwright.text.checkpoints.protocol import SCALES, Checkpoint, narrow, parse_dtype
+from genwright.text.checkpoints.protocol import SCALES, Checkpoint, parse_dtype
 from genwright.text.checkpoints.rope_order import neighbours_from_halves
 from genwright.text.checkpoints.safetensors_file import NAMES, Entry, size, write_header, write_tensor
 from genwright.text.config import Rope
@@ -191,16 +191,18 @@ def _write_shards(
         raise UserError(f"{checkpoint.path} has {moe.experts} experts, which {ranks} ranks cannot share evenly.")
     sources = cuts(checkpoint.config)
     parts: list[dict[str, Entry]] = [{} for _ in range(ranks)]
-    shares: dict[str, dict[int, Part | None]] = {}  # by rank
+    shares: dict[str, dict[int, Part]] = {}  # by rank
     for name, (shape, dtype) in entries.items():
         source = sources[name.removesuffix(SCALES)]._replace(name=name, shape=shape)
         if name.endswith(SCALES):
             source = source._replace(unit=1)  # the matrix before was cut in whole heads
         owner, unit = source.owner(moe.experts, ranks), BLOCK if dtype == VALUES else 1
-        each = range(ranks) if owner is None else [owner]
-        shares[name] = {rank: source.part(rank, ranks, unit) if owner is None else None for rank in each}
+        if owner is None:
+            shares[name] = {rank: source.part(rank, ranks, unit) for rank in range(ranks)}
+        else:
+            shares[name] = {owner: source.whole}
         for rank, part in shares[name].items():
-            parts[rank][deepseek_name(name)] = (part.shape(shape) if part else shape, dtype)
+            parts[rank][deepseek_name(name)] = (part.shape(shape), dtype)
     with ExitStack() as stack:
         sinks = [stack.enter_context((folder / shard_name(rank, ranks)).open("wb")) for rank in range(ranks)]
         for sink, tensors in zip(sinks, parts, strict=True):
@@ -208,7 +210,7 @@ def _write_shards(
         for done, (name, (_, dtype)) in enumerate(entries.items(), 1):
             tensor = read_as(checkpoint, name, dtype)
             for rank, part in shares[name].items():
-                write_tensor(sinks[rank], narrow(tensor, part))
+                write_tensor(sinks[rank], tensor.narrow(*part))
             progress(done, len(entries))
 
 
