@@ -15,6 +15,7 @@ from genwright import LLM
 from genwright.errors import UserError
 from genwright.quant.formats import parse_format
 from genwright.rng import key
+from genwright.text.architectures.weight_map import Part
 from genwright.text.checkpoints.open import open_checkpoint
 from genwright.text.checkpoints.protocol import Checkpoint
 from genwright.text.export.convert import convert
@@ -232,7 +233,10 @@ def test_random_weights_are_the_same_on_every_device() -> None:
     checkpoint = open_checkpoint("random:tinyllama-1.1b,layers=1")
     for name in ("model.embed_tokens.weight", "model.norm.weight"):  # more and less than is drawn at a time
         for dtype in (torch.float32, torch.bfloat16):
-            assert torch.equal(checkpoint.tensor(name, dtype, "cuda").cpu(), checkpoint.tensor(name, dtype))
+            assert torch.equal(checkpoint.tensor(name, dtype, device="cuda").cpu(), checkpoint.tensor(name, dtype))
+    for part in (Part(0, 20_001, 300), Part(1, 77, 40)):
+        here, there = (checkpoint.tensor("lm_head.weight", torch.float32, part, at) for at in ("cpu", "cuda"))
+        assert torch.equal(there.cpu(), here)
 
 
 def _mix(x: int) -> int:
