@@ -1,1 +1,1 @@
-"""Measuring: how fast a text model runs beside its device's limits, and how well it predicts a text."""
+"""Measure how fast a text model runs, compared with its device's limits, and how well it predicts a text."""

@@ -1,4 +1,4 @@
-"""How well a model predicts a text: perplexity and bits per byte, over windows that slide."""
+"""How well a model predicts a text: perplexity and bits per byte over sliding windows."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -9,12 +9,12 @@ from genwright.text.engine.request import Logprob, SamplingParams
 from genwright.text.llm import LLM
 
 Progress = Callable[[int, int], None]
-WINDOW = 1024  # tokens, unless told otherwise or the context is shorter
+WINDOW = 1024  # tokens; the default, if the context is not shorter
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What a model made of a text; the first token has nothing before it and is not counted."""
+    """The likelihood of a text; its first token is not predicted and does not count."""
 
     tokens: int
     bytes: int
@@ -36,7 +36,7 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Span:
-    """A window of a text: tokens `scored` to `end` are predicted, each from all that lie between it and `start`."""
+    """A window of a text: tokens `scored` to `end` are predicted, each from the tokens between `start` and itself."""
 
     start: int
     scored: int
@@ -44,7 +44,7 @@ class Span:
 
 
 def spans(tokens: int, window: int, stride: int) -> Iterator[Span]:
-    """Windows that predict every token but the first exactly once, at most `stride` each after the first window."""
+    """Windows that predict every token but the first exactly once; after the first window, at most `stride` each."""
     scored = 1
     while scored < tokens:
         end = min(tokens, window if scored == 1 else scored + stride)
@@ -59,22 +59,22 @@ def evaluate(
     stride: int | None = None,
     progress: Progress = lambda done, total: None,
 ) -> Evaluation:
-    """The text's likelihood: each token sees `window` - `stride` tokens before it at least, and `window` - 1 at most.
+    """The likelihood of a text; every token is predicted from `window` - `stride` to `window` - 1 tokens before it.
 
-    A window must leave the context room for one token; `stride` is half a window unless told otherwise.
+    A window is at least one token shorter than the context; the default of `stride` is half a window.
     """
     if llm.tokenizer is None:
-        raise UserError("this checkpoint has no tokenizer, so it cannot read a text.")
+        raise UserError("Evaluating a text needs a tokenizer, but this checkpoint has none.")
     most = llm.max_context - 1
     window = min(WINDOW, most) if window is None else window
     if not 2 <= window <= most:
-        raise UserError(f"the window should be from 2 to {most} tokens, one fewer than the context, and is {window}.")
+        raise UserError(f"window must be between 2 and {most}, one less than the context, not {window}.")
     stride = max(1, window // 2) if stride is None else stride
     if not 1 <= stride < window:
-        raise UserError(f"the stride should be from 1 to {window - 1}, less than the window, and is {stride}.")
+        raise UserError(f"stride must be between 1 and {window - 1}, less than the window, not {stride}.")
     ids = llm.tokenizer.encode(text)
     if len(ids) < 2:
-        raise UserError(f"the text has {len(ids)} tokens, and two are the least that can be evaluated.")
+        raise UserError(f"The text must have two tokens or more, not {len(ids)}.")
     places = list(spans(len(ids), window, stride))
     scores = logprobs(llm, [ids[place.start : place.end] for place in places], progress=progress)
     found = [
@@ -89,7 +89,7 @@ def evaluate(
 def likelihoods(
     llm: LLM, pairs: Sequence[tuple[Sequence[int], Sequence[int]]], progress: Progress = lambda done, total: None
 ) -> list[tuple[float, bool]]:
-    """Of each continuation after its context, and whether greedy decoding gives it; contexts lose what does not fit."""
+    """The log-likelihood of each continuation, and whether greedy decoding gives it; long contexts lose their start."""
     most = llm.max_context - 1
     sequences = [[*context, *continuation][-most:] for context, continuation in pairs]
     scores = logprobs(llm, sequences, 1, progress)
@@ -106,7 +106,7 @@ def logprobs(
     tops: int = 0,
     progress: Progress = lambda done, total: None,
 ) -> list[list[Logprob]]:
-    """Of each sequence's tokens but the first, with the `tops` likeliest in their places; batched by the engine."""
+    """Log-probabilities of all tokens of each sequence but the first, with the `tops` likeliest tokens there."""
     params = SamplingParams(prompt_logprobs=True, logprobs=tops, max_new_tokens=1, ignore_eos=True)
     done = 0
 
@@ -117,5 +117,5 @@ def logprobs(
 
     results = llm.generate([list(sequence) for sequence in sequences], params, tick)
     if any(result.finish_reason == "error" for result in results):
-        raise UserError("the model's output was not numbers, or memory ran out, so the text could not be evaluated.")
+        raise UserError("The text could not be evaluated: memory ran out, or the model's output was NaN.")
     return [[entry for entry in result.prompt_logprobs or () if entry is not None] for result in results]

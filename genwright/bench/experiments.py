@@ -1,4 +1,4 @@
-"""The experiments, as data: which model in which format, with what prompts, and the figures to compare with."""
+"""The experiments as data: the model and its format, the prompts, and figures to compare with."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -13,7 +13,7 @@ from genwright.text.settings import EngineConfig
 
 @dataclass(frozen=True)
 class Point:
-    """What is generated: new tokens after prompts of random tokens, so many sequences at a time."""
+    """What is generated: a batch of sequences, each a prompt of random tokens and new tokens."""
 
     batch: int = 1
     prompt: int = 6
@@ -21,13 +21,13 @@ class Point:
 
     @property
     def mean_length(self) -> float:
-        """Of a sequence while it is decoded."""
+        """The mean length of a sequence during decoding."""
         return self.prompt + self.new / 2
 
 
 @dataclass(frozen=True)
 class Target:
-    """What PyTorch's own benchmark expects of an experiment (benchmarks/gpt_fast, on an A100 of 40 GB)."""
+    """The figures that PyTorch's benchmark expects (benchmarks/gpt_fast, on an A100 of 40 GB)."""
 
     name: str  # of the model there
     tokens_per_second: float
@@ -35,7 +35,7 @@ class Target:
     first_call: float  # seconds, with compilation
 
     def figures(self) -> dict[str, float]:
-        """By PyTorch's names."""
+        """The figures by PyTorch's names."""
         return {
             "token_per_sec": self.tokens_per_second,
             "memory_bandwidth(GB/s)": self.gigabytes_per_second,
@@ -45,7 +45,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Experiment:
-    """A model that is loaded once, and the points that are measured on it."""
+    """A model, which is loaded once, and the points that are measured with it."""
 
     name: str
     model: str
@@ -107,7 +107,7 @@ DEFAULTS = {
 
 
 def choose(names: Iterable[str], device: str) -> list[Experiment]:
-    """Experiments by name; a path, a name of `genwright pull` or random:NAME is measured as it is."""
+    """Find experiments by name; a path, a name of `genwright pull` or random:NAME becomes an experiment."""
     return [_find(name, device) for name in names or DEFAULTS[device]]
 
 
@@ -118,7 +118,7 @@ def _find(name: str, device: str) -> Experiment:
         return Experiment(name, name, EngineConfig(device=device), "as given")
     close = get_close_matches(name, EXPERIMENTS)
     hint = f"did you mean {close[0]!r}?" if close else "`genwright bench --list` lists them."
-    raise UserError(f"there is no experiment {name!r}; {hint}")
+    raise UserError(f"There is no experiment {name!r}; {hint}")
 
 
 def adapt(

@@ -1,4 +1,4 @@
-"""The model class of lm-evaluation-harness over this engine; imported only where lm_eval is installed."""
+"""The model class for lm-evaluation-harness; imported only if lm_eval is installed."""
 
 import math
 from collections.abc import Sequence
@@ -16,19 +16,19 @@ from genwright.errors import UserError
 from genwright.text.engine.request import SamplingParams
 from genwright.text.llm import LLM
 
-NEW_TOKENS = 256  # of an answer, where a task does not say
+NEW_TOKENS = 256  # of an answer, if the task does not set it
 
 
 class HarnessModel(TemplateLM):
-    """Answers the harness's three kinds of requests, each list of them as one batch of the engine's."""
+    """Answers the three kinds of requests of the harness; each list of requests is one batch."""
 
     def __init__(self, llm: LLM, progress: Progress = lambda done, total: None):
         super().__init__()
         if llm.tokenizer is None:
-            raise UserError("this checkpoint has no tokenizer, and tasks are texts.")
+            raise UserError("Tasks need a tokenizer, but this checkpoint has none.")
         self.llm, self.words, self.progress = llm, llm.tokenizer, progress
         if not llm.eos_ids and self.words.bos_id is None:
-            raise UserError("this model's tokenizer has neither a first nor a last token, and tasks need one.")
+            raise UserError("Tasks need a BOS or EOS token, but this model's tokenizer has neither.")
 
     @property
     def eot_token_id(self) -> int:
@@ -36,7 +36,7 @@ class HarnessModel(TemplateLM):
 
     @property
     def prefix_token_id(self) -> int:
-        """What stands before a text that nothing precedes."""
+        """The token before a text without a context."""
         return self.eot_token_id if self.words.bos_id is None else self.words.bos_id
 
     @property
@@ -52,7 +52,7 @@ class HarnessModel(TemplateLM):
         return likelihoods(self.llm, [(context, continuation) for _, context, continuation in requests], self.progress)
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
-        """Each text whole, in windows that overlap by one token; the last one has all the context that fits."""
+        """The log-likelihood of whole texts, in windows that overlap by one token; the last window is full."""
         window = self.llm.max_context - 1
         texts = [[self.prefix_token_id, *self.words.encode(request.args[0])] for request in requests]
         places = [(index, place) for index, ids in enumerate(texts) for place in spans(len(ids), window, window - 1)]
@@ -89,7 +89,7 @@ class HarnessModel(TemplateLM):
 def run_tasks(
     llm: LLM, tasks: Sequence[str], folder: Path | None, limit: int | None, progress: Progress
 ) -> dict[str, dict[str, Any]]:
-    """The harness's figures by task; `folder` holds tasks of one's own."""
+    """Run tasks and return their figures by name; `folder` may hold more tasks."""
     manager = TaskManager(include_path=None if folder is None else str(folder))
     unknown = [task for task in tasks if task not in manager.all_tasks]
     if unknown:
@@ -98,7 +98,7 @@ def run_tasks(
         found = lm_eval.simple_evaluate(
             HarnessModel(llm, progress), tasks=list(tasks), limit=limit, task_manager=manager, bootstrap_iters=1000
         )
-    except (OSError, ValueError, RuntimeError) as error:  # a task's data set that cannot be had, mostly
+    except (OSError, ValueError, RuntimeError) as error:  # mostly a data set that cannot be downloaded
         why = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
         raise UserError(f"lm-evaluation-harness could not run {', '.join(tasks)}: {why}.") from None
     results: dict[str, dict[str, Any]] = found["results"]

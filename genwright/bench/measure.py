@@ -1,4 +1,4 @@
-"""One experiment, measured: load, first call, then samples of every point, timed as a caller sees them."""
+"""Measure one experiment: load, first call, then samples of every point, timed from the caller's side."""
 
 import gc
 import platform
@@ -26,20 +26,20 @@ FAILURES = (UserError, RuntimeError, MemoryError, ValueError, ImportError, OSErr
 
 
 class Contender(Protocol):
-    """Something that generates: this engine, or a peer."""
+    """An engine that generates: this one, or a peer."""
 
     name: str
     load: float  # seconds
     dtype: str  # of its weights
 
     def work(self, point: Point) -> Work:
-        """What it reads and computes."""
+        """The bytes it reads and the operations it computes."""
 
     def sample(self, prompts: list[list[int]], new: int, seed: int) -> Sample: ...
 
 
 class Peer(Protocol):
-    """How a contender is made that is compared with: from an experiment, and this engine's model of it."""
+    """Makes a contender to compare with, from an experiment and this engine's model."""
 
     name: str
 
@@ -47,7 +47,7 @@ class Peer(Protocol):
 
 
 class Unfit(UserError):
-    """A peer cannot do what an experiment asks for, which is no failure."""
+    """A peer does not support an experiment; this is no failure."""
 
 
 class Ours:
@@ -67,11 +67,11 @@ class Ours:
         return work_of(self.llm, point)
 
     def sample(self, prompts: list[list[int]], new: int, seed: int) -> Sample:
-        """A batch's prompts are read by a call of their own, so that all sequences decode together in the next."""
+        """For a batch, a first call only prefills, so that all sequences decode together in the second call."""
         if len(prompts) == 1:
             return self._call(prompts, new, seed)
         read = self._call(prompts, 1, seed).seconds
-        sample = self._call(prompts, new, seed)  # finds the prompts in the prefix cache
+        sample = self._call(prompts, new, seed)  # the prompts are in the prefix cache now
         return replace(sample, first=read, seconds=read + sample.seconds)
 
     def _call(self, prompts: list[list[int]], new: int, seed: int) -> Sample:
@@ -85,16 +85,18 @@ class Ours:
         results = self.llm.generate(prompts, params, note)
         ended = time.perf_counter()
         if any(result.finish_reason != "length" for result in results):
-            raise UserError("an answer was broken off: memory ran out, or the model's output was not numbers.")
+            raise UserError("An answer was broken off: memory ran out, or the model's output was NaN.")
         return timed(started, ended, times)
 
 
 def timed(started: float, ended: float, times: Sequence[Sequence[float]]) -> Sample:
-    """A sample from the moments at which each sequence's tokens came."""
+    """A sample, from the times at which the tokens of each sequence came."""
     begin, end = max(each[0] for each in times), min(each[-1] for each in times)
     together = sum(begin < moment <= end for each in times for moment in each)
     if not together and max(map(len, times)) > 1:
-        raise UserError(f"the {len(times)} sequences were not decoded together: the engine takes fewer at a time.")
+        raise UserError(
+            f"The {len(times)} sequences were not decoded together, because the engine runs fewer at a time."
+        )
     decode = together / (end - begin) if together else 0.0
     return Sample(ended - started, sum(map(len, times)), begin - started, decode)
 
@@ -105,7 +107,7 @@ def measure(
     peers: Sequence[Peer] = (),
     trace: Callable[[Callable[[], Sample]], None] | None = None,
 ) -> list[Row]:
-    """An experiment's rows: contenders take turns; `trace` is handed one call more of this engine's, to look into."""
+    """The rows of an experiment; contenders take turns. `trace` gets one more call of this engine to profile."""
     device = pick_device(experiment.device)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
@@ -171,9 +173,9 @@ def _take_turns(
     llm: LLM,
     tell: Tell,
 ) -> list[tuple[Contender, list[Sample] | Exception]]:
-    """Samples of each contender, or why there are none."""
+    """The samples of each contender, or the error that prevented them."""
     outcomes: dict[Contender, list[Sample] | Exception] = {contender: [] for contender in contenders}
-    warm = point is not experiment.points[0]  # the first point has had its first call
+    warm = point is not experiment.points[0]  # the first point was warmed up by the first call
     for turn in range(-warm, experiment.samples):
         for contender in outcomes:
             samples = outcomes[contender]
@@ -185,7 +187,7 @@ def _take_turns(
             try:
                 sample = contender.sample(prompts, point.new, turn + 1)
             except FAILURES as error:
-                outcomes[contender] = error.with_traceback(None)  # whose frames would keep what memory ran out for
+                outcomes[contender] = error.with_traceback(None)  # its frames would keep large tensors alive
                 continue
             if turn >= 0:
                 samples.append(sample)
@@ -197,7 +199,7 @@ def _place(row: Row, point: Point) -> Row:
 
 
 def prompts_for(point: Point, turn: int, vocab: int) -> list[list[int]]:
-    """Random tokens, others at every turn and point, so that no prompt is found in the prefix cache."""
+    """Random tokens, different at every turn and point, so that the prefix cache has none of the prompts."""
     return [
         [key(point.batch, point.prompt, turn, sequence, position) % vocab for position in range(point.prompt)]
         for sequence in range(point.batch)
@@ -205,9 +207,9 @@ def prompts_for(point: Point, turn: int, vocab: int) -> list[list[int]]:
 
 
 def sentence(error: BaseException) -> str:
-    """What went wrong, in one sentence."""
+    """The error in one sentence."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error):
-        return "memory ran out."
+        return "Memory ran out."
     if isinstance(error, UserError):
         return str(error)
     why = (str(error).strip().splitlines() or [""])[0]
@@ -220,7 +222,7 @@ def synchronize(device: torch.device) -> None:
 
 
 def peak_memory(device: torch.device) -> int:
-    """Bytes: of the GPU, or of this process."""
+    """Peak bytes of the GPU, or of this process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

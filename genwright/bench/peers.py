@@ -1,4 +1,4 @@
-"""Other engines on the same model, for comparison in the same run, where they are installed."""
+"""Other engines that are installed here, to compare with on the same model in the same run."""
 
 import time
 from collections import Counter
@@ -25,14 +25,14 @@ EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
 class Transformers:
-    """transformers' own generate, with a cache that grows."""
+    """`generate` of transformers, with its dynamic cache."""
 
     name = "transformers"
     options: dict[str, Any] = {}  # noqa: RUF012 - of generate, and never changed
 
     def __init__(self, experiment: Experiment, llm: LLM):
         if experiment.config.quant:
-            raise Unfit("transformers has no weights of this format.")
+            raise Unfit("transformers does not support this weight format.")
         import transformers
 
         started = time.perf_counter()
@@ -53,7 +53,7 @@ class Transformers:
         self.llm, self.dtype = llm, str(dtype).removeprefix("torch.")
 
     def work(self, point: Point) -> Work:
-        """Weights of our type and a cache of it, which ours need not be."""
+        """Weights and cache in the model's data type; our cache may be packed."""
         cache = plain_cache_read(self.llm.model.cfg, self.llm.model.dtype.itemsize, point.mean_length)
         return replace(work_of(self.llm, point), cache=point.batch * cache)
 
@@ -76,11 +76,11 @@ class Transformers:
             **self.options,
         )
         ended = time.perf_counter()
-        return timed(started, ended, [times[1:]] * len(prompts))  # the streamer is handed the prompt first
+        return timed(started, ended, [times[1:]] * len(prompts))  # the streamer gets the prompt first
 
 
 class CompiledTransformers(Transformers):
-    """The same with a cache of fixed size and the forward pass compiled."""
+    """`generate` of transformers, with a static cache and a compiled forward pass."""
 
     name = "transformers, compiled"
 
@@ -94,7 +94,7 @@ class CompiledTransformers(Transformers):
 
 
 class LlamaCpp:
-    """llama.cpp, on the same GGUF file, or on one of the same shape with weights in the like format."""
+    """llama.cpp on the same GGUF file, or on a random one of the same shape in a similar format."""
 
     name = "llama.cpp"
 
@@ -102,7 +102,7 @@ class LlamaCpp:
         path = Path(resolve(experiment.model))
         if path.suffix != ".gguf":
             if path.exists() or llm.model.cfg.architecture != "llama" or llm.model.cfg.moe or find_spec("gguf") is None:
-                raise Unfit("llama.cpp reads GGUF files, and this model is none.")
+                raise Unfit("llama.cpp needs a GGUF file, and this model is not one.")
             path = self._like(llm, experiment.config.quant)
         import llama_cpp
 
@@ -120,18 +120,18 @@ class LlamaCpp:
         self.dtype, self.step_bytes = stored_weights(path)
 
     def work(self, point: Point) -> Work:
-        """The file's own weights, and a cache in float16."""
+        """The file's weights, and a cache in float16."""
         cache = plain_cache_read(self.llm.model.cfg, 2, point.mean_length)
         return replace(work_of(self.llm, point), weights=self.step_bytes, cache=point.batch * cache)
 
     def _like(self, llm: LLM, quant: str | None) -> Path:
-        """A file of the same shape, that lasts as long as this object."""
+        """A file of the same shape; it is deleted with this object."""
         kind = str(llm.model.dtype).removeprefix("torch.")
         if quant is not None:
             form = parse_format(quant)
             kind = form.kind + (":asym" if form.asymmetric else "")
         if kind not in BLOCKS and kind not in FLOATS:
-            raise Unfit(f"llama.cpp has no weights like {quant}.")
+            raise Unfit(f"llama.cpp has no weight format like {quant}.")
         self.folder = TemporaryDirectory()
         path = Path(self.folder.name) / "random.gguf"
         write_gguf(llm.model.cfg, kind, path)
@@ -152,9 +152,9 @@ class LlamaCpp:
 
 
 def stored_weights(path: Path) -> tuple[str, int]:
-    """The type that most of a GGUF file's weights have, and the bytes of those that a decoding step reads."""
+    """The most frequent type of a GGUF file's weights, and the bytes of weights that a decoding step reads."""
     file = GGUF(path)
-    # Without a head of its own, the embedding is the head.
+    # If there is no head, the embedding is the head.
     names = [name for name in file.names() if name != EMBEDDING or HEAD not in file.names()]
     types: Counter[str] = Counter()
     for name in names:
@@ -164,7 +164,7 @@ def stored_weights(path: Path) -> tuple[str, int]:
 
 
 class _Clock:
-    """Takes down when tokens come."""
+    """Records when tokens come."""
 
     def __init__(self, times: list[float]):
         self.times = times
@@ -177,7 +177,7 @@ class _Clock:
 
 
 def installed_peers() -> list[Peer]:
-    """Those that can be imported here."""
+    """The peers that can be imported here."""
     peers: dict[Peer, str] = {
         Transformers: "transformers",
         CompiledTransformers: "transformers",

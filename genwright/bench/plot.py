@@ -1,4 +1,4 @@
-"""The roofline as a picture: what was reached, below what the device can do."""
+"""The roofline plot: measured speeds below the limits of the device."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,10 +14,10 @@ _COLOURS = ("#2a6f97", "#c8553d", "#588157", "#8e5aa8", "#d4a017", "#3d405b", "#
 
 
 def draw(rows: Sequence[Row], path: Path) -> None:
-    """A PNG: to the left operations over bytes, to the right shares of the memory's rate."""
+    """Write a PNG: on the left operations over bytes, on the right shares of the memory bandwidth."""
     shown = [row for row in rows if row.share is not None]
     if not shown:
-        raise UserError("there is nothing to draw: no experiment has figures.")
+        raise UserError("There is nothing to draw, because no experiment has figures.")
     import matplotlib
 
     matplotlib.use("Agg")
@@ -41,7 +41,7 @@ def draw(rows: Sequence[Row], path: Path) -> None:
 
 
 def _roofline(axes: "Axes", rows: Sequence[Row], colours: Mapping[tuple[str, str], str]) -> None:
-    """Points below the lines that memory and matrix products draw, both axes logarithmic."""
+    """Points below the limits of memory and of matrix products; both axes are logarithmic."""
     decodes = [(row, (row.decode_tflops or 0) * 1e3 / (row.gbps or 1), (row.decode_tflops or 0) * 1e12) for row in rows]
     prefills = [(row, row.prefill_intensity or 0, (row.prefill_tflops or 0) * 1e12) for row in rows]
     lowest = min(x for _, x, _ in decodes + prefills) / 3
@@ -64,7 +64,7 @@ def _roofline(axes: "Axes", rows: Sequence[Row], colours: Mapping[tuple[str, str
 
 
 def _shares(axes: "Axes", rows: Sequence[Row], colours: Mapping[tuple[str, str], str]) -> None:
-    """A bar per row: how much of the memory's rate its decoding uses."""
+    """A bar per row: the share of the memory bandwidth that decoding uses."""
     names = [_label(row) for row in rows]
     shares = [100 * (row.share or 0) for row in rows]
     places = range(len(rows))

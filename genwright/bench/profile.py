@@ -1,4 +1,4 @@
-"""A Chrome trace of one call, and the operations that took most of it."""
+"""A Chrome trace of one call, and its most expensive operations."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +10,7 @@ MOST = 10  # operations listed
 
 
 def profiled(run: Callable[[], object], path: Path) -> str:
-    """Run a function under the profiler, write its trace, and list the most expensive operations."""
+    """Run a function under the profiler, write the trace, and list the most expensive operations."""
     on_gpu = torch.cuda.is_available()
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
     with profile(activities=activities) as trace:

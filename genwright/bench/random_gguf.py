@@ -1,4 +1,4 @@
-"""A GGUF file of a Llama shape with random weights, for peers that read nothing else."""
+"""A GGUF file of a Llama shape with random weights, for peers that only read GGUF."""
 
 from collections.abc import Iterator
 from functools import cache
@@ -14,7 +14,7 @@ FLOATS = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
 
 
 def write_gguf(cfg: ModelConfig, kind: str, path: Path) -> None:
-    """The shape in a type of BLOCKS or FLOATS; weights of one shape are equal, which no engine can make use of."""
+    """Write a file in a type of BLOCKS or FLOATS; weights of one shape are equal, which is no faster."""
     import gguf
 
     writer = gguf.GGUFWriter(path, "llama")
@@ -43,7 +43,7 @@ def write_gguf(cfg: ModelConfig, kind: str, path: Path) -> None:
 
 
 def _tensors(cfg: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Names and shapes, as llama.cpp calls them."""
+    """Names (of llama.cpp) and shapes of all tensors."""
     d, ffn = cfg.dim, cfg.ffn_dim
     yield "token_embd.weight", (cfg.vocab_size, d)
     yield "output_norm.weight", (d,)
@@ -61,7 +61,7 @@ def _tensors(cfg: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
 
 
 def _draw(kind: str, rows: int, columns: int) -> np.ndarray:
-    """Random weights of about the usual size, as the bytes or numbers that the type stores."""
+    """Random weights of typical size, as the bytes or numbers that the type stores."""
     random = np.random.default_rng(rows * columns)
     if kind in FLOATS:
         values = random.standard_normal((rows, columns), np.float32) * np.float32(0.02)

@@ -1,4 +1,4 @@
-"""What was measured, for people and for programs: a table, and PyTorch's CSV."""
+"""The report: a table for people, and PyTorch's CSV for programs."""
 
 import csv
 import io
@@ -12,7 +12,7 @@ def _shown(value: float | None, form: str = ",.1f") -> str:
     return "-" if value is None else format(value, form)
 
 
-# heading: what it shows of a row
+# heading: the cell of a row
 _COLUMNS: dict[str, Callable[[Row], str]] = {
     "experiment": lambda row: row.name,
     "engine": lambda row: row.engine,
@@ -34,7 +34,7 @@ _COLUMNS: dict[str, Callable[[Row], str]] = {
     "GB": lambda row: _shown(row.memory),
     "note": lambda row: row.error or "",
 }
-LEFT = ("experiment", "engine", "weights", "note")  # to which side cells stand
+LEFT = ("experiment", "engine", "weights", "note")  # columns that are aligned left
 LEGEND = """\
 tokens: of a prompt + new; first s, call s: first token and whole of the first call in a process; prefill/s: prompt
 tokens per second, with TFLOP/s and their share of a matrix product's; tok/s: new tokens per second of whole calls;
@@ -44,7 +44,7 @@ GB: memory at the peak."""
 
 
 def table(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
-    """Headings, and the cells of each row; columns that say nothing are left out."""
+    """Headings and the cells of each row; empty columns are left out."""
     headings = [
         heading
         for heading, show in _COLUMNS.items()
@@ -55,7 +55,7 @@ def table(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
 
 
 def plain(rows: Sequence[Row], room: int | None = None) -> str:
-    """The table in fixed columns; where it is wider than `room`, rows become columns."""
+    """The table as text; if it is wider than `room`, rows become columns."""
     headings, lines = table(rows)
     shown = _align([headings, *lines], [heading in LEFT for heading in headings])
     if room is not None and max(map(len, shown)) > room:
@@ -75,7 +75,7 @@ def _align(lines: Sequence[Sequence[str]], left: Sequence[bool]) -> list[str]:
 
 
 def limits(rows: Sequence[Row]) -> str:
-    """What the devices can do, as measured beside the experiments."""
+    """The limits of the devices, as measured with the experiments."""
     lines = []
     for device in dict.fromkeys((row.device, row.arch) for row in rows if row.read_gbps is not None):
         reads = [row.read_gbps for row in rows if (row.device, row.arch) == device and row.read_gbps is not None]
@@ -90,7 +90,7 @@ def limits(rows: Sequence[Row]) -> str:
 
 
 def to_csv(rows: Sequence[Row]) -> str:
-    """A line per figure, in the columns of PyTorch's benchmarks/gpt_fast; its own three figures come first."""
+    """One line per figure, in the columns of PyTorch's benchmarks/gpt_fast; its three figures come first."""
     sink = io.StringIO()
     writer = csv.writer(sink, lineterminator="\n")
     writer.writerow(["name", "metric", "target", "actual", "dtype", "device", "arch", "is_model"])

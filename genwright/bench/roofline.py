@@ -1,4 +1,4 @@
-"""What a device can do at the most: bytes read from memory and multiplications, per second, measured now."""
+"""The limits of a device, measured: bytes read from memory and operations per second."""
 
 import time
 from collections.abc import Callable
@@ -9,7 +9,7 @@ import torch
 from genwright.kernels.cpu.amx import safe_products
 
 ROUNDS = 5
-BUFFER = {"cpu": 1 << 30, "cuda": 4 << 30}  # bytes, many times what caches hold
+BUFFER = {"cpu": 1 << 30, "cuda": 4 << 30}  # bytes, much larger than the caches
 SIDE = {"cpu": 1536, "cuda": 8192}  # of the matrices multiplied
 
 
@@ -17,18 +17,18 @@ SIDE = {"cpu": 1536, "cuda": 8192}  # of the matrices multiplied
 class Roofline:
     """The two limits of a device."""
 
-    read: float  # bytes per second, to or from memory
-    matmul: float  # floating-point operations per second, in the type that it was measured for
+    read: float  # bytes per second, from memory
+    matmul: float  # floating-point operations per second, in the measured data type
 
 
 def measure_roofline(device: torch.device, dtype: torch.dtype) -> Roofline:
-    """Both limits, the best of several rounds and ways: what disturbs a measurement only ever slows it."""
+    """Both limits; the best of several rounds and ways, because disturbances only slow a measurement."""
     return Roofline(read_rate(device), matmul_rate(device, dtype))
 
 
 @torch.inference_mode()
 def read_rate(device: torch.device) -> float:
-    """Bytes per second of the fastest way through a large buffer: sum, dot product, matrix times vector, copy."""
+    """Bytes per second of the fastest pass over a large buffer: sum, dot product, matrix times vector, or copy."""
     size = BUFFER[device.type]
     if device.type == "cuda":
         size = min(size, torch.cuda.mem_get_info(device)[0] // 2)
@@ -54,12 +54,12 @@ def matmul_rate(device: torch.device, dtype: torch.dtype) -> float:
 
 
 def fastest(run: Callable[[], object], device: torch.device, rounds: int = ROUNDS) -> float:
-    """Seconds of the fastest of some rounds, the first of which warms up."""
+    """Seconds of the fastest round, after one to warm up."""
     return min([seconds(run, device) for _ in range(rounds + 1)][1:])
 
 
 def seconds(run: Callable[[], object], device: torch.device) -> float:
-    """How long the device is busy with a function's work."""
+    """Seconds that the device takes for a function."""
     if device.type == "cuda":
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()

@@ -1,4 +1,4 @@
-"""Row: a line of the report, made of timed samples, the work that they did and the device's limits."""
+"""Row: one line of the report, from timed samples, their work and the device's limits."""
 
 import statistics
 from collections.abc import Callable, Sequence
@@ -10,12 +10,12 @@ from genwright.bench.roofline import Roofline
 from genwright.bench.work import Work
 
 GIGA, TERA = 1e9, 1e12
-Tell = Callable[[str, int, int], None]  # what is being done, how much of it is, and of how much
+Tell = Callable[[str, int, int], None]  # what is being done, how much of it is done, and how much there is
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One call, timed from outside."""
+    """One call, timed by the caller."""
 
     seconds: float
     tokens: int  # new ones, of all sequences
@@ -25,7 +25,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Row:
-    """One point of an experiment, by one engine; `error` says why there are no figures."""
+    """One point of an experiment on one engine; `error` says why there are no figures."""
 
     name: str
     model: str
@@ -42,25 +42,25 @@ class Row:
     first_call: float | None = None  # seconds, with whatever is compiled
     prefill: float | None = None  # tokens per second
     prefill_tflops: float | None = None
-    prefill_share: float | None = None  # of the matrix products' rate
-    tokens_per_second: float | None = None  # of whole calls: the figure that PyTorch's benchmark gives
-    weights_gbps: float | None = None  # GB of weights read per second of whole calls, as PyTorch counts
+    prefill_share: float | None = None  # of the rate of matrix products
+    tokens_per_second: float | None = None  # of whole calls, as in PyTorch's benchmark
+    weights_gbps: float | None = None  # GB of weights read per second of whole calls, as in PyTorch's benchmark
     decode: float | None = None  # tokens per second after the first, of all sequences
     decode_low: float | None = None
     decode_high: float | None = None
     gbps: float | None = None  # GB of weights and cache read per second of decoding
-    share: float | None = None  # of the memory's rate
+    share: float | None = None  # of the memory bandwidth
     decode_tflops: float | None = None
     prefill_intensity: float | None = None  # operations per byte of weights and cache
     memory: float | None = None  # GB at the peak
-    read_gbps: float | None = None  # the memory's rate, measured in this run
-    matmul_tflops: float | None = None  # the matrix products' rate, measured in this run
+    read_gbps: float | None = None  # the memory bandwidth, measured in this run
+    matmul_tflops: float | None = None  # the rate of matrix products, measured in this run
     error: str | None = None
-    skipped: bool = False  # for want of a device, which is no failure
+    skipped: bool = False  # the device or the peer cannot run it, which is no failure
 
     @property
     def per_sequence(self) -> float | None:
-        """Tokens per second that one of the sequences gets."""
+        """Tokens per second of one sequence."""
         return None if self.decode is None else self.decode / self.batch
 
     def as_dict(self) -> dict[str, Any]:
@@ -73,7 +73,7 @@ def blank(experiment: Experiment, error: str | None = None, skipped: bool = Fals
 
 
 def fill(row: Row, point: Point, samples: Sequence[Sample], work: Work, limits: Roofline) -> Row:
-    """A row with its figures, medians of the samples."""
+    """A row with figures, which are medians of the samples."""
     decodes = [sample.decode for sample in samples]
     whole = statistics.median(sample.tokens / sample.seconds for sample in samples)
     first = statistics.median(sample.first for sample in samples)

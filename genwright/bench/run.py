@@ -1,4 +1,4 @@
-"""Experiments one after the other, each in a process of its own: a first call is one, and what breaks breaks alone."""
+"""Run experiments one after the other, each in its own process: first calls are cold, and a crash stops only one."""
 
 import multiprocessing
 import signal
@@ -17,14 +17,14 @@ from genwright.errors import UserError
 
 @dataclass(frozen=True)
 class Settings:
-    """What is done beside measuring."""
+    """What to do besides measuring."""
 
     peers: bool = False
-    profile: Path | None = None  # where the last sample's trace goes
+    profile: Path | None = None  # path for the trace of the last sample
 
 
 def run(experiments: Sequence[Experiment], settings: Settings, tell: Tell) -> Iterator[tuple[list[Row], list[str]]]:
-    """The rows of each experiment, as they come, and what the profiler has to say."""
+    """Yield the rows of each experiment, and notes of the profiler."""
     for number, experiment in enumerate(experiments):
         profile = settings.profile
         if profile is not None and len(experiments) > 1:
@@ -39,7 +39,7 @@ def _prefixed(tell: Tell, prefix: str) -> Tell:
 
 def _isolated(experiment: Experiment, settings: Settings, tell: Tell) -> tuple[list[Row], list[str]]:
     if experiment.device == "cuda" and not torch.cuda.is_available():
-        return [blank(experiment, "needs a GPU.", skipped=True)], []
+        return [blank(experiment, "Needs a GPU.", skipped=True)], []
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=_work, args=(theirs, experiment, settings))
@@ -65,14 +65,14 @@ def _isolated(experiment: Experiment, settings: Settings, tell: Tell) -> tuple[l
 
 def _why(code: int | None) -> str:
     if code == -signal.SIGKILL:
-        return "the process was killed, as the system does when memory runs out."
+        return "The process was killed; the system does so when memory runs out."
     if code is not None and code < 0:
-        return f"the process died of {signal.Signals(-code).name}."
-    return f"the process ended with exit code {code}."
+        return f"The process died of {signal.Signals(-code).name}."
+    return f"The process ended with exit code {code}."
 
 
 def _work(connection: Connection, experiment: Experiment, settings: Settings) -> None:
-    """In the child: measure, and send what is being done and then the rows."""
+    """In the child process: measure, and send progress and then the rows."""
     from genwright.bench.measure import measure, sentence
     from genwright.bench.peers import installed_peers
     from genwright.bench.profile import profiled
@@ -92,6 +92,6 @@ def _work(connection: Connection, experiment: Experiment, settings: Settings) ->
         return
     except Exception as error:
         if not isinstance(error, UserError | torch.OutOfMemoryError | MemoryError):
-            traceback.print_exc()  # a mistake of ours, which the row's sentence alone would not let anyone find
+            traceback.print_exc()  # a bug: the sentence in the row would not be enough to find it
         rows = [blank(experiment, sentence(error))]
     connection.send(("rows", rows))

@@ -1,4 +1,4 @@
-"""What a point has to do: bytes of weights and cache that a step reads, operations that a prompt takes."""
+"""The work of a point: bytes of weights and cache that a step reads, and operations of a prompt and a step."""
 
 import math
 from collections.abc import Iterator
@@ -11,12 +11,12 @@ from genwright.text.config import ModelConfig
 from genwright.text.llm import LLM
 from genwright.text.loader import LOOKED_UP, Model
 
-TABLES = (*LOOKED_UP, "cos", "sin")  # a row of them is read, not the whole
+TABLES = (*LOOKED_UP, "cos", "sin")  # only a row of them is read
 
 
 @dataclass(frozen=True)
 class Work:
-    """Of one point, by one engine."""
+    """The work of one point on one engine."""
 
     weights: float  # bytes that a decoding step reads
     cache: float  # bytes that a decoding step reads, at the mean length of its sequences
@@ -34,10 +34,10 @@ def work_of(llm: LLM, point: Point) -> Work:
 
 
 def weights_read(model: Model, tokens: int = 1) -> float:
-    """Bytes of weights that a step of so many tokens reads; of experts, those that it is expected to visit."""
+    """Bytes of weights that a step of `tokens` tokens reads; of experts, those that are expected to be chosen."""
     if model.cfg.moe is None:
         return float(model.step_bytes)
-    # Each token leaves an expert aside with probability 1 - top_k / experts.
+    # A token does not choose an expert with probability 1 - top_k / experts.
     aside = 1 - model.cfg.moe.top_k / model.cfg.moe.experts
     visited = (1 - aside**tokens) / (1 - aside)  # times what one token visits
     dense = sum(size for name, _, size in _weights(model) if not name.startswith("experts."))

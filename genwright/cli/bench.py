@@ -1,4 +1,4 @@
-"""`genwright bench`: measure speed beside the device's limits."""
+"""`genwright bench`: measure speed and compare it with the device's limits."""
 
 import json
 import os
@@ -29,22 +29,22 @@ def bench(
     settings: Annotated[dict[str, Any], EngineConfig],
     names: Annotated[
         list[str] | None,
-        typer.Argument(help="Experiments, or models: a path, a name from `genwright pull`, random:NAME."),
+        typer.Argument(help="Experiments or models: a path, a name from `genwright pull`, or random:NAME."),
     ] = None,
     listing: Annotated[bool, typer.Option("--list", help="List the experiments.")] = False,
     batch: Annotated[list[int] | None, typer.Option(min=1, help="Sequences at a time; may be repeated.")] = None,
     prompt_length: Annotated[list[int] | None, typer.Option(min=1, help="Tokens of a prompt; may be repeated.")] = None,
     max_new_tokens: Annotated[int | None, typer.Option(min=2, help="Tokens of an answer.")] = None,
-    samples: Annotated[int | None, typer.Option(min=1, help="How often each point is measured.")] = None,
-    peers: Annotated[bool, typer.Option("--peers", help="Take turns with transformers and llama.cpp.")] = False,
+    samples: Annotated[int | None, typer.Option(min=1, help="Samples per measurement.")] = None,
+    peers: Annotated[bool, typer.Option("--peers", help="Also measure transformers and llama.cpp, in turns.")] = False,
     profile: Annotated[Path | None, typer.Option(help="Write a Chrome trace of the last sample.")] = None,
-    csv: Annotated[Path | None, typer.Option(help="Write PyTorch's columns.")] = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw the roofline, as a PNG.")] = None,
+    csv: Annotated[Path | None, typer.Option(help="Write a CSV file with the columns of PyTorch's benchmark.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw the roofline as a PNG file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Measure experiments: seconds to start, tokens and bytes per second, and their share of what the device can do.
+    """Measure start-up time, tokens and bytes per second, and compare them with the limits of the device.
 
-    Flags that describe a model change what the experiments set.
+    Flags of the model override the settings of the experiments.
     """
     from genwright.bench.experiments import EXPERIMENTS, adapt, choose
 
@@ -56,12 +56,8 @@ def bench(
                 print(f"{each.name:<24} {each.device:<5} {each.model:<30} {each.about}")
         return
     for path in (profile, csv, plot):
-        if path is not None and not path.resolve().parent.is_dir():
-            raise UserError(f"there is no folder {path.parent} to write {path.name} to.")
-        if path is not None and (
-            path.is_dir() or not os.access(path if path.exists() else path.resolve().parent, os.W_OK)
-        ):
-            raise UserError(f"{path} cannot be written to.")
+        if path is not None:
+            _check_writable(path)
     from genwright.bench.run import Settings, run
     from genwright.device import pick_device
 
@@ -86,9 +82,16 @@ def bench(
         from genwright.bench.plot import draw
 
         draw(found, plot)
-    broken = [row for row in found if row.error and not row.skipped]
-    if broken:
+    if any(row.error and not row.skipped for row in found):
         raise typer.Exit(1)
+
+
+def _check_writable(path: Path) -> None:
+    folder = path.resolve().parent
+    if not folder.is_dir():
+        raise UserError(f"There is no folder {path.parent} to write {path.name} to.")
+    if path.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
+        raise UserError(f"{path} cannot be written to.")
 
 
 def _report(rows: "Sequence[Row]", notes: Sequence[str], as_json: bool) -> None:
@@ -104,10 +107,10 @@ def _report(rows: "Sequence[Row]", notes: Sequence[str], as_json: bool) -> None:
 
 
 def _brief(row: "Row") -> str:
-    """A row as a line of a log."""
+    """A row as one line of a log."""
     if row.decode is None or row.share is None:
         return f"{row.name}, {row.engine}: {row.error}"
     return (
         f"{row.name}, {row.engine}, batch {row.batch}, {row.prompt}+{row.new} tokens: {row.decode:.1f} tokens/s of "
-        f"decoding, {row.share:.0%} of the memory's rate; first token of the process after {row.first_token:.2f} s"
+        f"decoding, {row.share:.0%} of the memory bandwidth; first token of the process after {row.first_token:.2f} s"
     )

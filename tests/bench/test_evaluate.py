@@ -78,13 +78,13 @@ def test_logprobs_of_ragged_batches_equal_transformers(tmp_path):
 
 def test_mistakes_are_sentences(smollm2, tmp_path):
     llm = LLM(smollm2, device="cpu", max_context=64)
-    with pytest.raises(UserError, match="from 2 to 63"):
+    with pytest.raises(UserError, match="between 2 and 63"):
         evaluate(llm, "one two three", window=64)
-    with pytest.raises(UserError, match="stride should be from 1 to 31"):
+    with pytest.raises(UserError, match="stride must be between 1 and 31"):
         evaluate(llm, "one two three", window=32, stride=32)
     with pytest.raises(UserError, match="has 0 tokens"):
         evaluate(llm, "")
-    with pytest.raises(UserError, match="no tokenizer"):
+    with pytest.raises(UserError, match="needs a tokenizer"):
         evaluate(LLM("random:stories15m,layers=1", device="cpu"), "one")
     (tmp_path / "latin").write_bytes(b"caf\xe9")
     with pytest.raises(UserError, match="not UTF-8 text: byte 3"):

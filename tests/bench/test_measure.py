@@ -94,6 +94,6 @@ def test_an_experiment_with_peers():
 
 
 def test_sentences():
-    assert sentence(MemoryError()) == "memory ran out."
+    assert sentence(MemoryError()) == "Memory ran out."
     assert sentence(UserError("so it is.")) == "so it is."
     assert sentence(KeyError()) == "KeyError."

@@ -39,10 +39,10 @@ def test_without_a_gpu_its_experiments_say_so():
     if torch.cuda.is_available():
         return
     [(rows, notes)] = run([EXPERIMENTS["llama2_7b_bf16"]], Settings(), lambda *_: None)
-    assert (rows[0].error, rows[0].skipped, notes) == ("needs a GPU.", True, [])
+    assert (rows[0].error, rows[0].skipped, notes) == ("Needs a GPU.", True, [])
 
 
 def test_how_processes_die():
     assert "memory runs out" in _why(-signal.SIGKILL)
-    assert _why(-signal.SIGSEGV) == "the process died of SIGSEGV."
-    assert _why(3) == "the process ended with exit code 3."
+    assert _why(-signal.SIGSEGV) == "The process died of SIGSEGV."
+    assert _why(3) == "The process ended with exit code 3."

@@ -33,7 +33,7 @@ def test_lists_and_skips():
     assert {"name", "model", "points", "target"} <= set(json.loads(genwright("bench", "--list", "--json").stdout)[0])
     skipped = genwright("bench", "llama2_7b_bf16")
     assert skipped.returncode == 0
-    assert "needs a GPU" in skipped.stdout
+    assert "Needs a GPU" in skipped.stdout
 
 
 def test_a_text_is_evaluated(smollm2, tmp_path):

@@ -66,17 +66,16 @@ def sample(
     from genwright.images.sampling.pipeline import SampleRun
 
     if training_mode is not None:
-        mode = one_of("--training-mode", training_mode, TRAINING_MODES)
-        settings["consistency"] = mode.startswith("consistency")
+        settings["consistency"] = one_of("--training-mode", training_mode, TRAINING_MODES).startswith("consistency")
     asked = sampler_settings(describe(model).sampler, **settings)
-    folder = None if out is None else SampleFolder(out)
+    folder = SampleFolder(out) if out is not None else None
     found = (folder and folder.settings()) or {}
     with join_ranks(flags.device) as ranks:
         seed = found.get("seed") if seed is None else seed
         if ranks.world > 1 and (seed is None or out is None):
             raise UserError("Several ranks need --seed and --out, so that they write one set of images.")
-        image_model = flags.load(model, ranks.device, class_cond=class_cond, **shape)
-        run = SampleRun(image_model, asked, num_samples, seed, classes, generator, ranks.rank, ranks.world)
+        loaded = flags.load(model, ranks.device, class_cond=class_cond, **shape)
+        run = SampleRun(loaded, asked, num_samples, seed, classes, generator, ranks.rank, ranks.world)
         folder = folder or SampleFolder.fresh(Path("samples"))
         path = folder.result((num_samples, *run.shape[1:], 3))
         result: dict[str, Any] = {"samples": str(path), "grid": str(folder.grid), "seed": run.seed}
@@ -93,8 +92,8 @@ def sample(
                 folder.finish(*folder.merge(num_samples), png)
             rate = made * ranks.world / seconds
             result |= {"seconds": seconds, "images_per_s": rate}
-            sentence = f"{num_samples} images of seed {run.seed} in {seconds:.1f} s ({rate:.2f} images/s): "
-            sentence += f"{folder.grid}, {path}"
+            speed = f"{seconds:.1f} s ({rate:.2f} images/s)"
+            sentence = f"{num_samples} images of seed {run.seed} in {speed}: {folder.grid}, {path}"
         if ranks.rank == 0:
             print_result(sentence, result, json_output)
         ranks.barrier()

@@ -271,20 +271,10 @@ class Trainer:
     def state_dict(self) -> dict[str, Any]:
         """Everything that resuming needs, as plain tensors and numbers."""
         self._log()
-        state = {
-            "step": self.step,
-            "history": self.history,
-            "unet": self.unet.state_dict(),
-            "emas": [ema.state_dict() for ema in self.emas],
-        }
-        state |= {"optimizer": self.optimizer.state_dict(), "scaler": self.scaler.state_dict()}
-        if self.moving_target:
-            state["target"] = self.target.state_dict()
-        if self.critic is not None:
-            state["critic"] = self.critic.state_dict()
-        if self.settings.method == "progdist" and self.teacher is not None:
-            state["teacher"] = self.teacher.state_dict()
-        return state
+        names = ["unet", "optimizer", "scaler"] + ["target"] * self.moving_target
+        names += ["critic"] * (self.critic is not None) + ["teacher"] * (self.settings.method == "progdist")
+        state = {"step": self.step, "history": self.history, "emas": [ema.state_dict() for ema in self.emas]}
+        return state | {name: getattr(self, name).state_dict() for name in names}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.step, self.history = state["step"], [(int(step), float(loss)) for step, loss in state["history"]]
