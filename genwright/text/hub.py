@@ -1,4 +1,4 @@
-"""`hf:ORG/NAME[@REVISION][:FILE]`: models of the Hugging Face hub, through the package huggingface_hub."""
+"""`hf:ORG/NAME[@REVISION][:FILE]`: models of the Hugging Face hub, by the package huggingface_hub."""
 
 import re
 from collections import defaultdict
@@ -15,10 +15,12 @@ _SPLIT = re.compile(r"-\d{5}-of-\d{5}(?=\.gguf$)")
 
 
 def fetch(name: str) -> Path:
-    """The folder of a repository's files, or its GGUF file; what was fetched before is found without a network."""
+    """Download a repository; returns its folder or GGUF file. Files downloaded before need no network."""
     match = _NAME.fullmatch(name)
     if match is None:
-        raise UserError(f"{name!r} should be hf:ORG/NAME, hf:ORG/NAME@REVISION or hf:ORG/NAME:FILE.gguf.")
+        raise UserError(
+            f"A hub model must be hf:ORG/NAME, hf:ORG/NAME@REVISION or hf:ORG/NAME:FILE.gguf, not {name!r}."
+        )
     try:
         from huggingface_hub import snapshot_download
     except ImportError:
@@ -26,26 +28,25 @@ def fetch(name: str) -> Path:
     repository, revision = match["repository"], match["revision"]
     try:
         wanted = choose(_files(repository, revision), repository, match["file"])
-        folder = Path(
-            snapshot_download(repository, revision=revision, allow_patterns=[escape(file) for file in wanted])
-        )
+        patterns = [escape(file) for file in wanted]
+        folder = Path(snapshot_download(repository, revision=revision, allow_patterns=patterns))
     except UserError:
         raise
-    except Exception as error:  # the library raises its own, the network's and the file system's
+    except Exception as error:  # its own errors, the network's or the file system's
         raise UserError(f"{repository!r} could not be fetched from the hub: {_reason(error, revision)}.") from None
     return folder / wanted[0] if wanted[0].endswith(".gguf") else folder
 
 
 def choose(files: Iterable[str], repository: str, file: str | None) -> list[str]:
-    """What to fetch of a repository: its safetensors, else its .bin files, with what stands beside, else a GGUF."""
+    """The files to download: safetensors or .bin files with configuration and tokenizer, else a GGUF file."""
     top = [name for name in files if "/" not in name]
     for suffix, usual in ((".safetensors", "model"), (".bin", "pytorch_model")):
         weights = [name for name in top if name.endswith(suffix)]
         if weights and file is None:
-            # Some repositories hold the same weights once more, under another name.
+            # Some repositories hold the same weights twice, under another name.
             own = [name for name in weights if name.startswith(usual)] or weights
             return [*own, *(name for name in top if name.endswith(_BESIDE))]
-    ggufs = defaultdict(list)  # the parts of a split file are one choice
+    ggufs = defaultdict(list)  # the parts of a split file count as one
     for name in sorted(files):
         if name.endswith(".gguf"):
             ggufs[_SPLIT.sub("", name)].append(name)
@@ -57,7 +58,7 @@ def choose(files: Iterable[str], repository: str, file: str | None) -> list[str]
         return ggufs[found[0]]
     if found:
         raise UserError(
-            f"{repository} has {len(found)} GGUF files to choose from, as in hf:{repository}:{found[0]}: "
+            f"{repository} has {len(found)} GGUF files; name one as in hf:{repository}:{found[0]}. They are "
             f"{', '.join(found)}."
         )
     if ggufs:
@@ -67,12 +68,12 @@ def choose(files: Iterable[str], repository: str, file: str | None) -> list[str]
 
 
 def _files(repository: str, revision: str | None) -> list[str]:
-    """The names of a repository's files, or of those fetched before where the hub cannot be reached."""
+    """The names of a repository's files, or of those downloaded before if the hub cannot be reached."""
     from huggingface_hub import HfApi, snapshot_download
     from huggingface_hub.utils import LocalEntryNotFoundError, RepositoryNotFoundError, RevisionNotFoundError
 
     try:
-        # Unlike list_repo_files, model_info does not try for half a minute where there is no network.
+        # Without a network, list_repo_files retries for half a minute; model_info does not.
         return [file.rfilename for file in HfApi().model_info(repository, revision=revision).siblings or ()]
     except (RepositoryNotFoundError, RevisionNotFoundError):
         raise

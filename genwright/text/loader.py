@@ -1,4 +1,4 @@
-"""Loader: a checkpoint's tensors become an architecture's weights, whole or a rank's part, block by block."""
+"""Loader: load a model, or a rank's part of it, from a checkpoint, block by block."""
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
@@ -24,45 +24,39 @@ from genwright.text.ops.protocol import Weights
 from genwright.text.ops.rope import cos_sin, frequencies
 from genwright.text.ops.step import RopeTables
 
-LOOKED_UP = ("embed", "positions")  # matrices that nothing is multiplied with
-PIECE = {"cpu": 1 << 19, "cuda": 1 << 24}  # elements that are quantized at a time: scratch takes ten times as much
+LOOKED_UP = ("embed", "positions")  # tables whose rows are looked up: they are not multiplied
+PIECE = {"cpu": 1 << 19, "cuda": 1 << 24}  # elements to quantize at a time; temporaries take ten times as much
 
 
 @dataclass(frozen=True)
 class Model:
-    """A loaded model: its architecture's functions, and the weights that they read."""
+    """A loaded model: its architecture and its weights."""
 
     cfg: ModelConfig
     architecture: Architecture
-    outer: dict[str, Any]  # tensors; of matrices also packed weights
+    outer: dict[str, Any]  # tensors or packed matrices
     blocks: list[dict[str, Any]]
     dtype: torch.dtype
     device: torch.device
-    max_context: int  # in whole pages
+    max_context: int  # a multiple of the page size
     rope_tables: dict[str, RopeTables]
 
     @property
     def step_bytes(self) -> int:
-        """Bytes of weights that a decoding step of one token reads: no embedding but a row, of experts its own."""
+        """Bytes of weights that decoding one token reads: without embeddings, and of the experts only the top k."""
         outer = {name: weight for name, weight in self.outer.items() if name not in LOOKED_UP}
         moe = self.cfg.moe
         share = {"experts.gate_up": moe.top_k / moe.experts, "experts.down": moe.top_k / moe.experts} if moe else {}
-        return int(
-            sum(
-                tensor.nbytes * share.get(name, 1.0)
-                for part in (outer, *self.blocks)
-                for name, weight in part.items()
-                for tensor in tensors_of(weight)
-            )
-        )
+        weights = [(name, weight) for block in (outer, *self.blocks) for name, weight in block.items()]
+        return int(sum(share.get(name, 1.0) * tensor.nbytes for name, w in weights for tensor in tensors_of(w)))
 
     @cached_property
     def fingerprint(self) -> str:
-        """Tells this model from others and from the same with other weights, by 64 values of every tensor."""
+        """A hash of the configuration and of 64 values of every tensor."""
         digest = hashlib.sha256(repr((self.cfg, self.dtype)).encode())
-        for part in (self.outer, *self.blocks):
-            for name in sorted(part):
-                for tensor in tensors_of(part[name]):
+        for block in (self.outer, *self.blocks):
+            for name in sorted(block):
+                for tensor in tensors_of(block[name]):
                     values = tensor.flatten()[:: max(tensor.numel() // 64, 1)].contiguous()
                     digest.update(values.view(torch.uint8).cpu().numpy().tobytes())
         return digest.hexdigest()
@@ -70,10 +64,10 @@ class Model:
 
 @dataclass
 class Loader:
-    """Weights in `dtype` on `device`; matrices packed by `quant`, or kept as they are stored where `packed` says so.
+    """Loads weights in `dtype` to `device`.
 
-    Of several ranks it loads one's part, as the weight map says. Ranks share each expert, or with `expert_parallel`
-    each has some experts whole.
+    Matrices are quantized to `quant`; without it, stored formats are kept if `packed`, else dequantized. Ranks split
+    every expert, or with `expert_parallel` each rank has some experts whole.
     """
 
     checkpoint: Checkpoint
@@ -81,7 +75,9 @@ class Loader:
     device: torch.device
     packed: bool = True
     quant: Format | None = None
-    progress: Callable[[int, int], None] = lambda done, total: None  # is told tensors done and in all
+    progress: Callable[[int, int], None] = lambda done, total: (
+        None
+    )  # called with the number of tensors done and in total
     rank: int = 0
     ranks: int = 1
     expert_parallel: bool = False
@@ -93,7 +89,7 @@ class Loader:
         return architecture(self.checkpoint.config).weight_map(self.checkpoint.config)
 
     def model(self, max_context: int) -> Model:
-        """All blocks but the multi-token-prediction layer."""
+        """The model without its multi-token-prediction layer."""
         check_tensors(self.checkpoint)
         cfg = self.checkpoint.config
         blocks = [self.outer_sources(), *(self.weights.block(layer) for layer in range(cfg.layers))]
@@ -104,21 +100,21 @@ class Loader:
         return Model(cfg, architecture(cfg), outer, loaded, self.dtype, self.device, context, tables)
 
     def block(self, layer: int) -> dict[str, Any]:
-        """One layer's weights; that after the last is the multi-token-prediction layer."""
+        """A layer's weights; the layer after the last is the multi-token-prediction layer."""
         return self.load(self.weights.block(layer))
 
     def block_bytes(self, layer: int) -> int:
-        """What a block takes once it is loaded."""
+        """The size of a loaded block."""
         return self.bytes(self.weights.block(layer))
 
     def total_bytes(self, draft: bool = False) -> int:
-        """What all weights take once they are loaded, with the multi-token-prediction layer or without."""
+        """The size of all loaded weights, with or without the multi-token-prediction layer."""
         check_tensors(self.checkpoint, draft)
         layers = range(self.checkpoint.config.layers + draft)
         return self.bytes(self.outer_sources()) + sum(map(self.block_bytes, layers))
 
     def outer_sources(self) -> dict[str, Sources]:
-        """The weights of no layer; a head that shares the embedding is one of them if it is packed and that is not."""
+        """The weights outside the blocks; a tied head is one of them if it is packed, as the embedding never is."""
         outer, embed = dict(self.weights.outer), self.weights.outer["embed"]
         if "head" not in outer and self.form("head", embed) is not None:
             outer["head"] = embed
@@ -128,33 +124,46 @@ class Loader:
         return {name: self._weight(name, self._own(sources)) for name, sources in block.items()}
 
     def bytes(self, block: Mapping[str, Sources]) -> int:
-        """What weights take once they are loaded."""
+        """The size of loaded weights."""
         total = 0
         for name, sources in block.items():
-            form, wide = self.form(name, sources), self._wide(name).itemsize
+            form, itemsize = self.form(name, sources), self._dtype(name).itemsize
             shapes = [self._part(source, form).shape(source.shape) for source in self._own(sources)]
-            total += sum(prod(shape) * wide if form is None else form.bytes(shape) for shape in shapes)
+            total += sum(prod(shape) * itemsize if form is None else form.bytes(shape) for shape in shapes)
         return total
 
     def form(self, name: str, sources: Sources) -> Format | None:
-        """The format that a weight is packed in; None where it is not."""
-        kept = {*LOOKED_UP, *self.weights.unpacked, *self.weights.exact}
-        if name in kept or any(len(source.shape) != 2 for source in sources):
+        """The format that a weight is packed in; None if it is not packed."""
+        unpacked = {*LOOKED_UP, *self.weights.unpacked, *self.weights.exact}
+        if name in unpacked or any(len(source.shape) != 2 for source in sources):
             return None
-        stored = {self.checkpoint.format(source.name) for source in sources}
-        single = stored.pop() if len(stored) == 1 else None
+        formats = {self.checkpoint.format(source.name) for source in sources}
+        stored = formats.pop() if len(formats) == 1 else None
         if self.quant is not None:
-            return self.quant.of_head(single) if name == "head" else self.quant
-        return single if self.packed else None
+            return self.quant.of_head(stored) if name == "head" else self.quant
+        return stored if self.packed else None
+
+    def quantized(self, source: Source, form: Format) -> Iterator[Packed]:
+        """A matrix in a format, some rows at a time: as stored if that is its format, else quantized on the device."""
+        stored = self.checkpoint.format(source.name)
+        if stored == form:
+            packed = self.checkpoint.packed(source.name, self._part(source, form))
+            yield packed.map(lambda tensor: tensor.to(self.device))
+            return
+        matrix = self._tensor(source, None if stored is None else torch.float32, form)
+        size = PIECE.get(self.device.type, PIECE["cuda"]) // matrix.shape[1]
+        for rows in matrix.split(max(1, size // BLOCK) * BLOCK):
+            yield form.quantize(rows.to(self.device))
 
     def _own(self, sources: Sources) -> Sources:
-        """Without the experts of other ranks."""
+        """The sources without the experts of other ranks."""
         moe = self.checkpoint.config.moe
         if not self.expert_parallel or moe is None:
             return sources
         return [source for source in sources if source.owner(moe.experts, self.ranks) in (None, self.rank)]
 
     def _part(self, source: Source, form: Format | None) -> Part:
+        """This rank's part of a tensor."""
         if self.expert_parallel and source.expert is not None:
             return source.whole
         return source.part(self.rank, self.ranks, form.unit(source.axis or 0) if form else 1)
@@ -162,36 +171,42 @@ class Loader:
     def _weight(self, name: str, sources: Sources) -> Weight:
         form = self.form(name, sources)
         if form is None:
-            fused = self._fuse(sources, self._wide(name))
+            fused = self._fuse(sources, self._dtype(name))
             return fused.add_(1) if name in self.weights.one_added else fused
         parts: list[Packed] = []
         for source in sources:
-            parts += quantized(self.checkpoint, source.name, form, self.device, self._part(source, form))
-            self._tell()
+            parts += self.quantized(source, form)
+            self._report()
         return type(parts[0]).cat(parts)
 
     def _fuse(self, sources: Sources, dtype: torch.dtype) -> torch.Tensor:
-        parts = [self._part(source, None) for source in sources]
-        shapes = [part.shape(source.shape) for source, part in zip(sources, parts, strict=True)]
+        shapes = [self._part(source, None).shape(source.shape) for source in sources]
         rows = [shape[0] for shape in shapes]
         fused = torch.empty((sum(rows), *shapes[0][1:]), dtype=dtype, device=self.device)
-        for source, part, target in zip(sources, parts, fused.split(rows), strict=True):
-            # Copying widens what is stored plainly; doing so before would hold it twice.
+        for source, target in zip(sources, fused.split(rows), strict=True):
+            # A plain tensor is converted by the copy, because a converted one would need memory of its own.
             plain = self.checkpoint.format(source.name) is None and not isinstance(self.checkpoint, RandomWeights)
-            target.copy_(_tensor(self.checkpoint, source.name, None if plain else dtype, self.device, part))
-            self._tell()
+            target.copy_(self._tensor(source, None if plain else dtype, None))
+            self._report()
         return fused
 
-    def _tell(self) -> None:
+    def _tensor(self, source: Source, dtype: torch.dtype | None, form: Format | None) -> torch.Tensor:
+        """This rank's part of a tensor; random ones are computed on the device, because a GPU is far faster."""
+        part = self._part(source, form)
+        if isinstance(self.checkpoint, RandomWeights):
+            return self.checkpoint.tensor(source.name, dtype, part, self.device)
+        return self.checkpoint.tensor(source.name, dtype, part)
+
+    def _report(self) -> None:
         self._done += 1
         self.progress(self._done, self._total)
 
-    def _wide(self, name: str) -> torch.dtype:
+    def _dtype(self, name: str) -> torch.dtype:
         return torch.float32 if name in self.weights.exact else self.dtype
 
 
 def move(block: Weights, device: torch.device) -> dict[str, Any]:
-    """A block's weights on a device; those that are there already are not copied."""
+    """A block's weights on a device; those that are on it already are not copied."""
 
     def to(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.to(device)
@@ -199,32 +214,10 @@ def move(block: Weights, device: torch.device) -> dict[str, Any]:
     return {name: weight.map(to) if isinstance(weight, Packed) else to(weight) for name, weight in block.items()}
 
 
-def quantized(
-    checkpoint: Checkpoint, name: str, form: Format, device: torch.device, part: Part | None = None
-) -> Iterator[Packed]:
-    """A matrix in a format, some rows at a time: as it is stored if that is the format, else rounded on the device."""
-    stored = checkpoint.format(name)
-    if stored == form:
-        yield checkpoint.packed(name, part).map(lambda tensor: tensor.to(device))
-        return
-    wide = _tensor(checkpoint, name, None if stored is None else torch.float32, device, part)
-    for rows in wide.split(max(1, PIECE.get(device.type, PIECE["cuda"]) // wide.shape[1] // BLOCK) * BLOCK):
-        yield form.quantize(rows.to(device))
-
-
-def _tensor(
-    checkpoint: Checkpoint, name: str, dtype: torch.dtype | None, device: torch.device, part: Part | None
-) -> torch.Tensor:
-    """On the device if it is drawn: a GPU does that a thousand times faster."""
-    if isinstance(checkpoint, RandomWeights):
-        return checkpoint.tensor(name, dtype, part, device)
-    return checkpoint.tensor(name, dtype, part)
-
-
 def rope_tables(cfg: ModelConfig, max_context: int, device: torch.device) -> dict[str, RopeTables]:
-    """cos and sin of whole pages of positions, for each kind of RoPE.
+    """cos and sin for whole pages of positions, for each kind of RoPE.
 
-    They are computed page by page, so that their bits do not depend on how many pages there are.
+    They are computed page by page, so that their bits do not depend on the number of pages.
     """
     tables: dict[str, RopeTables] = {}
     for kind, rope in ((ROPE, cfg.rope), (LOCAL_ROPE, cfg.local_rope)):

@@ -200,7 +200,7 @@ def test_mistakes(argument: str, code: int, words: str, tmp_path: Path) -> None:
         ("SmolLM", "did you mean smollm2?"),
         ("smollm2-135m", "did you mean smollm2?"),
         ("random:llama-2-7", "There is no model shape named 'llama-2-7'; did you mean llama-2-7b?"),
-        ("llama-3-8b", "random:llama-3-8b has that shape, with random weights."),
+        ("llama-3-8b", "random:llama-3-8b has that shape and random weights."),
         ("org/name", "There is no file or folder org/name; hf:org/name fetches it from the Hugging Face hub."),
         ("models/tinny", "There is no file or folder models/tinny; did you mean models/tiny?"),
         ("models/other", "There is no file or folder models/other; `genwright pull` lists the models"),

@@ -125,7 +125,9 @@ def test_yarns_original_context_is_looked_up_where_it_may_be() -> None:
 
 
 def test_an_unknown_setting_of_rope_is_told() -> None:
-    with pytest.warns(GenwrightWarning, match=r"^config\.json \(rope_scaling\) has 'alpha', which is not known"):
+    with pytest.warns(
+        GenwrightWarning, match=r"^config\.json \(rope_scaling\) has the unknown setting 'alpha', which is ignored"
+    ):
         read(rope_scaling={**YARN, "alpha": 1000.0})
 
 
@@ -147,9 +149,11 @@ def test_scaling_tells_how_far_the_context_reaches() -> None:
 
 
 WRONG: dict[str, dict[str, Any]] = {
-    "names the architecture 'GPT2LMHeadModel'; known are " + ", ".join(CLASSES): {"architectures": ["GPT2LMHeadModel"]},
-    "names the architecture 'gpt2'; known are LlamaForCausalLM": {"architectures": None, "model_type": "gpt2"},
-    "names the architecture ['LlamaForCausalLM']": {"architectures": [["LlamaForCausalLM"]]},
+    "has the unknown architecture 'GPT2LMHeadModel'; known are " + ", ".join(CLASSES): {
+        "architectures": ["GPT2LMHeadModel"]
+    },
+    "has the unknown architecture 'gpt2'; known are LlamaForCausalLM": {"architectures": None, "model_type": "gpt2"},
+    "has the unknown architecture ['LlamaForCausalLM']": {"architectures": [["LlamaForCausalLM"]]},
     "'hidden_size' as a whole number from 1 to 1048576, and has '4096'": {"hidden_size": "4096"},
     "'hidden_size' as a whole number from 1 to 1048576, and has True": {"hidden_size": True},
     "'num_hidden_layers' as a whole number from 1 to 4096, and has -1": {"num_hidden_layers": -1},
@@ -159,10 +163,10 @@ WRONG: dict[str, dict[str, Any]] = {
     "'rms_norm_eps' as a positive number, and has inf": {"rms_norm_eps": float("inf")},
     "'rope_theta' as a number above 1, and has 0.5": {"rope_theta": 0.5},
     "'rope_theta' as a positive number, and has 1000000000000": {"rope_theta": 10**400},
-    "hidden_size of 4098, which 32 heads cannot divide": {"hidden_size": 4098},
+    "hidden_size of 4098, which is not a multiple of its 32 heads": {"hidden_size": 4098},
     "heads of 127 channels; rotary embeddings need an even number": {"head_dim": 127},
     "'num_key_value_heads' as a divisor of the 32 attention heads, and has 5": {"num_key_value_heads": 5},
-    "activation 'gelu'; this architecture has silu": {"hidden_act": "gelu"},
+    "activation 'gelu'; this architecture supports only silu": {"hidden_act": "gelu"},
     "'tie_word_embeddings' as true or false, and has 1": {"tie_word_embeddings": 1},
     "'eos_token_id' as a token id or a list of them, and has [2, -1]": {"eos_token_id": [2, -1]},
     "'torch_dtype' as float32, float16 or bfloat16, and has 'int8'": {"torch_dtype": "int8"},
@@ -172,7 +176,9 @@ WRONG: dict[str, dict[str, Any]] = {
         "rope_scaling": {"type": "su", "short_factor": [1] * 64, "long_factor": [1] * 63}
     },
     "'truncate' as true or false, and has 0": {"rope_scaling": {**YARN, "truncate": 0}},
-    "'partial_rotary_factor' as 1: in this architecture all channels of a head rotate": {"partial_rotary_factor": 0.5},
+    "'partial_rotary_factor' as 1, because all channels of a head rotate in this architecture": {
+        "partial_rotary_factor": 0.5
+    },
     "(rope_parameters) should give 'full_attention' as a setting": {"rope_parameters": {"full_attention": YARN}},
     "heads of 2 channels; dynamic RoPE scaling needs at least 4": {
         "head_dim": 2,
@@ -193,10 +199,10 @@ WRONG: dict[str, dict[str, Any]] = {
         "sliding_window": 64,
         "layer_types": [[]] * 32,
     },
-    "(quantization_config) should give 'quant_method' as fp8, the one quantized format that is read": {
+    "(quantization_config) should give 'quant_method' as fp8, the only supported method": {
         "quantization_config": {"quant_method": "awq"}
     },
-    "'weight_block_size' as [128, 128], the one block size that is read, and has None": {
+    "'weight_block_size' as [128, 128], the only supported size, and has None": {
         "quantization_config": {"quant_method": "fp8"}
     },
     "'num_local_experts' as a whole number from 1 to 4096": {"architectures": ["MixtralForCausalLM"]},
@@ -206,7 +212,7 @@ WRONG: dict[str, dict[str, Any]] = {
         "num_experts_per_tok": 5,
     },
     "'kv_lora_rank' as a whole number": {"architectures": ["DeepseekV3ForCausalLM"]},
-    "'scoring_func' as sigmoid, which this architecture has, and has 'softmax'": {
+    "'scoring_func' as sigmoid, the only one of this architecture, and has 'softmax'": {
         **named_shape("deepseek-v3"),
         "scoring_func": "softmax",
     },
@@ -220,9 +226,9 @@ WRONG: dict[str, dict[str, Any]] = {
         "topk_group": 1,
         "num_experts_per_tok": 33,
     },
-    "asks for biases, which no published model": {**named_shape("deepseek-v3"), "attention_bias": True},
+    "has biases, which are not supported: no published": {**named_shape("deepseek-v3"), "attention_bias": True},
     "'activation_function' as relu or gelu, and has 'tanh'": {**named_shape("opt-125m"), "activation_function": "tanh"},
-    "hidden_size of 768, which 7 heads cannot divide": {**named_shape("opt-125m"), "num_attention_heads": 7},
+    "hidden_size of 768, which is not a multiple of its 7 heads": {**named_shape("opt-125m"), "num_attention_heads": 7},
     "'sliding_window' as a whole number from 1": {"architectures": ["MistralForCausalLM"], "sliding_window": 0},
 }
 

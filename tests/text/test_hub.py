@@ -125,7 +125,7 @@ def test_the_parts_of_a_split_gguf_come_together(hub: ThreadingHTTPServer) -> No
     [
         (
             "hf:org/ggufs",
-            "org/ggufs has 4 GGUF files to choose from, as in hf:org/ggufs:big/m-Q8_0.gguf: big/m-Q8_0.gguf, "
+            "org/ggufs has 4 GGUF files; name one as in hf:org/ggufs:big/m-Q8_0.gguf. They are big/m-Q8_0.gguf, "
             "m-Q4_0.gguf, m-Q4_0_4_4.gguf, m-Q4_K_M.gguf.",
         ),
         ("hf:org/one-gguf:Q2", "org/one-gguf has no GGUF file 'Q2'; it has m.gguf."),
@@ -137,7 +137,7 @@ def test_the_parts_of_a_split_gguf_come_together(hub: ThreadingHTTPServer) -> No
             "'org/secret' could not be fetched from the hub: there is no such repository, or it is private, which "
             "needs `hf auth login`.",
         ),
-        ("hf:", "'hf:' should be hf:ORG/NAME, hf:ORG/NAME@REVISION or hf:ORG/NAME:FILE.gguf."),
+        ("hf:", "A hub model must be hf:ORG/NAME, hf:ORG/NAME@REVISION or hf:ORG/NAME:FILE.gguf, not 'hf:'."),
     ],
 )
 def test_mistakes_are_one_sentence(hub: ThreadingHTTPServer, name: str, sentence: str) -> None:

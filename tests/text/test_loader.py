@@ -182,7 +182,7 @@ def test_a_missing_tensor_is_named(tmp_path: Path) -> None:
     where["weight_map"]["model.layers.2.mlp.down_proj.weight"] = where["weight_map"]["lm_head.weight"]
     index.write_text(json.dumps(where))
     with pytest.raises(
-        UserError, match=r"should hold the tensor 'model\.layers\.2\.mlp\.down_proj\.weight', and does not"
+        UserError, match=r"must hold the tensor 'model\.layers\.2\.mlp\.down_proj\.weight' but does not"
     ):
         LLM(tmp_path)
     assert model.config.num_hidden_layers == 3
@@ -193,7 +193,7 @@ def test_a_wrong_shape_is_named(tmp_path: Path) -> None:
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**config, "intermediate_size": 97}))
     sentence = (
-        r"has 'model\.layers\.0\.mlp\.gate_proj\.weight' of shape \[96, 64\]; its configuration calls for \[97, 64\]\.$"
+        r"has 'model\.layers\.0\.mlp\.gate_proj\.weight' of shape \[96, 64\]; its configuration needs \[97, 64\]\.$"
     )
     with pytest.raises(UserError, match=sentence):
         LLM(tmp_path)
@@ -265,14 +265,14 @@ def test_random_models_have_gptfasts_names() -> None:
     [
         ("random:", r"no model shape named ''; known are llama-7b, "),
         ("random:gpt5", r"no model shape named 'gpt5'; known are llama-7b, "),
-        ("random:7B,layers=x", r"should give layers and seed as whole numbers\.$"),
-        ("random:7B,layers=", r"should give layers and seed as whole numbers\.$"),
-        ("random:7B,layers", r"should give layers and seed as whole numbers\.$"),
-        ("random:7B,seed=1.5", r"should give layers and seed as whole numbers\.$"),
+        ("random:7B,layers=x", r"^The layers and seed of 'random:7B,.*' must be whole numbers\.$"),
+        ("random:7B,layers=", r"^The layers and seed of 'random:7B,.*' must be whole numbers\.$"),
+        ("random:7B,layers", r"^The layers and seed of 'random:7B,.*' must be whole numbers\.$"),
+        ("random:7B,seed=1.5", r"^The layers and seed of 'random:7B,.*' must be whole numbers\.$"),
         ("random:7B,layers=0", r"'num_hidden_layers' as a whole number from 1 to 4096, and has 0\.$"),
         ("random:7B,layers=5000", r"'num_hidden_layers' as a whole number from 1 to 4096, and has 5000\.$"),
-        ("random:7B,heads=4", r"has the option 'heads'; known are layers and seed\.$"),
-        ("random:7B,", r"has the option ''; known are layers and seed\.$"),
+        ("random:7B,heads=4", r"has the unknown option 'heads'; options are layers and seed\.$"),
+        ("random:7B,", r"has the unknown option ''; options are layers and seed\.$"),
         ("random:llama-3.1-405b", r"The weights take 8[0-9]{2}\.[0-9]{2} GB .* may be used"),
     ],
 )

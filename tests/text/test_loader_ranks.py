@@ -82,12 +82,12 @@ def test_what_ranks_cannot_share_is_one_sentence(tmp_path: Path) -> None:
     make("llama", tmp_path)
     checkpoint = open_checkpoint(str(tmp_path))
     sentence = (
-        r"'model\.layers\.0\.self_attn\.k_proj\.weight' of shape \[32, 64\] cannot be cut in 4 equal parts of .*16 r"
+        r"'model\.layers\.0\.self_attn\.k_proj\.weight' of shape \[32, 64\] cannot be split in 4 equal parts of .*16 r"
     )
     with pytest.raises(UserError, match=sentence):
         Loader(checkpoint, torch.float32, CPU, ranks=4).block(0)
     sentence = (
-        r"'model\.layers\.0\.mlp\.down_proj\.weight' of shape \[64, 96\] cannot be cut in 2 equal parts of .*32 col"
+        r"'model\.layers\.0\.mlp\.down_proj\.weight' of shape \[64, 96\] cannot be split in 2 equal parts of .*32 col"
     )
     with pytest.raises(UserError, match=sentence):
         Loader(checkpoint, torch.float32, CPU, quant=parse_format("int4"), ranks=2).block(0)

@@ -1,4 +1,4 @@
-"""Fields of a `config.json` that several architectures share."""
+"""Readers of config.json fields that several architectures share."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from genwright.text.config_file import FieldReader, short
 
 
 def read_sizes(read: FieldReader) -> dict[str, Any]:
-    """What every family calls by the same names."""
+    """Fields that have the same names in all architectures."""
     return {
         "vocab_size": read.integer("vocab_size", 1, 1 << 24),
         "dim": read.integer("hidden_size", 1, 1 << 20),
@@ -20,9 +20,9 @@ def read_sizes(read: FieldReader) -> dict[str, Any]:
 
 
 def read_heads(read: FieldReader, dim: int, heads: int) -> tuple[int, int]:
-    """Channels of a head, and how many key-value heads there are."""
+    """The head dimension and the number of key-value heads."""
     if read.config.get("head_dim") is None and dim % heads:
-        raise UserError(f"{read.where} has a hidden_size of {dim}, which {heads} heads cannot divide.")
+        raise UserError(f"{read.where} has a hidden_size of {dim}, which is not a multiple of its {heads} heads.")
     kv_heads = read.integer("num_key_value_heads", 1, 4096, default=heads)
     if heads % kv_heads:
         raise read.wrong("num_key_value_heads", f"a divisor of the {heads} attention heads")
@@ -30,7 +30,7 @@ def read_heads(read: FieldReader, dim: int, heads: int) -> tuple[int, int]:
 
 
 def read_layer_types(read: FieldReader, window: int, kinds: object, layers: int) -> tuple[int | None, ...]:
-    """The window of each layer, by its kind."""
+    """Each layer's window; None for full attention."""
     known = ("full_attention", "sliding_attention")
     if not isinstance(kinds, list) or len(kinds) != layers or not all(kind in known for kind in kinds):
         raise read.wrong("layer_types", "full_attention or sliding_attention for each layer")
@@ -47,15 +47,15 @@ def _read_dtype(read: FieldReader) -> str:
 def check_silu(read: FieldReader) -> None:
     if read.text("hidden_act", "silu") not in ("silu", "swish"):
         activation = short(read.config["hidden_act"])
-        raise UserError(f"{read.where} asks for the activation {activation}; this architecture has silu.")
+        raise UserError(f"{read.where} has the activation {activation}; this architecture supports only silu.")
 
 
 def check_quantization(read: FieldReader) -> None:
-    """Of quantized Hugging Face checkpoints those in FP8 blocks of 128 x 128 are read, and our own."""
+    """Supported are FP8 blocks of 128 x 128, and the folders that `genwright quantize` writes."""
     quantization = read.table("quantization_config")
     if not quantization.config or quantization.config.get("quant_method") == "genwright":
         return
     if quantization.config.get("quant_method") != "fp8":
-        raise quantization.wrong("quant_method", "fp8, the one quantized format that is read")
+        raise quantization.wrong("quant_method", "fp8, the only supported method")
     if quantization.config.get("weight_block_size") != [128, 128]:
-        raise quantization.wrong("weight_block_size", "[128, 128], the one block size that is read")
+        raise quantization.wrong("weight_block_size", "[128, 128], the only supported size")

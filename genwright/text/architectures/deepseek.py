@@ -1,4 +1,4 @@
-"""DeepSeek-V2, V3, R1 and V3.1: latent attention, mixtures of experts, and V3's multi-token-prediction layer."""
+"""DeepSeek-V2, V3, R1 and V3.1: latent attention, experts, and V3's multi-token-prediction layer."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -30,7 +30,7 @@ def block(ops: Ops, cfg: ModelConfig, weights: Weights, cache: LayerCache, x: to
     assert cfg.mla is not None
     first = ops.norm_linear(x, weights, "attention_norm", "qkv_a", cfg.norm_eps)
     latent = _a_rows(cfg)[1]
-    q, kv = first.split((first.shape[-1] - latent, latent), dim=-1)  # a rank may have some of the queries
+    q, kv = first.split((first.shape[-1] - latent, latent), dim=-1)  # a rank may have only some of the queries
     if cfg.mla.q_lora_rank:
         q = ops.norm_linear(q, weights, "q_norm", "q_b", LATENT_EPS)
     mixed = ops.latent_attend(q, kv, weights, cfg.mla, cfg.attention[0], cache, step)
@@ -41,18 +41,12 @@ def block(ops: Ops, cfg: ModelConfig, weights: Weights, cache: LayerCache, x: to
 
 
 def predict(
-    ops: Ops,
-    cfg: ModelConfig,
-    outer: Weights,
-    weights: Weights,
-    cache: LayerCache,
-    hidden: torch.Tensor,
-    step: Step,
+    ops: Ops, cfg: ModelConfig, outer: Weights, weights: Weights, cache: LayerCache, hidden: torch.Tensor, step: Step
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The multi-token-prediction layer (DeepSeek-V3, equations 21 to 23): logits of the token after `step.tokens`.
 
-    hidden [tokens, dim] is the model's output after its final norm where it read the token before each of the step's,
-    or what this function returned there. Returns logits [rows, vocab] and the new hidden [tokens, dim].
+    hidden [tokens, dim] is the model's normed output for the token before each of the step's, or what this function
+    returned for it. Returns logits [rows, vocab] and the new hidden [tokens, dim].
     """
     x = embed(ops, cfg, outer, step)
     pair = (ops.norm(x, weights, "embed_norm", cfg.norm_eps), ops.norm(hidden, weights, "hidden_norm", cfg.norm_eps))
@@ -62,7 +56,7 @@ def predict(
 
 
 def _a_rows(cfg: ModelConfig) -> tuple[int, int]:
-    """Outputs of the first projections: of queries, whole or their latent, and of keys and values."""
+    """Output rows of the first projections: queries or their latent, and the latent of keys and values."""
     assert cfg.mla is not None
     return cfg.mla.q_lora_rank or cfg.q_dim, cfg.mla.kv_lora_rank + cfg.mla.qk_rope_head_dim
 
@@ -72,7 +66,6 @@ def cache_layers(cfg: ModelConfig) -> list[LayerSpec]:
 
 
 def weight_map(cfg: ModelConfig) -> WeightMap:
-    """Our weights as Hugging Face's tensors with their shapes; several fuse along their first dimension."""
     assert cfg.mla is not None
     d, mla = cfg.dim, cfg.mla
     first, latent = _a_rows(cfg)
@@ -117,11 +110,11 @@ def weight_map(cfg: ModelConfig) -> WeightMap:
 def read_config(read: FieldReader, family: str, sizes: Mapping[str, Any]) -> ModelConfig:
     layers, heads = sizes["layers"], sizes["heads"]
     if read.flag("attention_bias", False) or read.flag("mlp_bias", False):
-        raise UserError(f"{read.where} asks for biases, which no published model of the architecture {family} has.")
+        raise UserError(f"{read.where} has biases, which are not supported: no published {family} has any.")
     check_silu(read)
-    q_rank = read.integer("q_lora_rank", 0, 1 << 20, default=0)  # 0 in DeepSeek's own files, null in Hugging Face's
     mla = Mla(
-        q_lora_rank=q_rank or None,
+        # Without a latent of queries it is 0 in DeepSeek's own files and null in Hugging Face's.
+        q_lora_rank=read.integer("q_lora_rank", 0, 1 << 20, default=0) or None,
         kv_lora_rank=read.integer("kv_lora_rank", 1, 1 << 20),
         qk_nope_head_dim=read.integer("qk_nope_head_dim", 1, 1 << 16),
         qk_rope_head_dim=read.integer("qk_rope_head_dim", 2, 1 << 16),
@@ -145,10 +138,10 @@ def read_config(read: FieldReader, family: str, sizes: Mapping[str, Any]) -> Mod
 
 
 def _read_experts(read: FieldReader, v3: bool, layers: int) -> Moe:
-    """V2 scores by softmax, groups by their best expert; V3 by sigmoid and a bias, groups by their best two."""
-    scores = read.text("scoring_func", "sigmoid" if v3 else "softmax")
-    if scores != ("sigmoid" if v3 else "softmax"):
-        raise read.wrong("scoring_func", f"{'sigmoid' if v3 else 'softmax'}, which this architecture has")
+    """V2 has softmax scores, V3 sigmoid scores and a correction bias."""
+    scores = "sigmoid" if v3 else "softmax"
+    if read.text("scoring_func", scores) != scores:
+        raise read.wrong("scoring_func", f"{scores}, the only one of this architecture")
     method = read.text("topk_method", "noaux_tc" if v3 else "greedy")
     known = ("noaux_tc",) if v3 else ("greedy", "group_limited_greedy")
     if method not in known:
@@ -156,7 +149,7 @@ def _read_experts(read: FieldReader, v3: bool, layers: int) -> Moe:
     experts = read.integer("n_routed_experts", 1, 4096)
     groups = 1 if method == "greedy" else read.integer("n_group", 1, experts, default=1)
     top_groups = 1 if method == "greedy" else read.integer("topk_group", 1, groups, default=1)
-    smallest = 2 if v3 and groups > 1 else 1
+    smallest = 2 if v3 and groups > 1 else 1  # V3 ranks a group by the sum of its two best experts
     if experts % groups or experts // groups < smallest:
         raise read.wrong("n_group", f"a number of equal groups of the {experts} experts")
     first = read.integer("first_k_dense_replace", 0, 4096, default=0)
@@ -168,7 +161,6 @@ def _read_experts(read: FieldReader, v3: bool, layers: int) -> Moe:
         top_k=read.integer("num_experts_per_tok", 1, experts // groups * top_groups),
         ffn_dim=ffn_dim,
         shared_dim=ffn_dim * read.integer("n_shared_experts", 0, 4096, default=0),
-        shared_gate=False,
         scores=scores,
         groups=groups,
         top_groups=top_groups,
@@ -185,7 +177,7 @@ _DEEPSEEK3 = {**_DEEPSEEK, "model_type": "deepseek_v3"}
 
 
 def _yarn(mscale: float) -> dict[str, Any]:
-    """DeepSeek's scaling of RoPE, from 4,096 positions to 163,840."""
+    """DeepSeek's RoPE scaling from 4,096 to 163,840 positions."""
     settings = {"type": "yarn", "factor": 40, "original_max_position_embeddings": 4096}
     return {"rope_scaling": {**settings, "beta_fast": 32, "beta_slow": 1, "mscale": mscale, "mscale_all_dim": mscale}}
 

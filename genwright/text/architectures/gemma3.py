@@ -1,6 +1,7 @@
-"""Gemma 3 (text): GeGLU, norms before and after each sublayer, five layers with a window to one without."""
+"""Gemma 3 (text): GeGLU, norms before and after each sublayer, windows in five of six layers."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,8 +20,8 @@ from genwright.text.ops.protocol import Ops, Weights
 from genwright.text.ops.step import Step
 
 CLASSES = {"gemma3_text": "Gemma3ForCausalLM"}
-PATTERN = 6  # every so many layers one sees the whole context
-LOCAL_BASE = 10000.0  # of RoPE in layers with a window
+PATTERN = 6  # every sixth layer has full attention
+LOCAL_BASE = 10000.0  # RoPE base of layers with a window
 NORMS = ("attention_norm", "post_attention_norm", "mlp_norm", "post_mlp_norm", "q_norm", "k_norm", "norm")
 
 
@@ -43,25 +44,26 @@ cache_layers = llama.cache_layers
 
 
 def weight_map(cfg: ModelConfig) -> WeightMap:
-    """Llama's, with a norm after each sublayer too. Norms are stored as what they differ from one by."""
+    """Llama's, and a norm after each sublayer. Norm weights are stored minus one."""
     plain = llama.weight_map(cfg)
-    norms = {
-        "post_attention_norm": "post_attention_layernorm",
-        "mlp_norm": "pre_feedforward_layernorm",
-        "post_mlp_norm": "post_feedforward_layernorm",
+    names = {
+        "post_attention_norm": "post_attention",
+        "mlp_norm": "pre_feedforward",
+        "post_mlp_norm": "post_feedforward",
     }
-    more = {ours: [Source(f"{theirs}.weight", (cfg.dim,))] for ours, theirs in norms.items()}
-    blocks = [{**block, **more} for block in plain.blocks]
-    return WeightMap(plain.outer, blocks, plain.prefix, one_added=frozenset(NORMS))
+    norms = {ours: [Source(f"{theirs}_layernorm.weight", (cfg.dim,))] for ours, theirs in names.items()}
+    return replace(plain, blocks=[{**block, **norms} for block in plain.blocks], one_added=frozenset(NORMS))
 
 
 def read_config(read: FieldReader, family: str, sizes: Mapping[str, Any]) -> ModelConfig:
     activation = read.text("hidden_activation", read.text("hidden_act", "gelu_pytorch_tanh"))
     if activation != "gelu_pytorch_tanh":
-        raise UserError(f"{read.where} asks for the activation {short(activation)}; Gemma 3 has gelu_pytorch_tanh.")
+        raise UserError(
+            f"{read.where} has the activation {short(activation)}; Gemma 3 supports only gelu_pytorch_tanh."
+        )
     for key in ("attn_logit_softcapping", "final_logit_softcapping", "use_bidirectional_attention", "attention_bias"):
         if read.config.get(key):
-            raise read.wrong(key, "null or false, as published models of this architecture have it")
+            raise read.wrong(key, "null or false, the only supported value")
     head_dim, kv_heads = read_heads(read, sizes["dim"], sizes["heads"])
     every = read.integer("sliding_window_pattern", 1, 4096, default=PATTERN)
     kinds = ["full_attention" if (i + 1) % every == 0 else "sliding_attention" for i in range(sizes["layers"])]
@@ -84,7 +86,7 @@ def read_config(read: FieldReader, family: str, sizes: Mapping[str, Any]) -> Mod
 
 
 def _ropes(read: FieldReader) -> tuple[FieldReader, FieldReader]:
-    """RoPE of layers without and with a window: transformers 5 nests both, earlier files have fields for each."""
+    """RoPE of layers without and with a window: nested since transformers 5, in separate fields before."""
     both = read.table("rope_parameters")
     context = {"max_position_embeddings": read.config.get("max_position_embeddings", 2048)}
     if "full_attention" in both.config:
@@ -96,7 +98,7 @@ def _ropes(read: FieldReader) -> tuple[FieldReader, FieldReader]:
 
 
 def _gguf_config(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """What llama.cpp knows of Gemma 3 without writing it down; in the model of 62 layers queries scale otherwise."""
+    """Fields that llama.cpp does not store; the model of 62 layers has another query scale."""
     known = {"sliding_window": fields.get("attention.sliding_window"), "rope_local_base_freq": LOCAL_BASE}
     if fields["block_count"] == 62:
         known["query_pre_attn_scalar"] = fields["embedding_length"] // fields["attention.head_count"]

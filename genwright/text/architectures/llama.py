@@ -1,4 +1,4 @@
-"""The Llama family: Llama 1 to 3.2, CodeLlama, Mistral and Mixtral, Qwen2, 2.5 and 3 with experts or without."""
+"""The Llama family: Llama 1 to 3.2, CodeLlama, Mistral, Mixtral, and Qwen2, 2.5 and 3 with or without experts."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -28,7 +28,7 @@ CLASSES = {
 
 
 def _gguf_llama(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """llama.cpp has Mistral's files under the name of Llama's."""
+    """llama.cpp calls Mistral's architecture llama too."""
     window = fields.get("attention.sliding_window")
     return {"architectures": [CLASSES["mistral"]], "model_type": "mistral", "sliding_window": window} if window else {}
 
@@ -54,7 +54,7 @@ def block(ops: Ops, cfg: ModelConfig, weights: Weights, cache: LayerCache, x: to
 
 
 def head(ops: Ops, cfg: ModelConfig, weights: Weights, x: torch.Tensor, step: Step) -> torch.Tensor:
-    """Logits [rows, vocab] of the rows that the step asks for."""
+    """Logits [rows, vocab] of `step.logit_rows`."""
     return ops.norm_linear(x[step.logit_rows], weights, "norm", "head", cfg.norm_eps)
 
 
@@ -64,7 +64,6 @@ def cache_layers(cfg: ModelConfig) -> list[LayerSpec]:
 
 
 def weight_map(cfg: ModelConfig) -> WeightMap:
-    """Our weights as Hugging Face's tensors with their shapes; several fuse along their first dimension."""
     d, heads = cfg.dim, cfg.head_dim
     qkv = (("q", cfg.q_dim), ("k", cfg.kv_dim), ("v", cfg.kv_dim))
     layer: dict[str, Sources] = {
@@ -79,15 +78,13 @@ def weight_map(cfg: ModelConfig) -> WeightMap:
         layer["out.bias"] = [Source("self_attn.o_proj.bias", (d,))]
     if cfg.qk_norm:
         layer |= {f"{name}_norm": [Source(f"self_attn.{name}_norm.weight", (heads,))] for name in ("q", "k")}
-    outer = outer_map(cfg)
-    dense = {**layer, **mlp_map(cfg)}
-    sparse = {**layer, **expert_map(cfg)}
+    dense, sparse = {**layer, **mlp_map(cfg)}, {**layer, **expert_map(cfg)}
     blocks = [sparse if cfg.has_experts(i) else dense for i in range(cfg.layers)]
-    return WeightMap(outer, blocks, "model.layers.{}.", exact=ROUTER, unpacked=frozenset({"shared.gate"}))
+    return WeightMap(outer_map(cfg), blocks, "model.layers.{}.", exact=ROUTER, unpacked=frozenset({"shared.gate"}))
 
 
 def outer_map(cfg: ModelConfig) -> dict[str, Sources]:
-    """Embedding, last norm and head."""
+    """Embedding, last norm and head, if it is not tied."""
     outer: dict[str, Sources] = {
         "embed": [vocabulary("model.embed_tokens.weight", cfg.vocab_size, cfg.dim)],
         "norm": [Source("model.norm.weight", (cfg.dim,))],
@@ -97,7 +94,8 @@ def outer_map(cfg: ModelConfig) -> dict[str, Sources]:
     return outer
 
 
-ROUTER = frozenset({"router", "router.correction"})  # what chooses experts is not rounded
+GATED = ("gate_proj", "up_proj", "down_proj")
+ROUTER = frozenset({"router", "router.correction"})  # in float32, because rounding could choose other experts
 
 
 def mlp_map(cfg: ModelConfig) -> dict[str, Sources]:
@@ -110,19 +108,19 @@ def mlp_map(cfg: ModelConfig) -> dict[str, Sources]:
 
 
 def expert_map(cfg: ModelConfig) -> dict[str, Sources]:
-    """A mixture of experts, each weight of all experts fused in one."""
+    """A mixture of experts; each weight fuses those of all experts."""
     moe, d = cfg.moe, cfg.dim
     if moe is None:
         return {}
-    home = "block_sparse_moe." if moe.mixtral_names else "mlp."
-    names = ("w1", "w3", "w2") if moe.mixtral_names else ("gate_proj", "up_proj", "down_proj")
-    each = [gated(d, moe.ffn_dim, f"{home}experts.{expert}.", names, expert) for expert in range(moe.experts)]
+    prefix = "block_sparse_moe." if moe.mixtral_names else "mlp."
+    names = ("w1", "w3", "w2") if moe.mixtral_names else GATED
+    each = [gated(d, moe.ffn_dim, f"{prefix}experts.{expert}.", names, expert) for expert in range(moe.experts)]
     weights: dict[str, Sources] = {
-        "router": [Source(f"{home}gate.weight", (moe.experts, d))],
+        "router": [Source(f"{prefix}gate.weight", (moe.experts, d))],
         **{f"experts.{name}": [s for weights in each for s in weights[name]] for name in ("gate_up", "down")},
     }
     if moe.correction_bias:
-        weights["router.correction"] = [Source(f"{home}gate.e_score_correction_bias", (moe.experts,))]
+        weights["router.correction"] = [Source(f"{prefix}gate.e_score_correction_bias", (moe.experts,))]
     if moe.shared_dim:
         shared = gated(d, moe.shared_dim, "mlp.shared_expert." if moe.shared_gate else "mlp.shared_experts.")
         weights |= {f"shared.{name}": sources for name, sources in shared.items()}
@@ -131,13 +129,8 @@ def expert_map(cfg: ModelConfig) -> dict[str, Sources]:
     return weights
 
 
-def gated(
-    d: int,
-    ffn: int,
-    prefix: str,
-    names: Sequence[str] = ("gate_proj", "up_proj", "down_proj"),
-    expert: int | None = None,
-) -> dict[str, Sources]:
+def gated(d: int, ffn: int, prefix: str, names: Sequence[str] = GATED, expert: int | None = None) -> dict[str, Sources]:
+    """The two weights of a gated MLP; `names` are those of gate, up and down."""
     *first, down = names
     return {
         "gate_up": [Source(f"{prefix}{name}.weight", (ffn, d), 0, expert=expert) for name in first],
@@ -170,7 +163,7 @@ def read_config(read: FieldReader, family: str, sizes: Mapping[str, Any]) -> Mod
 
 
 def _read_experts(read: FieldReader, family: str, layers: int) -> Moe | None:
-    """Mixtral's and Qwen's mixtures: softmax scores without groups."""
+    """Mixtral's and Qwen's mixtures of experts: softmax scores, no groups."""
     if family not in ("MixtralForCausalLM", "Qwen2MoeForCausalLM", "Qwen3MoeForCausalLM"):
         return None
     mixtral, qwen2 = family == "MixtralForCausalLM", family == "Qwen2MoeForCausalLM"
@@ -185,23 +178,17 @@ def _read_experts(read: FieldReader, family: str, layers: int) -> Moe | None:
         ffn_dim=read.integer("intermediate_size" if mixtral else "moe_intermediate_size", 1, 1 << 22),
         shared_dim=read.integer("shared_expert_intermediate_size", 1, 1 << 22) if qwen2 else 0,
         shared_gate=qwen2,
-        scores="softmax",
-        groups=1,
-        top_groups=1,
-        correction_bias=False,
         normalise=mixtral or read.flag("norm_topk_prob", False),
-        scale=1.0,
         mixtral_names=mixtral,
     )
 
 
 def _read_windows(read: FieldReader, family: str, layers: int) -> tuple[int | None, ...]:
-    """Mistral and Mixtral slide everywhere; Qwen when `use_sliding_window`, and only in the layers that say so."""
-    full: tuple[int | None, ...] = (None,) * layers
+    """Mistral and Mixtral have windows in all layers, Qwen in some if `use_sliding_window` is set."""
     always = family in ("MistralForCausalLM", "MixtralForCausalLM")
     sliding = always or read.flag("use_sliding_window", False)
     if family == "LlamaForCausalLM" or not sliding or read.config.get("sliding_window") is None:
-        return full
+        return (None,) * layers
     window = read.integer("sliding_window", 1, 1 << 30)
     kinds = read.config.get("layer_types")
     if kinds is None:
@@ -214,8 +201,7 @@ _LLAMA = {"model_type": "llama", "rms_norm_eps": 1e-5, "torch_dtype": "bfloat16"
 _MISTRAL = {**_LLAMA, "model_type": "mistral"}
 _QWEN2 = {**_LLAMA, "model_type": "qwen2", "rms_norm_eps": 1e-6}
 _QWEN3 = {**_QWEN2, "model_type": "qwen3", "head_dim": 128}
-_MIXTRAL = {**_LLAMA, "model_type": "mixtral"}
-_MIXTRAL |= {"num_local_experts": 8, "num_experts_per_tok": 2}
+_MIXTRAL = {**_LLAMA, "model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2}
 _QWEN2_MOE = {**_QWEN2, "model_type": "qwen2_moe"}
 _QWEN3_MOE = {**_QWEN3, "model_type": "qwen3_moe"}
 _QWEN3_MOE |= {"num_experts": 128, "num_experts_per_tok": 8, "norm_topk_prob": True}
@@ -279,7 +265,7 @@ _ROWS: dict[str, Row] = {
     "stories110m": (_LLAMA, 768, 12, 12, 12, 2048, 32000, 1024, 1e4, {}),
 }
 SHAPES = configs(_ROWS)
-# gpt-fast's names, and the common names of some.
+# gpt-fast's names, and other common names.
 ALIASES = {
     "7b": "llama-2-7b",
     "13b": "llama-2-13b",

@@ -17,7 +17,7 @@ from genwright.text.ops.step import Step
 
 CLASSES = {"opt": "OPTForCausalLM"}
 GGUF: dict[str, Gguf] = {}
-POSITION_OFFSET = 2  # position 0 is the table's third row
+POSITION_OFFSET = 2  # the table has two unused rows before position 0
 
 
 def embed(ops: Ops, cfg: ModelConfig, weights: Weights, step: Step) -> torch.Tensor:
@@ -28,7 +28,7 @@ def embed(ops: Ops, cfg: ModelConfig, weights: Weights, step: Step) -> torch.Ten
 
 
 def block(ops: Ops, cfg: ModelConfig, weights: Weights, cache: LayerCache, x: torch.Tensor, step: Step) -> torch.Tensor:
-    """One layer: x [tokens, dim]. Norms precede their sublayer, in 350m they follow the sum."""
+    """One layer: x [tokens, dim]. Norms precede the sublayers; in 350m they follow the sums."""
     assert cfg.opt is not None
     pre, eps = cfg.opt.pre_norm, cfg.norm_eps
     qkv = ops.linear(ops.layer_norm(x, weights, "attention_norm", eps) if pre else x, weights, "qkv")
@@ -40,7 +40,7 @@ def block(ops: Ops, cfg: ModelConfig, weights: Weights, cache: LayerCache, x: to
 
 
 def head(ops: Ops, cfg: ModelConfig, weights: Weights, x: torch.Tensor, step: Step) -> torch.Tensor:
-    """Logits [rows, vocab] of the rows that the step asks for."""
+    """Logits [rows, vocab] of `step.logit_rows`."""
     assert cfg.opt is not None
     x = x[step.logit_rows]
     if cfg.opt.final_norm:
@@ -54,7 +54,6 @@ cache_layers = llama.cache_layers
 
 
 def weight_map(cfg: ModelConfig) -> WeightMap:
-    """Our weights as Hugging Face's tensors with their shapes; several fuse along their first dimension."""
     assert cfg.opt is not None
     d, e, ffn, heads = cfg.dim, cfg.opt.embed_dim, cfg.ffn_dim, cfg.head_dim
     layer: dict[str, Sources] = {
@@ -93,7 +92,7 @@ def _norm(ours: str, theirs: str, d: int) -> dict[str, Sources]:
 def read_config(read: FieldReader, family: str, sizes: Mapping[str, Any]) -> ModelConfig:
     dim, heads = sizes["dim"], sizes["heads"]
     if dim % heads:
-        raise UserError(f"{read.where} has a hidden_size of {dim}, which {heads} heads cannot divide.")
+        raise UserError(f"{read.where} has a hidden_size of {dim}, which is not a multiple of its {heads} heads.")
     activation = read.text("activation_function", "relu")
     if activation not in ("relu", "gelu"):
         raise read.wrong("activation_function", "relu or gelu")
@@ -123,7 +122,7 @@ def read_config(read: FieldReader, family: str, sizes: Mapping[str, Any]) -> Mod
 
 _OPT = {"model_type": "opt", "torch_dtype": "float16", "eos_token_id": 2}
 
-# name: dim, layers, heads, what else differs
+# name: dim, layers, heads, further fields
 _ROWS: dict[str, tuple[int, int, int, dict[str, Any]]] = {
     "opt-125m": (768, 12, 12, {}),
     "opt-350m": (1024, 24, 16, {"word_embed_proj_dim": 512, "do_layer_norm_before": False}),

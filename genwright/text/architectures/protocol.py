@@ -1,4 +1,4 @@
-"""Architecture: what a file of this folder provides. The registry lists the files, and mypy checks each of them."""
+"""Architecture: the protocol of the modules in this folder, which mypy checks in the registry."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from genwright.text.config_file import FieldReader
 from genwright.text.ops.protocol import Ops, Weights
 from genwright.text.ops.step import Step
 
-# GGUF's tensor names to Hugging Face's; those of a layer follow "blk.N." and "model.layers.N.".
+# GGUF's names -> Hugging Face's; those of a layer follow "blk.N." and "model.layers.N.".
 GGUF_OUTER = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 GGUF_LAYER = {
     "attn_norm": "input_layernorm",
@@ -30,52 +30,40 @@ GGUF_LAYER = {
 }
 
 
-def _nothing(fields: Mapping[str, Any]) -> dict[str, Any]:
-    return {}
-
-
 @dataclass(frozen=True)
 class Gguf:
-    """How llama.cpp's files of one of its architectures differ from Hugging Face's."""
+    """How llama.cpp writes an architecture."""
 
     model_type: str
     layer: Mapping[str, str]  # names of a layer's tensors
-    config: Callable[[Mapping[str, Any]], dict[str, Any]] = _nothing  # config.json's further fields, of the metadata
-    neighbours: bool = False  # rows of q and k are ordered so that neighbouring channels rotate against each other
-    norm_offset: float = 0.0  # added to the weights of norms
+    config: Callable[[Mapping[str, Any]], dict[str, Any]] = lambda fields: {}  # more config.json fields, from metadata
+    neighbours: bool = False  # rows of q and k are ordered so that neighbouring channels rotate
+    norm_offset: float = 0.0  # added to norm weights in the file
 
 
 class Architecture(Protocol):
-    """Models that share embed, block and head; their differences are fields of ModelConfig."""
+    """Models that share `embed`, `block` and `head`; they differ in fields of ModelConfig."""
 
     @property
-    def CLASSES(self) -> Mapping[str, str]:
-        """By `model_type`, Hugging Face's class."""
-        ...
+    def CLASSES(self) -> Mapping[str, str]: ...  # `model_type` -> Hugging Face's class
 
     @property
-    def SHAPES(self) -> Mapping[str, Mapping[str, Any]]:
-        """Published models by name, as config.json has them."""
-        ...
+    def SHAPES(self) -> Mapping[str, Mapping[str, Any]]: ...  # name of a published model -> its config.json
 
     @property
-    def ALIASES(self) -> Mapping[str, str]:
-        """Other names of those."""
-        ...
+    def ALIASES(self) -> Mapping[str, str]: ...  # another name -> name in SHAPES
 
     @property
-    def GGUF(self) -> Mapping[str, Gguf]:
-        """By llama.cpp's name of the architecture."""
-        ...
+    def GGUF(self) -> Mapping[str, Gguf]: ...  # by llama.cpp's name of the architecture
 
     def read_config(self, read: FieldReader, family: str, sizes: Mapping[str, Any]) -> ModelConfig:
-        """A config.json of the class `family`; `sizes` are the fields that all families share."""
+        """Read the config.json of the class `family`; `sizes` are the fields that all architectures share."""
         ...
 
     def weight_map(self, cfg: ModelConfig) -> WeightMap: ...
 
     def cache_layers(self, cfg: ModelConfig) -> Sequence[LayerSpec]:
-        """What each layer stores."""
+        """What each layer stores in the cache."""
         ...
 
     def embed(self, ops: Ops, cfg: ModelConfig, weights: Weights, step: Step) -> torch.Tensor:
@@ -89,5 +77,5 @@ class Architecture(Protocol):
         ...
 
     def head(self, ops: Ops, cfg: ModelConfig, weights: Weights, x: torch.Tensor, step: Step) -> torch.Tensor:
-        """Logits [rows, vocab] of the rows that the step asks for."""
+        """Logits [rows, vocab] of `step.logit_rows`."""
         ...

@@ -1,4 +1,4 @@
-"""The architectures that Genwright knows. A new one is a file in this folder and a line here."""
+"""Registry of architectures. A new one is a file in this folder and an entry in ARCHITECTURES."""
 
 import sys
 from collections.abc import Callable, Mapping
@@ -15,11 +15,11 @@ from genwright.text.config_file import FieldReader, short
 
 ARCHITECTURES: dict[str, Architecture] = {"llama": llama, "deepseek": deepseek, "opt": opt, "gemma3": gemma3}
 
-CLASSES = {name: home for home in ARCHITECTURES.values() for name in home.CLASSES.values()}
-MODEL_TYPES = {kind: name for home in ARCHITECTURES.values() for kind, name in home.CLASSES.items()}
-GGUF: dict[str, Gguf] = {name: gguf for home in ARCHITECTURES.values() for name, gguf in home.GGUF.items()}
-SHAPES = {name: shape for home in ARCHITECTURES.values() for name, shape in home.SHAPES.items()}
-ALIASES = {name: known for home in ARCHITECTURES.values() for name, known in home.ALIASES.items()}
+CLASSES = {name: arch for arch in ARCHITECTURES.values() for name in arch.CLASSES.values()}
+MODEL_TYPES = {kind: name for arch in ARCHITECTURES.values() for kind, name in arch.CLASSES.items()}
+GGUF: dict[str, Gguf] = {name: gguf for arch in ARCHITECTURES.values() for name, gguf in arch.GGUF.items()}
+SHAPES = {name: shape for arch in ARCHITECTURES.values() for name, shape in arch.SHAPES.items()}
+ALIASES = {name: known for arch in ARCHITECTURES.values() for name, known in arch.ALIASES.items()}
 
 
 def architecture(cfg: ModelConfig) -> Architecture:
@@ -27,7 +27,7 @@ def architecture(cfg: ModelConfig) -> Architecture:
 
 
 def read_config(config: Mapping[str, Any], where: str) -> ModelConfig:
-    """A Hugging Face `config.json` of any known architecture; `where` names it in errors."""
+    """Read a config.json of any known architecture; `where` names the file in errors."""
     read = FieldReader(config, where)
     family = _family(read)
     check_quantization(read)
@@ -35,17 +35,17 @@ def read_config(config: Mapping[str, Any], where: str) -> ModelConfig:
 
 
 def _family(read: FieldReader) -> str:
-    """The Hugging Face class that a configuration names, by `architectures` or by `model_type`."""
+    """The Hugging Face class, from `architectures` or `model_type`."""
     named = read.config.get("architectures") or [MODEL_TYPES.get(read.text("model_type", ""), "")]
     name = named[0] if isinstance(named, list) and named else named
     if not isinstance(name, str) or name not in CLASSES:
         what = short(name or read.config.get("model_type"))
-        raise UserError(f"{read.where} names the architecture {what}; known are {', '.join(CLASSES)}.")
+        raise UserError(f"{read.where} has the unknown architecture {what}; known are {', '.join(CLASSES)}.")
     return name
 
 
 def named_shape(name: str) -> dict[str, Any]:
-    """The Hugging Face configuration of a published model, by our name or gpt-fast's, in any letter case."""
+    """The Hugging Face configuration of a published model, by our name or gpt-fast's; case does not matter."""
     known = ALIASES.get(name.lower(), name.lower())
     if known not in SHAPES:
         close = get_close_matches(known, (*SHAPES, *ALIASES), 1)
@@ -56,19 +56,21 @@ def named_shape(name: str) -> dict[str, Any]:
 
 
 def find_shape(path: Path, arch: str | None, fits: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-    """The configuration of a checkpoint that has none: by the name given, else the one named shape that fits."""
+    """The configuration of a checkpoint without config.json: the shape `arch`, else the only shape that fits."""
     if arch is not None:
         return named_shape(arch)
     fitting = [name for name in SHAPES if fits(named_shape(name))]
     if not fitting:
-        raise UserError(f"{path} fits none of the known shapes; put its config.json beside it, or name one with arch.")
+        raise UserError(
+            f"{path} fits none of the known shapes; put its config.json beside it, or name a shape with arch."
+        )
     if len(fitting) > 1:
-        # The most specific name that a folder of the path carries.
+        # The longest name of a fitting shape that is part of a folder's name.
         spellings = {**ALIASES, **dict(zip(fitting, fitting, strict=True))}
         folders = [part.lower() for part in (path if path.is_dir() else path.parent).resolve().parts]
         chosen = [n for n in sorted(spellings, key=len) if spellings[n] in fitting and any(n in f for f in folders)]
         if not chosen:
             raise UserError(f"{path} fits {', '.join(fitting)}; choose with arch (--arch NAME).")
         fitting = [spellings[chosen[-1]]]
-        print(f"{path}: taken to be {fitting[0]}, by its folder's name.", file=sys.stderr)
+        print(f"{path}: assuming {fitting[0]} because of the folder's name.", file=sys.stderr)
     return named_shape(fitting[0])

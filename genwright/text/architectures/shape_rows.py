@@ -1,9 +1,9 @@
-"""Published shapes as rows of a table."""
+"""Tables of published model shapes."""
 
 from collections.abc import Mapping
 from typing import Any
 
-# family, dim, layers, heads, key-value heads, FFN dim, vocabulary, context, RoPE theta, what else differs
+# shared fields, dim, layers, heads, key-value heads, FFN dim, vocabulary, context, RoPE theta, further fields
 Row = tuple[Mapping[str, Any], int, int, int, int, int, int, int, float, Mapping[str, Any]]
 _FIELDS = (
     *("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "intermediate_size"),

@@ -1,1 +1,1 @@
-"""Checkpoints: one file per format, found by content; all speak of tensors by their Hugging Face names."""
+"""One reader per checkpoint format; all of them use Hugging Face's tensor names."""

@@ -1,7 +1,7 @@
-"""DeepSeek's own shards: model{rank}-mp{N}.safetensors, which its inference/convert.py writes for N ranks."""
+"""DeepSeek's own shards: model{rank}-mp{N}.safetensors, written by its inference/convert.py for N ranks."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +10,12 @@ import torch
 from genwright.errors import UserError
 from genwright.text.architectures.registry import architecture, find_shape, read_config
 from genwright.text.architectures.weight_map import Part, Source
-from genwright.text.checkpoints.protocol import SCALES, Checkpoint, narrow, widen
-from genwright.text.checkpoints.safetensors_file import DTYPES, open_safetensors
+from genwright.text.checkpoints.protocol import SCALES, Checkpoint, convert_dtype, narrow
+from genwright.text.checkpoints.safetensors_file import open_safetensors
 from genwright.text.config import ModelConfig
 from genwright.text.config_file import FieldReader, read_json
 
-# Hugging Face's module: DeepSeek's.
+# Hugging Face's names of modules -> DeepSeek's.
 MODULES = {
     "embed_tokens": "embed",
     "lm_head": "head",
@@ -34,19 +34,21 @@ MODULES = {
     "gate_proj": "w1",
     "up_proj": "w3",
     "down_proj": "w2",
-    # Of the multi-token-prediction layer, which DeepSeek's script leaves out.
+    # The multi-token-prediction layer, which DeepSeek's script leaves out.
     "enorm": "enorm",
     "hnorm": "hnorm",
     "eh_proj": "eh_proj",
     "head": "head",
 }
-OURS = {theirs: ours for ours, theirs in MODULES.items()}
-PARTS = {"self_attn": "attn", "mlp": "ffn"}
-LEAVES = {"weight": "weight", "weight_scale_inv": "scale", "e_score_correction_bias": "bias"}
+SUBLAYERS = {"self_attn": "attn", "mlp": "ffn"}
+PARAMETERS = {"weight": "weight", "weight_scale_inv": "scale", "e_score_correction_bias": "bias"}
+_MODULES_BACK, _SUBLAYERS_BACK, _PARAMETERS_BACK = (
+    {theirs: ours for ours, theirs in names.items()} for names in (MODULES, SUBLAYERS, PARAMETERS)
+)
 _SHARD = re.compile(r"model([0-9]{1,4})-mp([0-9]{1,4})\.safetensors")
 _EXPERT = re.compile(r"\.experts\.([0-9]{1,6})\.")
 
-# DeepSeek's ModelArgs: Hugging Face's key for each, and its default.
+# DeepSeek's ModelArgs -> Hugging Face's key and DeepSeek's default.
 ARGS: dict[str, tuple[str, Any]] = {
     "vocab_size": ("vocab_size", 102400),
     "dim": ("hidden_size", 2048),
@@ -82,41 +84,41 @@ def shard_name(rank: int, ranks: int) -> str:
 
 
 def deepseek_name(name: str) -> str:
-    """DeepSeek's name of one of Hugging Face's tensors."""
-    *parts, module, leaf = name.removeprefix("model.").split(".")
-    if module not in MODULES or leaf not in LEAVES:
-        raise UserError(f"{name!r:.80} is no tensor of DeepSeek's models.")
-    return ".".join([*(PARTS.get(part, part) for part in parts), MODULES[module], LEAVES[leaf]])
+    """DeepSeek's name of a tensor, from Hugging Face's."""
+    *path, module, parameter = name.removeprefix("model.").split(".")
+    if module not in MODULES or parameter not in PARAMETERS:
+        raise UserError(f"{name!r:.80} is not a tensor of a DeepSeek model.")
+    return ".".join([*(SUBLAYERS.get(part, part) for part in path), MODULES[module], PARAMETERS[parameter]])
 
 
 def hugging_face_name(name: str) -> str:
-    """The inverse; a name that is not DeepSeek's stays."""
-    *parts, module, leaf = ("", "", *name.split("."))
-    back = {theirs: ours for ours, theirs in {**PARTS, **LEAVES}.items()}
-    if leaf not in back or module not in OURS or (leaf == "bias" and module != "gate"):
+    """The inverse; a name that is not DeepSeek's is returned unchanged."""
+    *path, module, parameter = ("", *name.split("."))
+    if module not in _MODULES_BACK or parameter not in _PARAMETERS_BACK or (parameter == "bias" and module != "gate"):
         return name
-    if module == "head" and not any(parts):
-        return f"lm_head.{back[leaf]}"
-    return ".".join(["model", *(back.get(part, part) for part in parts if part), OURS[module], back[leaf]])
+    if module == "head" and not any(path):
+        return f"lm_head.{_PARAMETERS_BACK[parameter]}"
+    parents = [_SUBLAYERS_BACK.get(part, part) for part in path if part]
+    return ".".join(["model", *parents, _MODULES_BACK[module], _PARAMETERS_BACK[parameter]])
 
 
 def cuts(cfg: ModelConfig) -> dict[str, Source]:
-    """By name, how each tensor of a model and of its multi-token-prediction layer is cut; experts stay whole."""
+    """Each tensor's source by name, which tells how it is cut; DeepSeek always cuts the vocabulary."""
     weights = architecture(cfg).weight_map(cfg)
     every = (*weights.tensors(draft=True), *weights.copies)
     return {s.name: s._replace(may_stay_whole=False) if s.may_stay_whole else s for s in every}
 
 
 class DeepSeekShards(Checkpoint):
-    """The shards of all ranks as one checkpoint; tensors that were cut are joined when asked for."""
+    """The shards of all ranks as one checkpoint; tensors that were cut are joined on request."""
 
     def __init__(self, folder: Path, arch: str | None = None):
         self.path, self.folder = str(folder), folder
         self.ranks = _count_shards(folder)
         self._files = [open_safetensors(folder / shard_name(rank, self.ranks)) for rank in range(self.ranks)]
-        self._holders: dict[str, list[int]] = {}  # DeepSeek's names, and the ranks that have them
+        self._holders: dict[str, list[int]] = {}  # the ranks that have each tensor, by DeepSeek's name
         for rank, file in enumerate(self._files):
-            for name in file.keys():  # noqa: SIM118 (it is no dictionary)
+            for name in file.keys():  # noqa: SIM118 (not a dictionary)
                 self._holders.setdefault(name, []).append(rank)
         self._names = {hugging_face_name(name): name for name in self._holders}
         self.hf_config: dict[str, Any] = self._find_config(arch)
@@ -136,14 +138,13 @@ class DeepSeekShards(Checkpoint):
         return list(self._names)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        shapes = [list(part.get_shape()) for part in self._pieces(name)]
-        cut = self._cut(name)
+        shapes, cut = [list(piece.shape) for piece in self._pieces(name)], self._cut(name)
         if cut is not None and all(len(shape) > cut for shape in shapes):
             shapes[0][cut] = sum(shape[cut] for shape in shapes)
         return tuple(shapes[0])
 
     def dtype(self, name: str) -> torch.dtype:
-        return DTYPES.get(next(self._pieces(name)).get_dtype(), torch.uint8)
+        return self._pieces(name)[0].dtype
 
     def where(self, name: str) -> str:
         source, rank = self._cuts.get(name.removesuffix(SCALES)), None
@@ -155,27 +156,29 @@ class DeepSeekShards(Checkpoint):
 
     def tensor(self, name: str, dtype: torch.dtype | None = None, part: Part | None = None) -> torch.Tensor:
         if dtype is not None and self.format(name) is not None:
-            return self.widened(name, dtype, part)
+            return self.dequantized(name, dtype, part)
         try:
             stored = self._join(name, part)
         except (RuntimeError, IndexError):
-            raise UserError(f"{self.where(name)} has {name!r} of a shape that the other shards' do not join.") from None
-        return widen(self, name, stored, dtype)
+            raise UserError(
+                f"{self.where(name)} has {name!r} of a shape that cannot be joined with the other shards."
+            ) from None
+        return convert_dtype(self, name, stored, dtype)
 
     def _cut(self, name: str) -> int | None:
+        """The axis along which a tensor is cut; experts are not."""
         source = self._cuts.get(name.removesuffix(SCALES))
         return None if source is None or source.expert is not None else source.axis
 
-    def _pieces(self, name: str) -> Iterator[Any]:
-        """The shards' slices that make up a tensor, in order of rank."""
+    def _pieces(self, name: str) -> list[torch.Tensor]:
+        """The tensors of the files that make up a tensor, in order of rank; they are not read yet."""
         theirs = self._names[name]
-        ranks = self._holders[theirs]
-        for rank in ranks if self._cut(name) is not None else ranks[:1]:
-            yield self._files[rank].get_slice(theirs)
+        ranks = self._holders[theirs] if self._cut(name) is not None else self._holders[theirs][:1]
+        return [self._files[rank].get_tensor(theirs) for rank in ranks]
 
     def _join(self, name: str, part: Part | None) -> torch.Tensor:
-        """A tensor or a part of it; of one that was cut, only the pieces that the part lies in are read."""
-        cut, pieces = self._cut(name), [piece[:] for piece in self._pieces(name)]
+        """A tensor or a part of it; only the pieces that overlap the part are read."""
+        cut, pieces = self._cut(name), self._pieces(name)
         if cut is None or len(pieces) == 1:
             return narrow(pieces[0], part)
         if part is None or part.axis != cut:
@@ -190,13 +193,13 @@ class DeepSeekShards(Checkpoint):
         return chosen[0] if len(chosen) == 1 else torch.cat(chosen, dim=cut)
 
     def _find_config(self, arch: str | None) -> dict[str, Any]:
-        """config.json, else the one config_*.json of DeepSeek's, else a named shape."""
+        """config.json, else DeepSeek's config_*.json, else a named shape."""
         found = [self.folder / "config.json"]
         if not found[0].exists():
             found = sorted(self.folder.glob("config_*.json"))
         if len(found) > 1:
             names = ", ".join(path.name for path in found)
-            raise UserError(f"{self.folder} has several configurations, {names}: keep the one of these shards.")
+            raise UserError(f"{self.folder} has several configurations, {names}; keep only that of these shards.")
         self.config_path = str(found[0]) if found and arch is None else self.path
         if not found or arch is not None:
             return find_shape(self.folder, arch, self._fits)
@@ -221,19 +224,21 @@ class DeepSeekShards(Checkpoint):
 
 
 def hf_config(args: Mapping[str, Any], where: str, draft: bool) -> dict[str, Any]:
-    """DeepSeek's ModelArgs as Hugging Face's configuration, whose values ModelConfig checks."""
+    """DeepSeek's ModelArgs as a Hugging Face configuration, whose values `read_config` checks."""
     read = FieldReader(args, where)
     known = {*ARGS, *YARN, "score_func", "dtype", "scale_fmt", "max_batch_size", "max_seq_len"}
     for key in args:
         if key not in known:
-            raise UserError(f"{where} has {key!r:.60}, which is no setting of DeepSeek's inference code.")
+            raise UserError(f"{where} has {key!r:.60}, which is not a setting of DeepSeek's inference code.")
     score = read.text("score_func", "softmax")
     v3 = score == "sigmoid"
     settings = {theirs: args.get(key, default) for key, (theirs, default) in YARN.items()}
     grouped = args.get("n_expert_groups", 1) != 1
     original = read.integer("original_seq_len", 1, 1 << 30, default=4096)
     context = read.integer("max_seq_len", 1, 1 << 30, default=16384)
-    stretched = context > original  # else their code leaves YaRN out
+    stretched = context > original  # DeepSeek's code applies YaRN only then
+    if stretched:
+        context = min(int(original * read.number("rope_factor", 40)), 1 << 30)
     return {
         "architectures": ["DeepseekV3ForCausalLM" if v3 else "DeepseekV2ForCausalLM"],
         "model_type": "deepseek_v3" if v3 else "deepseek_v2",
@@ -242,9 +247,7 @@ def hf_config(args: Mapping[str, Any], where: str, draft: bool) -> dict[str, Any
         "topk_method": "noaux_tc" if v3 else "group_limited_greedy" if grouped else "greedy",
         "norm_topk_prob": v3,
         "rms_norm_eps": 1e-6,
-        "max_position_embeddings": min(int(original * read.number("rope_factor", 40)), 1 << 30)
-        if stretched
-        else context,
+        "max_position_embeddings": context,
         "rope_scaling": {"type": "yarn", **settings, "mscale": settings["mscale_all_dim"]} if stretched else None,
         "torch_dtype": "bfloat16",
         "num_nextn_predict_layers": int(draft),
@@ -252,7 +255,7 @@ def hf_config(args: Mapping[str, Any], where: str, draft: bool) -> dict[str, Any
 
 
 def model_args(config: Mapping[str, Any], packed: bool) -> dict[str, Any]:
-    """The inverse, for DeepSeek's generate.py; what it has no words for is left out."""
+    """The inverse, for DeepSeek's generate.py; fields that ModelArgs lacks are left out."""
     scaling = config.get("rope_scaling") or config.get("rope_parameters") or {}
     args = {key: config.get(theirs) or default for key, (theirs, default) in ARGS.items() if theirs in config}
     args |= {key: scaling[theirs] for key, (theirs, _) in YARN.items() if theirs in scaling}
@@ -271,11 +274,11 @@ def _count_shards(folder: Path) -> int:
     found = [match for file in folder.iterdir() if (match := _SHARD.fullmatch(file.name))]
     counts = sorted({int(match[2]) for match in found})
     if len(counts) > 1:
-        raise UserError(f"{folder} has shards for {' and for '.join(map(str, counts))} ranks; keep one set of them.")
+        raise UserError(f"{folder} has shards for {' and for '.join(map(str, counts))} ranks; keep one set only.")
     for rank in range(counts[0]):
         if not (folder / shard_name(rank, counts[0])).is_file():
             raise UserError(f"{folder} lacks {shard_name(rank, counts[0])}, one of its {counts[0]} shards.")
-    if len(found) > counts[0] or not counts[0]:
-        odd = max(found, key=lambda match: int(match[1]))[0]
-        raise UserError(f"{folder} has {odd}, which is none of {counts[0]} shards.")
+    if len(found) > counts[0]:
+        extra = max(found, key=lambda match: int(match[1]))[0]
+        raise UserError(f"{folder} has {extra}, which is not one of {counts[0]} shards.")
     return counts[0]

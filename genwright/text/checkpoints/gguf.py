@@ -1,4 +1,4 @@
-"""GGUF, llama.cpp's one-file checkpoints, read as if they were Hugging Face's."""
+"""GGUF, llama.cpp's checkpoint files, with Hugging Face's names and configuration."""
 
 import mmap
 import re
@@ -19,18 +19,18 @@ from genwright.text.architectures.registry import GGUF as ARCHITECTURES
 from genwright.text.architectures.registry import MODEL_TYPES, read_config
 from genwright.text.architectures.weight_map import Part
 from genwright.text.checkpoints.gguf_header import MAGIC, Header
-from genwright.text.checkpoints.protocol import Checkpoint, narrow
+from genwright.text.checkpoints.protocol import Checkpoint, narrow, parse_dtype
 from genwright.text.checkpoints.rope_order import halves_from_neighbours
 from genwright.text.config_file import FieldReader
 from genwright.text.tokenizer.tokenizer import Tokenizer
 
-# What llama3's scaling, and longrope's, divide each RoPE frequency by: settings, not weights.
+# Tensors of divisors of the RoPE frequencies, for llama3's and longrope's scaling: settings, not weights.
 ROPE_FACTORS = "rope_freqs.weight"
 LONGROPE = {"short_factor": "rope_factors_short.weight", "long_factor": "rope_factors_long.weight"}
-# llama.cpp reorders the rows of these in some architectures, so that neighbours rotate.
+# In some architectures llama.cpp reorders the rows of these tensors, so that neighbouring channels rotate.
 NEIGHBOURS = ("q_proj.weight", "q_proj.bias", "k_proj.weight", "k_proj.bias")
 
-# Hugging Face's configuration keys -> the metadata keys (after "llama.") that must be there.
+# Hugging Face's configuration keys -> required metadata keys (after "llama.").
 CONFIG = {
     "hidden_size": "embedding_length",
     "num_hidden_layers": "block_count",
@@ -51,31 +51,32 @@ HEAD_DIMS = ("attention.key_length", "attention.value_length", "rope.dimension_c
 SAMPLING = {name: f"general.sampling.{name}" for name in ("top_k", "top_p", "min_p")}
 SAMPLING |= {"temperature": "general.sampling.temp", "repetition_penalty": "general.sampling.penalty_repeat"}
 
-# Many files give one end-of-text id and leave the end of a turn to be found among the control tokens.
+# Many files give one end-of-text id only; the end of a turn must be searched for among the control tokens.
 END_IDS = ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id")
 END_TOKENS = {"<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>"}
 CONTROL = 3
 
-# Of llama.cpp's split models: parts count from 0 in the metadata, from 1 in their names.
+# Split models: llama.cpp numbers the parts from 0 in the metadata, from 1 in the file names.
 SPLIT_NUMBER, SPLIT_COUNT, SPLIT_TENSORS = "split.no", "split.count", "split.tensors.count"
 _PART = re.compile(r"(.+)-[0-9]{5}-of-([0-9]{5})\.gguf", re.DOTALL)
 
 
 class GGUF(Checkpoint):
-    """Tensors stay in the file's own pages; floats are viewed there, quantized weights widened when asked for."""
+    """The file is memory-mapped; float tensors are views of it, quantized ones are dequantized on request."""
 
-    stays_packed = False  # widened weights make faster steps on a CPU
+    stays_packed = False  # a CPU computes faster with dequantized weights
 
     def __init__(self, path: Path) -> None:
         header, *others = _open_parts(path)
-        self.path, self.metadata = header.path, header.metadata  # of a split model the first part's
+        self.path, self.metadata = header.path, header.metadata  # those of the first part of a split model
         tensors = [tensor for part in (header, *others) for tensor in part.tensors]
         self._names = self._find_names()
         self._tensors = {_hugging_face_name(tensor.name, self._names.layer): tensor for tensor in tensors}
         if len(self._tensors) < len(tensors):
             raise header.wrong("two of its tensors have the same name")
         if others and len(tensors) != (count := self.metadata.get(SPLIT_TENSORS)):
-            raise UserError(f"{self.path} and its other parts have {len(tensors)} tensors, not {count!r:.20} as told.")
+            what = f"have {len(tensors)} tensors, not {count!r:.20} as its {SPLIT_TENSORS} says"
+            raise UserError(f"{self.path} and its other parts {what}.")
         kinds = {tensor.kind for tensor in self._tensors.values()}
         self.only_widened = sorted(TYPES[k].name for k in kinds if TYPES[k].stored is None and k not in FORMATS)
         self.hf_config = self._hugging_face_config()
@@ -96,14 +97,13 @@ class GGUF(Checkpoint):
         return self._tensors[name].shape
 
     def dtype(self, name: str) -> torch.dtype:
-        dtype: torch.dtype = getattr(torch, self.config.dtype)
-        return TYPES[self._tensors[name].kind].stored or dtype
+        return TYPES[self._tensors[name].kind].stored or parse_dtype(self.config.dtype)
 
     def where(self, name: str) -> str:
         return self._tensors[name].path if name in self._tensors else self.path
 
     def tensor(self, name: str, dtype: torch.dtype | None = None, part: Part | None = None) -> torch.Tensor:
-        """As `dtype`; with None, quantized weights become float32. Blocks that a part splits are read whole."""
+        """Quantized weights become float32 if `dtype` is None. Blocks that a part splits are read whole."""
         stored = self._tensors[name]
         block, shape = TYPES[stored.kind], stored.shape
         kind = dtype or block.stored or torch.float32
@@ -114,8 +114,8 @@ class GGUF(Checkpoint):
             return narrow(halves_from_neighbours(wide, self.config.head_dim) if self._reorder(name) else wide, part)
         if part is None:
             return dequantize(self._rows(name), stored.kind, kind).view(shape)
-        whole, inside = part.around(block.elements if part.axis == 1 else 1, shape[part.axis])
-        return dequantize(self._rows(name, whole), stored.kind, kind).narrow(*inside)
+        aligned, inside = part.align(block.elements if part.axis == 1 else 1, shape[part.axis])
+        return dequantize(self._rows(name, aligned), stored.kind, kind).narrow(*inside)
 
     def format(self, name: str) -> Format | None:
         return FORMATS.get(self._tensors[name].kind)
@@ -129,7 +129,7 @@ class GGUF(Checkpoint):
         return repack(self._rows(name, part), self._tensors[name].kind)
 
     def _rows(self, name: str, part: Part | None = None) -> torch.Tensor:
-        """A matrix or whole blocks of it as stored, uint8 [rows, bytes], rows in Hugging Face's order."""
+        """Stored bytes of a matrix, or of a part in whole blocks: uint8 [rows, bytes] in Hugging Face's row order."""
         raw, block = self._raw(name), TYPES[self._tensors[name].kind]
         if part is not None and part.axis == 1:
             raw = raw.narrow(1, part.start // block.elements * block.bytes, part.length // block.elements * block.bytes)
@@ -140,7 +140,8 @@ class GGUF(Checkpoint):
         stored = self._tensors[name]
         if self._reorder(name) and stored.shape[0] % self.config.head_dim:
             raise UserError(
-                f"{stored.path} has {stored.shape[0]} rows in {stored.name}, no whole heads of {self.config.head_dim}."
+                f"{stored.path} has {stored.shape[0]} rows in {stored.name}, not a multiple of the head dimension "
+                f"{self.config.head_dim}."
             )
         raw = torch.frombuffer(stored.file, dtype=torch.uint8, count=stored.size, offset=stored.start)
         return raw.view(prod(stored.shape[:-1]), -1)
@@ -156,19 +157,21 @@ class GGUF(Checkpoint):
         return FieldReader(given | ({"do_sample": True} if given else {}), self.path)
 
     def _find_names(self) -> Gguf:
-        """How the file's architecture differs from Hugging Face's."""
+        """How llama.cpp writes this architecture."""
         arch = self.metadata.get("general.architecture")
         if not isinstance(arch, str) or arch not in ARCHITECTURES:
-            raise UserError(f"{self.path} has the architecture {arch!r:.60}; known are {', '.join(ARCHITECTURES)}.")
+            raise UserError(
+                f"{self.path} has the unknown architecture {arch!r:.60}; known are {', '.join(ARCHITECTURES)}."
+            )
         return ARCHITECTURES[arch]
 
     def _hugging_face_config(self) -> dict[str, Any]:
-        """What `config.json` would say; ModelConfig checks the values."""
+        """The fields of config.json; `read_config` checks the values."""
         path, metadata, tensors = self.path, self.metadata, self._tensors
         arch, family = metadata["general.architecture"], self._names.model_type
         fields = {key[len(arch) + 1 :]: value for key, value in metadata.items() if key.startswith(f"{arch}.")}
         if fields.get("expert_count"):
-            raise UserError(f"{path} is a mixture of experts; of GGUF files only dense models are read.")
+            raise UserError(f"{path} is a mixture of experts; only dense models can be read from GGUF files.")
         if missing := [key for key in CONFIG.values() if key not in fields]:
             raise UserError(f"{path} lacks {arch}.{missing[0]} in its metadata.")
         if "model.embed_tokens.weight" not in tensors:
@@ -211,10 +214,10 @@ class GGUF(Checkpoint):
         return {"rope_type": kind, "factor": factor, **yarn} if scaled else None
 
     def _factors(self, name: str) -> Any:
-        return self.tensor(name, torch.float32).flatten()[:4096].tolist()  # no head has more
+        return self.tensor(name, torch.float32).flatten()[:4096].tolist()  # more than any head needs
 
     def _dtype(self) -> str:
-        """Of most weights; bfloat16 when they are quantized: it holds them far closer than their quantization did."""
+        """The type of most weights; bfloat16 for quantized ones, because its error is far below the quantization's."""
         elements: Counter[int] = Counter()
         for tensor in self._tensors.values():
             elements[tensor.kind] += prod(tensor.shape)
@@ -222,15 +225,15 @@ class GGUF(Checkpoint):
 
 
 def _open_parts(path: Path) -> list[Header]:
-    """The headers of a file, or of all parts of the split model that it is one of, in order."""
+    """The header of a file, or those of all parts if it is a part of a split model."""
     header = _open(path)
     count = header.metadata.get(SPLIT_COUNT, 0)
     if count in (0, 1):
         return [header]
     named = _PART.fullmatch(path.name)
     if named is None or int(named[2]) != count:
-        what = f"one of the {count!r:.20} parts of a split model"
-        raise UserError(f"{path} is {what}, but not named so: NAME-00001-of-00003.gguf is the first of three.")
+        what = f"one of {count!r:.20} parts of a split model"
+        raise UserError(f"{path} is {what} and must have a name such as NAME-00001-of-00003.gguf.")
     headers, count = [], int(named[2])
     for number in range(count):
         part = path.with_name(f"{named[1]}-{number + 1:05}-of-{count:05}.gguf")
@@ -246,7 +249,7 @@ def _open_parts(path: Path) -> list[Header]:
 def _open(path: Path) -> Header:
     try:
         with path.open("rb") as file:
-            # Private, so that writing into a view of the file is harmless.
+            # Copy-on-write, so that writing to a view does not change the file.
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}.") from None
@@ -256,7 +259,7 @@ def _open(path: Path) -> Header:
 
 
 def _hugging_face_name(name: str, names: Mapping[str, str]) -> str:
-    """An unknown tensor keeps its name, for the loader to report."""
+    """Unknown tensors keep their names, so that `check_tensors` reports them."""
     stem, _, suffix = name.rpartition(".")
     layer = re.fullmatch(r"blk\.([0-9]+)\.(\w+)", stem)
     if layer and layer[2] in names:
@@ -265,7 +268,7 @@ def _hugging_face_name(name: str, names: Mapping[str, str]) -> str:
 
 
 def _end_ids(metadata: dict[str, Any], vocab_size: int) -> list[int]:
-    """The ids that end an answer; one outside the vocabulary stands for none."""
+    """The end-of-sequence ids; ids outside the vocabulary mean none."""
     ids = [metadata.get(key) for key in END_IDS]
     tokens, kinds = metadata.get("tokenizer.ggml.tokens"), metadata.get("tokenizer.ggml.token_type")
     if isinstance(tokens, list) and isinstance(kinds, list):

@@ -11,14 +11,14 @@ from genwright.errors import UserError
 from genwright.quant.ggml import OTHER_TYPES, TYPES
 
 MAGIC = b"GGUF"
-# Metadata value types: the struct codes of the numbers, and two more.
+# Types of metadata values: the struct codes of numbers, strings and arrays.
 NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 STRING, ARRAY = 8, 9
 
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """Where a tensor's blocks lie in which file."""
+    """Where a tensor's bytes are."""
 
     file: mmap.mmap
     path: str
@@ -30,7 +30,7 @@ class StoredTensor:
 
 
 class Header:
-    """Reads what precedes the weights; checks every count, length and offset against the file's size."""
+    """Reads the bytes before the weights; checks every count, length and offset against the file's size."""
 
     def __init__(self, file: mmap.mmap, path: str) -> None:
         self._file, self.path, self._at = file, path, 0
@@ -38,7 +38,7 @@ class Header:
             raise self.wrong("it does not begin with the letters GGUF")
         version = self._number("I")
         if version not in (2, 3):
-            raise self.wrong(f"its version is {version}, and little-endian files of version 2 or 3 are read")
+            raise self.wrong(f"its version is {version}; it must be 2 or 3, little-endian")
         tensor_count, pair_count = self._number("Q"), self._number("Q")
         self._check_count(pair_count, 13, "metadata entries")
         self.metadata: dict[str, Any] = {}
@@ -52,13 +52,13 @@ class Header:
         table = [(self._name(), self._shape(), self._number("I"), self._number("Q")) for _ in range(tensor_count)]
         alignment = self.metadata.get("general.alignment", 32)
         if not isinstance(alignment, int) or alignment < 8 or alignment % 8:
-            raise self.wrong(f"its general.alignment is {alignment!r:.80} and should be a multiple of 8")
+            raise self.wrong(f"its general.alignment is {alignment!r:.80} and must be a multiple of 8")
         self._alignment, self._data = alignment, -(-self._at // alignment) * alignment
         self.tensors = [self._tensor(*row) for row in table]
         self._check_overlaps()
 
     def wrong(self, what: str) -> UserError:
-        return UserError(f"{self.path} is not a whole GGUF file: {what}.")
+        return UserError(f"{self.path} is not a valid GGUF file: {what}.")
 
     def _tensor(self, name: str, shape: tuple[int, ...], kind: int, offset: int) -> StoredTensor:
         if kind not in TYPES:
@@ -67,9 +67,9 @@ class Header:
             raise UserError(f"{self.path} stores {name!r:.80} as {what}; only {known} are supported.")
         block = TYPES[kind]
         if shape[-1] % block.elements:
-            raise self.wrong(f"{name!r:.80} has rows of {shape[-1]}, which {block.name} blocks do not divide")
+            raise self.wrong(f"{name!r:.80} has rows of {shape[-1]} elements, not a multiple of a {block.name} block")
         if offset % self._alignment:
-            raise self.wrong(f"{name!r:.80} lies at {offset}, which is no multiple of {self._alignment}")
+            raise self.wrong(f"{name!r:.80} has the offset {offset}, which is not a multiple of {self._alignment}")
         start, size = self._data + offset, prod(shape) // block.elements * block.bytes
         if (end := start + size) > len(self._file):
             raise self.wrong(f"{name!r:.80} ends at byte {end} of {len(self._file)}; the copy may be incomplete")
@@ -84,8 +84,8 @@ class Header:
     def _shape(self) -> tuple[int, ...]:
         count = self._number("I")
         if not 1 <= count <= 4:
-            raise self.wrong(f"a tensor has {count} dimensions, and 1 to 4 are possible")
-        shape = tuple(self._number("Q") for _ in range(count))[::-1]  # the file has the innermost first
+            raise self.wrong(f"a tensor has {count} dimensions; there must be 1 to 4")
+        shape = tuple(self._number("Q") for _ in range(count))[::-1]  # the file lists the innermost first
         if 0 in shape:
             raise self.wrong("a dimension of a tensor is 0")
         return shape
@@ -104,13 +104,13 @@ class Header:
         return list(struct.unpack(f"<{count}{code}", self._bytes(count * size)))
 
     def _code(self, kind: int) -> str:
-        """The struct code of a number; arrays of arrays do not occur."""
+        """The struct code of a number; arrays of arrays are not allowed."""
         if kind not in NUMBERS:
             raise self.wrong(f"a metadata value has the unknown type {kind}")
         return NUMBERS[kind]
 
     def _strings(self, count: int) -> list[str]:
-        """Vocabularies have 100,000s of them: no call of our own per string."""
+        """Vocabularies have more than 100,000 strings, so this loop calls no method of ours."""
         self._check_count(count, 8, "strings")
         file, at, end, strings = self._file, self._at, len(self._file), []
         length = struct.Struct("<Q").unpack_from
@@ -139,9 +139,9 @@ class Header:
         return self._file[self._at - count : self._at]
 
     def _check_count(self, count: int, size: int, what: str) -> None:
-        """Refuse before anything is allocated; `size` is the least that one of them takes."""
+        """Raise before anything is allocated; `size` is the smallest size of an item in bytes."""
         if count * size > len(self._file) - self._at:
-            raise self.wrong(f"it announces {count} {what}, which its {len(self._file)} bytes cannot hold")
+            raise self.wrong(f"it declares {count} {what}, more than its {len(self._file)} bytes can hold")
 
     def _truncated(self) -> UserError:
         return self.wrong(f"its header does not end within its {len(self._file)} bytes; the copy may be incomplete")

@@ -1,4 +1,4 @@
-"""gpt-fast's model.pth: Meta's names, q, k and v fused, rotary channels as neighbours, and no configuration."""
+"""gpt-fast's model.pth: Meta's names, fused q, k and v, neighbouring rotary channels, no configuration."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ from genwright.quant.tinygemm import columns, repack
 from genwright.text.architectures.registry import architecture, find_shape, read_config
 from genwright.text.architectures.weight_map import Part
 from genwright.text.checkpoints.pickled import is_pickled, load_pickled
-from genwright.text.checkpoints.protocol import Checkpoint, cast, narrow
+from genwright.text.checkpoints.protocol import Checkpoint, cast, narrow, parse_dtype
 from genwright.text.checkpoints.rope_order import halves_from_neighbours
 from genwright.text.config_file import read_json
 
@@ -37,19 +37,21 @@ LAYER = {
     "mlp.down_proj.weight": "feed_forward.w2.weight",
 }
 ROTATED = ("q_proj.weight", "k_proj.weight")
-# Mixtral's, in each layer: the router, and each weight of all experts in one tensor [experts, rows, columns].
+# Mixtral: each layer has a router, and one tensor [experts, rows, columns] for each weight of the experts.
 ROUTER, EXPERTS = "block_sparse_moe.gate.weight", "block_sparse_moe.cond_ffn.w"
 
 
 class GptFast(Checkpoint):
-    """Also its int8 and int4 files, its Mixtral, and the stories models: {"model": ...}, with q, k and v apart."""
+    """Also its int8 and int4 files, its Mixtral, and the stories models, which have separate q, k and v."""
 
     def __init__(self, path: Path, arch: str | None = None):
         self.path, self.folder = str(path), path.parent
         self._tensors = _tensors(load_pickled(path))
         numbers = [int(found[1]) for name in self._tensors if (found := re.match(r"layers\.([0-9]{1,4})\.", name))]
         self._layers = 1 + max(numbers, default=-1)
-        self.hf_config: dict[str, Any] = self._find_config(path, arch)
+        beside = path.parent / "config.json"
+        given = arch is None and beside.exists()
+        self.hf_config: dict[str, Any] = read_json(beside) if given else find_shape(path, arch, self._fits)
         self.config = read_config(self.hf_config, self.path)
         self._names = dict(self._hugging_face_names())
         self._shapes = {s.name: s.shape for s in architecture(self.config).weight_map(self.config).tensors()}
@@ -59,7 +61,7 @@ class GptFast(Checkpoint):
         return is_pickled(path) and "tok_embeddings.weight" in _tensors(load_pickled(path))
 
     def names(self) -> Sequence[str]:
-        """An unknown tensor keeps its name, for the loader to report."""
+        """Unknown tensors keep their names, so that `check_tensors` reports them."""
         stored = {theirs if theirs in self._tensors else _fused(theirs) for theirs, _ in self._names.values()}
         read = {*stored, *(scales for theirs in stored for scales in _scales(theirs))}
         return [*self._names, *(name for name in self._tensors if name not in read)]
@@ -72,15 +74,11 @@ class GptFast(Checkpoint):
         return (len(range(stored.shape[0] * 8)[rows]), self._inputs(name, columns(stored)))
 
     def dtype(self, name: str) -> torch.dtype:
-        dtype: torch.dtype = getattr(torch, self.config.dtype)
-        return self._stored(name)[0].dtype if self.format(name) is None else dtype
-
-    def where(self, name: str) -> str:
-        return self.path
+        return self._stored(name)[0].dtype if self.format(name) is None else parse_dtype(self.config.dtype)
 
     def tensor(self, name: str, dtype: torch.dtype | None = None, part: Part | None = None) -> torch.Tensor:
         if self.format(name) is not None:
-            return self.widened(name, dtype or torch.float32, part)
+            return self.dequantized(name, dtype or torch.float32, part)
         stored, _, rows = self._stored(name)
         plain = cast(stored, None, f"{self.path} stores {name!r}")
         return self._ordered(name, plain[rows] if plain.dim() else plain, part).to(dtype or plain.dtype)
@@ -114,15 +112,15 @@ class GptFast(Checkpoint):
         first, last, _ = rows.indices(stored.shape[0] * 8)
         inputs = self._inputs(name, columns(stored))
         group, tile = columns(stored) // len(scales), columns(stored) // stored.shape[1]
-        # Only the tiles that the part lies in, in whole groups and heads, are read.
+        # Read only the tiles that overlap the part, in whole groups and heads.
         part = part or Part(0, 0, last - first)
         unit = lcm(8, self.config.head_dim if name.endswith(ROTATED) else 1) if part.axis == 0 else lcm(tile, group)
-        whole, inside = part.around(unit, (last - first, inputs)[part.axis])
+        aligned, inside = part.align(unit, (last - first, inputs)[part.axis])
         if part.axis == 0:
-            first, last = first + whole.start, first + whole.start + whole.length
+            first, last = first + aligned.start, first + aligned.start + aligned.length
         else:
-            tiles = slice(whole.start // tile, -(-(whole.start + whole.length) // tile))
-            stored, scales, inputs = stored[:, tiles], scales[whole.start // group :], whole.length
+            tiles = slice(aligned.start // tile, -(-(aligned.start + aligned.length) // tile))
+            stored, scales, inputs = stored[:, tiles], scales[aligned.start // group :], aligned.length
         int4 = repack(stored[first // 8 : last // 8], scales[:, first:last], inputs, group)
         return int4.map(lambda tensor: self._ordered(name, tensor)).narrow(*inside)
 
@@ -132,34 +130,32 @@ class GptFast(Checkpoint):
         return narrow(tensor, part)
 
     def _inputs(self, name: str, stored: int) -> int:
-        """Columns of a matrix whose tiles hold so many: gpt-fast may have padded them."""
+        """The columns of a matrix whose tiles hold `stored` columns: gpt-fast may have padded them."""
         inputs = self._shapes[name][1] if name in self._shapes else stored
         return inputs if stored in (inputs, _padded(inputs)) else stored
 
     def _hugging_face_names(self) -> Iterator[tuple[str, tuple[str, int | None]]]:
-        """Ours to theirs, for the tensors that are there; parts of a fused `wqkv` by the name they would have.
+        """Hugging Face's name, gpt-fast's, and the expert's index, for each tensor of the file.
 
-        Of a tensor of all experts, which one's.
+        Parts of a fused `wqkv` have the names that they would have if they were separate.
         """
         for ours, theirs in OUTER.items():
             if theirs in self._tensors:
                 yield ours, (theirs, None)
         for layer in range(self._layers):
-            home = f"layers.{layer}."
+            prefix = f"layers.{layer}."
             for ours, theirs in {**LAYER, ROUTER: ROUTER}.items():
-                theirs = home + theirs
+                theirs = prefix + theirs
                 if theirs in self._tensors or (_is_qkv(theirs) and _fused(theirs) in self._tensors):
-                    yield f"model.{home}{ours}", (theirs, None)
+                    yield f"model.{prefix}{ours}", (theirs, None)
             for number in (1, 2, 3):
-                theirs = f"{home}{EXPERTS}{number}"
-                for expert in range(self._tensors[theirs].shape[0] if self._has_experts(theirs) else 0):
-                    yield f"model.{home}block_sparse_moe.experts.{expert}.w{number}.weight", (theirs, expert)
-
-    def _has_experts(self, theirs: str) -> bool:
-        return theirs in self._tensors and self._tensors[theirs].dim() == 3
+                theirs = f"{prefix}{EXPERTS}{number}"
+                stacked = self._tensors.get(theirs)
+                for expert in range(stacked.shape[0] if stacked is not None and stacked.dim() == 3 else 0):
+                    yield f"model.{prefix}block_sparse_moe.experts.{expert}.w{number}.weight", (theirs, expert)
 
     def _stored(self, name: str) -> tuple[torch.Tensor, torch.Tensor | None, slice]:
-        """A tensor of the file, the scales beside it if it is quantized, and which of its rows have this name."""
+        """A tensor of the file, its scales if it is quantized, and the rows that have this name."""
         (theirs, expert), rows = self._names[name], slice(None)
         if theirs not in self._tensors:
             q, kv = self.config.q_dim, self.config.kv_dim
@@ -171,32 +167,21 @@ class GptFast(Checkpoint):
             return stored, scales, rows
         return stored[expert], None if scales is None else torch.atleast_2d(scales)[expert : expert + 1].flatten(), rows
 
-    def _find_config(self, path: Path, arch: str | None) -> dict[str, Any]:
-        """From `config.json` beside it, else from the name given, else from the one named shape that fits."""
-        if arch is None and (self.folder / "config.json").exists():
-            return read_json(self.folder / "config.json")
-        return find_shape(path, arch, self._fits)
-
     def _fits(self, shape: dict[str, Any]) -> bool:
         if shape["model_type"] not in ("llama", "mistral", "mixtral"):
             return False
-        head_dim = shape.get("head_dim", shape["hidden_size"] // shape["num_attention_heads"])
-        kv = shape["num_key_value_heads"] * head_dim
-        expected: dict[str, tuple[int, ...]] = {"tok_embeddings.weight": (shape["vocab_size"], shape["hidden_size"])}
-        w1 = (shape["intermediate_size"], shape["hidden_size"])
-        if shape["model_type"] == "mixtral":
-            expected[f"layers.0.{EXPERTS}1"] = (shape["num_local_experts"], *w1)
+        cfg = read_config(shape, self.path)
+        expected: dict[str, tuple[int, ...]] = {"tok_embeddings.weight": (cfg.vocab_size, cfg.dim)}
+        if cfg.moe is not None:
+            expected[f"layers.0.{EXPERTS}1"] = (cfg.moe.experts, cfg.moe.ffn_dim, cfg.dim)
         else:
-            expected["layers.0.feed_forward.w1.weight"] = w1
+            expected["layers.0.feed_forward.w1.weight"] = (cfg.ffn_dim, cfg.dim)
         if "layers.0.attention.wqkv.weight" in self._tensors:
-            expected["layers.0.attention.wqkv.weight"] = (
-                shape["num_attention_heads"] * head_dim + 2 * kv,
-                shape["hidden_size"],
-            )
+            expected["layers.0.attention.wqkv.weight"] = (cfg.q_dim + 2 * cfg.kv_dim, cfg.dim)
         else:
-            expected["layers.0.attention.wk.weight"] = (kv, shape["hidden_size"])
-        here = all(n in self._tensors and _has_shape(self._tensors[n], s) for n, s in expected.items())
-        return here and shape["num_hidden_layers"] == self._layers
+            expected["layers.0.attention.wk.weight"] = (cfg.kv_dim, cfg.dim)
+        fits = all(n in self._tensors and _has_shape(self._tensors[n], s) for n, s in expected.items())
+        return fits and cfg.layers == self._layers
 
 
 def _tensors(loaded: dict[str, Any]) -> dict[str, torch.Tensor]:
@@ -207,21 +192,21 @@ def _tensors(loaded: dict[str, Any]) -> dict[str, torch.Tensor]:
 
 
 def _has_shape(stored: torch.Tensor, shape: tuple[int, ...]) -> bool:
-    """Whether a matrix, or the tiles of an int4 one, are of this shape."""
+    """Whether a matrix, plain or in int4 tiles, has this shape."""
     if stored.dim() != 4:
         return tuple(stored.shape) == shape
     return stored.shape[0] * 8 == shape[0] and columns(stored) in (shape[1], _padded(shape[1]))
 
 
 def _scales(theirs: str) -> tuple[str, ...]:
-    """What the scales of a tensor may be called."""
+    """The possible names of a tensor's scales."""
     if theirs.endswith(".weight"):
         return theirs.removesuffix("weight") + "scales", theirs.removesuffix("weight") + "scales_and_zeros"
     return (f"{theirs[:-2]}scales{theirs[-1]}",)
 
 
 def _padded(inputs: int) -> int:
-    """To what gpt-fast pads widths that its tiles or groups do not divide."""
+    """The width that gpt-fast pads matrices to if its tiles or groups do not divide their own."""
     return -(-inputs // 1024) * 1024
 
 

@@ -1,4 +1,4 @@
-"""open_checkpoint: find the format of a checkpoint by its content."""
+"""open_checkpoint: recognise a checkpoint's format by its content."""
 
 from pathlib import Path
 
@@ -15,29 +15,30 @@ from genwright.text.checkpoints.random import RandomWeights
 
 
 def open_checkpoint(model: str, arch: str | None = None) -> Checkpoint:
-    """Open a folder, a file or a `random:` name; `arch` names the shape of a checkpoint that has no configuration."""
+    """Open a folder, a file or a `random:` name; `arch` names the shape of a checkpoint without config.json."""
     if model.startswith("random:"):
         return RandomWeights(model)
     path = Path(model).expanduser()
     if not path.exists():
         hint = nearest(model) or "`genwright pull` lists the models that can be fetched."
         raise UserError(f"There is no file or folder {path}; {hint}")
-    if path.is_dir() and Quantized.recognises(path):
-        return Quantized(path)
-    if path.is_dir() and HuggingFace.recognises(path):
-        return HuggingFace(path)
-    if path.is_dir() and DeepSeekShards.recognises(path):
-        return DeepSeekShards(path, arch)
-    if path.is_dir() and OptArrays.recognises(path):
-        return OptArrays(path, arch)
+    if path.is_dir():
+        if Quantized.recognises(path):
+            return Quantized(path)
+        if HuggingFace.recognises(path):
+            return HuggingFace(path)
+        if DeepSeekShards.recognises(path):
+            return DeepSeekShards(path, arch)
+        if OptArrays.recognises(path):
+            return OptArrays(path, arch)
     for file in sorted(path.iterdir()) if path.is_dir() else [path]:
         if file.is_file() and GGUF.recognises(file):
             return GGUF(file)
         if file.is_file() and GptFast.recognises(file):
             return GptFast(file, arch)
-    if path.is_file() and HuggingFace.recognises(path.parent):  # one of the folder's own files
+    if path.is_file() and HuggingFace.recognises(path.parent):  # a file of such a folder
         return open_checkpoint(str(path.parent), arch)
     raise UserError(
-        f"{path} holds no checkpoint that Genwright knows: a Hugging Face folder (config.json with safetensors or "
+        f"{path} holds no checkpoint of a known format: a Hugging Face folder (config.json with safetensors or "
         ".bin files), a GGUF file, gpt-fast's model.pth, DeepSeek's model*-mp*.safetensors, or FlexLLMGen's arrays."
     )

@@ -1,4 +1,4 @@
-"""FlexLLMGen's folders of OPT weights: one NumPy array per file, the file named for the tensor."""
+"""FlexLLMGen's folders of OPT weights: one NumPy file per tensor, with the tensor's name."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +18,7 @@ _MAGIC = b"\x93NUMPY"
 
 
 class OptArrays(Checkpoint):
-    """Arrays stay in their files' pages until they are copied into a model."""
+    """Tensors are views of memory-mapped files."""
 
     def __init__(self, folder: Path, arch: str | None = None):
         self.path, self.folder = str(folder), folder
@@ -29,15 +29,15 @@ class OptArrays(Checkpoint):
         self.hf_config: dict[str, Any] = read_json(config) if given else find_shape(folder, arch, self._fits)
         self.config = read_config(self.hf_config, str(config) if given else self.path)
         if self.config.architecture != "opt":
-            raise UserError(f"{self.path} holds OPT's arrays, and its configuration is of another architecture.")
+            raise UserError(f"{self.path} holds OPT's arrays, but its configuration is of another architecture.")
 
     @staticmethod
     def recognises(folder: Path) -> bool:
-        file = next((folder / name for name in (_EMBEDDING, f"{_EMBEDDING}.npy") if (folder / name).is_file()), None)
-        if file is None:
-            return False
-        with file.open("rb") as opened:
-            return opened.read(len(_MAGIC)) == _MAGIC
+        for path in (folder / _EMBEDDING, folder / f"{_EMBEDDING}.npy"):
+            if path.is_file():
+                with path.open("rb") as file:
+                    return file.read(len(_MAGIC)) == _MAGIC
+        return False
 
     def names(self) -> Sequence[str]:
         return list(self._names)
@@ -54,17 +54,17 @@ class OptArrays(Checkpoint):
     def tensor(self, name: str, dtype: torch.dtype | None = None, part: Part | None = None) -> torch.Tensor:
         array = self._array(name)
         if array.dtype not in (np.float16, np.float32, np.float64):
-            raise UserError(f"{self.where(name)} stores {array.dtype}; weights are read from floats.")
+            raise UserError(f"{self.where(name)} stores {array.dtype}; weights must be float16, float32 or float64.")
         return cast(torch.from_numpy(np.asarray(array)), dtype, f"{self.where(name)} stores its array", part)
 
     def _array(self, name: str) -> np.ndarray:
         if name not in self._arrays:
             path = self._names[name]
             try:
-                # Private, so that writing into a view of the file is harmless.
+                # Copy-on-write, so that writing to a view does not change the file.
                 self._arrays[name] = np.lib.format.open_memmap(path, mode="c")
             except (ValueError, OSError, EOFError, SyntaxError) as error:
-                raise UserError(f"{path} is not a whole NumPy array: {reason(error)}.") from None
+                raise UserError(f"{path} is not a valid NumPy file: {reason(error)}.") from None
         return self._arrays[name]
 
     def _fits(self, shape: dict[str, Any]) -> bool:
@@ -78,6 +78,5 @@ class OptArrays(Checkpoint):
 
 
 def _hugging_face_name(file: str) -> str:
-    """FlexLLMGen calls the norm before the head `decoder.layer_norm`."""
-    name = file.removesuffix(".npy")
-    return "model." + name.replace("decoder.layer_norm.", "decoder.final_layer_norm.")
+    """FlexLLMGen calls the last norm `decoder.layer_norm`."""
+    return "model." + file.removesuffix(".npy").replace("decoder.layer_norm.", "decoder.final_layer_norm.")

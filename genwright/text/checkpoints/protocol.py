@@ -1,4 +1,4 @@
-"""Checkpoint: what the reader of a format provides, and what readers share."""
+"""Checkpoint: the protocol of all checkpoint readers, and functions that they share."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,58 +15,58 @@ from genwright.text.config import ModelConfig
 from genwright.text.config_file import FieldReader, read_json
 from genwright.text.tokenizer.tokenizer import Tokenizer
 
-SCALES = "_scale_inv"  # ends the name of an FP8 matrix's scales
+SCALES = "_scale_inv"  # suffix of the name of an FP8 matrix's scales
 Stored = TypeVar("Stored", torch.Tensor, Packed)
 
 
 class Checkpoint(Protocol):
-    """A model's configuration, tokenizer and tensors, read when asked for."""
+    """A model's configuration, tokenizer and tensors; tensors are read on request."""
 
     path: str
-    folder: Path = Path()  # where a tokenizer and further settings lie
+    folder: Path = Path()  # of the tokenizer and generation_config.json, if those are files
     config: ModelConfig
     hf_config: dict[str, Any]
-    stays_packed: bool = True  # whether packed weights stay so unless told otherwise
-    only_widened: Sequence[str] = ()  # quantized types of its weights that are not computed with as they are stored
+    stays_packed: bool = True  # whether quantized weights stay packed by default
+    only_widened: Sequence[str] = ()  # quantized types that have no kernel and are always dequantized
 
     def names(self) -> Sequence[str]: ...
 
     def shape(self, name: str) -> tuple[int, ...]: ...
 
     def dtype(self, name: str) -> torch.dtype:
-        """Of the stored tensor, or what it is widened to where that is no type of torch."""
+        """The stored dtype; for a type that torch lacks, the dtype that it is dequantized to."""
         ...
 
     def where(self, name: str) -> str:
-        """The file that holds a tensor, or that should."""
-        ...
+        """The file that holds a tensor; for a missing one, the file that should."""
+        return self.path
 
     def tensor(self, name: str, dtype: torch.dtype | None = None, part: Part | None = None) -> torch.Tensor:
-        """One tensor or a part of it, as stored or in `dtype`; it may be a view of the file."""
+        """A tensor or a part of it, in `dtype` or as stored; it may be a view of the file."""
         ...
 
     def format(self, name: str) -> Format | None:
-        """The format that a matrix is stored in; None is plain floats, or what is only ever widened."""
+        """The format that a matrix is packed in; None for plain floats and types that are always dequantized."""
         return Format("fp8") if self.dtype(name) == VALUES else None
 
     def packed(self, name: str, part: Part | None = None) -> Packed:
-        """A matrix in that format, or whole units of it (see `Format.unit`); it may be a view of the file."""
+        """A packed matrix or a part of it in whole units (see `Format.unit`); it may be a view of the file."""
         blocks = part and Part(part.axis, part.start // BLOCK, -(-part.length // BLOCK))
         return Fp8Blocks(self.tensor(name, None, part), self.tensor(name + SCALES, torch.float32, blocks))
 
-    def widened(self, name: str, dtype: torch.dtype, part: Part | None = None) -> torch.Tensor:
-        """A packed matrix in `dtype`; a part may split units, which are then read whole and cut."""
+    def dequantized(self, name: str, dtype: torch.dtype, part: Part | None = None) -> torch.Tensor:
+        """A packed matrix in `dtype`; units that a part splits are read whole."""
         form = self.format(name)
         if part is None or form is None:
             return self.packed(name).dequantize(dtype)
-        whole, inside = part.around(form.unit(part.axis), self.shape(name)[part.axis])
-        return self.packed(name, whole).dequantize(dtype).narrow(*inside)
+        aligned, inside = part.align(form.unit(part.axis), self.shape(name)[part.axis])
+        return self.packed(name, aligned).dequantize(dtype).narrow(*inside)
 
     def tokenizer(self) -> Tokenizer | None:
         return Tokenizer.from_folder(self.folder)
 
     def generation_config(self) -> FieldReader:
-        """How answers are drawn and what ends them, as generation_config.json says it; it may be empty."""
+        """Sampling settings and end-of-sequence ids, with the keys of generation_config.json."""
         path = self.folder / "generation_config.json"
         return FieldReader(read_json(path) if path.exists() else {}, str(path))
 
@@ -74,37 +74,37 @@ class Checkpoint(Protocol):
 def parse_dtype(name: str) -> torch.dtype:
     """float32, float16 or bfloat16."""
     if name not in ("float32", "float16", "bfloat16"):
-        raise UserError(f"dtype should be auto, float32, float16 or bfloat16, and is {name!r}.")
+        raise UserError(f"dtype must be auto, float32, float16 or bfloat16, not {name!r}.")
     dtype: torch.dtype = getattr(torch, name)
     return dtype
 
 
 def narrow(whole: Stored, part: Part | None) -> Stored:
-    """A view of a part."""
+    """A view of a part; None is the whole tensor."""
     return whole if part is None else whole.narrow(*part)
 
 
-def widen(
+def convert_dtype(
     checkpoint: Checkpoint, name: str, stored: torch.Tensor, dtype: torch.dtype | None, part: Part | None = None
 ) -> torch.Tensor:
-    """A part of a stored tensor in `dtype`, FP8 ones by their scales; None leaves it as it is."""
+    """A part of a stored tensor in `dtype`, FP8 matrices dequantized; a dtype of None keeps the stored one."""
     if stored.dtype == VALUES and dtype is not None:
-        return checkpoint.widened(name, dtype, part)
+        return checkpoint.dequantized(name, dtype, part)
     if stored.dtype in (VALUES, torch.float8_e8m0fnu):
         return narrow(stored, part).to(dtype or stored.dtype)
     return cast(stored, dtype, f"{checkpoint.where(name)} stores {name!r}", part)
 
 
 def cast(tensor: torch.Tensor, dtype: torch.dtype | None, what: str, part: Part | None = None) -> torch.Tensor:
-    """A part of a stored tensor in `dtype`; `what` begins the sentence that refuses one that is not of plain floats."""
-    plain = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
-    if tensor.dtype not in plain or tensor.layout != torch.strided:
+    """A part of a tensor of plain floats in `dtype`; `what` begins the error for any other tensor."""
+    floats = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+    if tensor.dtype not in floats or tensor.layout != torch.strided:
         kind = f"{tensor.dtype} {tensor.layout}".replace("torch.", "").removesuffix(" strided")
-        raise UserError(f"{what} as {kind}; weights are read from plain floats of 16, 32 or 64 bits.")
+        raise UserError(f"{what} as {kind}; weights must be float16, bfloat16, float32 or float64.")
     return narrow(tensor.detach(), part).to(dtype or tensor.dtype)
 
 
 def reason(error: Exception) -> str:
-    """What a library complains of, cut down to the end of a sentence."""
+    """The first sentence of a library's error, to end one of ours."""
     text = " ".join(str(error).split()).partition(". ")[0].rstrip(".") or type(error).__name__
     return "".join(letter if letter.isprintable() else "?" for letter in text[:160])

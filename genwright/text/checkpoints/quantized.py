@@ -1,7 +1,7 @@
 """The folders that `genwright quantize` writes: a Hugging Face folder whose matrices are packed.
 
-A matrix `x.weight` is stored as the tensors of its format, `x.weight.words`, `x.weight.scales` and so on. config.json
-says in its `quantization_config` which format that is, and which matrices have another.
+A matrix `x.weight` is stored as the tensors of its format: `x.weight.words`, `x.weight.scales` and so on. The
+`quantization_config` of config.json names the format, and the matrices that have another one.
 """
 
 from collections.abc import Sequence
@@ -15,24 +15,23 @@ from genwright.quant.packed import Packed
 from genwright.text.architectures.registry import architecture
 from genwright.text.architectures.weight_map import Part
 from genwright.text.checkpoints.huggingface import HuggingFace
-from genwright.text.checkpoints.protocol import narrow
+from genwright.text.checkpoints.protocol import narrow, parse_dtype
 from genwright.text.config_file import FieldReader, read_json
 
 METHOD = "genwright"
 
 
 class Quantized(HuggingFace):
-    """Speaks of packed matrices by their plain name and shape."""
+    """Packed matrices appear under their own name and shape."""
 
     def __init__(self, folder: Path):
         super().__init__(folder)
-        where = str(folder / "config.json")
-        read = FieldReader(self.hf_config, where).table("quantization_config")
+        read = FieldReader(self.hf_config, str(folder / "config.json")).table("quantization_config")
         others = read.table("others")
         self._format = _format(read, "format")
         self._others = {name: _format(others, name) for name in others.config}
         shapes = {s.name: s.shape for s in architecture(self.config).weight_map(self.config).tensors(draft=True)}
-        # By any of its tensors: if one is missing, the others tell.
+        # One of its tensors is enough to recognise a packed matrix; `shape` reports those that are missing.
         stems = {name.rpartition(".")[0] for name in self._where}
         self._shapes = {name: shape for name, shape in shapes.items() if name in stems and len(shape) == 2}
 
@@ -48,7 +47,7 @@ class Quantized(HuggingFace):
         return [*plain, *self._shapes]
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Of a packed matrix what the configuration calls for, if its tensors are those of that shape."""
+        """Checks that a packed matrix has all tensors of its format."""
         form = self.format(name)
         if form is None:
             return super().shape(name)
@@ -56,16 +55,15 @@ class Quantized(HuggingFace):
         for part, entry in form.entries(shape).items():
             stored = f"{name}.{part}"
             if stored not in self._where:
-                raise UserError(f"{self.where(name)} has no tensor {stored!r}, which {form.name} calls for.")
+                raise UserError(f"{self.where(name)} has no tensor {stored!r}, which the format {form.name} needs.")
             found = (super().shape(stored), super().dtype(stored))
             if found != entry:
                 wanted, has = (f"{dtype} {list(size)}".removeprefix("torch.") for size, dtype in (entry, found))
-                raise UserError(f"{self.where(stored)} has {stored!r} as {has}; {form.name} calls for {wanted}.")
+                raise UserError(f"{self.where(stored)} has {stored!r} as {has}; the format {form.name} needs {wanted}.")
         return shape
 
     def dtype(self, name: str) -> torch.dtype:
-        dtype: torch.dtype = getattr(torch, self.config.dtype)
-        return dtype if name in self._shapes else super().dtype(name)
+        return parse_dtype(self.config.dtype) if name in self._shapes else super().dtype(name)
 
     def where(self, name: str) -> str:
         parts = (stored for stored in self._where if stored.rpartition(".")[0] == name)
@@ -74,7 +72,7 @@ class Quantized(HuggingFace):
     def tensor(self, name: str, dtype: torch.dtype | None = None, part: Part | None = None) -> torch.Tensor:
         if name not in self._shapes:
             return super().tensor(name, dtype, part)
-        return self.widened(name, dtype or torch.float32, part)
+        return self.dequantized(name, dtype or torch.float32, part)
 
     def format(self, name: str) -> Format | None:
         return self._others.get(name, self._format) if name in self._shapes else None

@@ -1,4 +1,4 @@
-"""`random:NAME[,layers=16][,seed=0]`: a named shape with random weights, the same on every rank, device and tier."""
+"""`random:NAME[,layers=16][,seed=0]`: a named shape with random weights, the same on every rank and device."""
 
 import zlib
 from collections.abc import Iterator, Sequence
@@ -11,16 +11,16 @@ from genwright.errors import UserError
 from genwright.rng import extend, key, key_tensor, mix
 from genwright.text.architectures.registry import architecture, named_shape, read_config
 from genwright.text.architectures.weight_map import Part, Shape
-from genwright.text.checkpoints.protocol import Checkpoint
+from genwright.text.checkpoints.protocol import Checkpoint, parse_dtype
 from genwright.text.config_file import FieldReader
 from genwright.text.tokenizer.tokenizer import Tokenizer
 
 _STD = 0.02
-_PIECE = 1 << 15  # elements that share a key: few enough for the cache, and for torch not to wake other threads
+_PIECE = 1 << 15  # elements per key: they fit the cache, and torch does not use several threads for so few
 
 
 class RandomWeights(Checkpoint):
-    """Values are hash(seed, tensor name, element), drawn when a tensor is asked for."""
+    """A value is a hash of the seed, the tensor's name and the element's index, computed on request."""
 
     def __init__(self, name: str):
         self.path = name
@@ -30,9 +30,9 @@ class RandomWeights(Checkpoint):
             self._seed = int(settings.pop("seed", "0"))
             layers = {"num_hidden_layers": int(settings.pop("layers"))} if "layers" in settings else {}
         except ValueError:
-            raise UserError(f"{name!r} should give layers and seed as whole numbers.") from None
+            raise UserError(f"The layers and seed of {name!r} must be whole numbers.") from None
         if settings:
-            raise UserError(f"{name!r} has the option {next(iter(settings))!r}; known are layers and seed.")
+            raise UserError(f"{name!r} has the unknown option {next(iter(settings))!r}; options are layers and seed.")
         self.hf_config: dict[str, Any] = {**named_shape(shape), **layers}
         self.config = read_config(self.hf_config, name)
         tensors = architecture(self.config).weight_map(self.config).tensors(draft=True)
@@ -45,34 +45,26 @@ class RandomWeights(Checkpoint):
         return self._shapes[name]
 
     def dtype(self, name: str) -> torch.dtype:
-        dtype: torch.dtype = getattr(torch, self.config.dtype)
-        return dtype
-
-    def where(self, name: str) -> str:
-        return self.path
+        return parse_dtype(self.config.dtype)
 
     def tensor(
-        self,
-        name: str,
-        dtype: torch.dtype | None = None,
-        part: Part | None = None,
-        device: torch.device | str = "cpu",
+        self, name: str, dtype: torch.dtype | None = None, part: Part | None = None, device: torch.device | str = "cpu"
     ) -> torch.Tensor:
-        """Uniform with the standard deviation of a usual initialisation, norms around one; drawn on the device."""
+        """Uniform values computed on the device: around 1 for norms, else around 0."""
         shape = self._shapes[name]
         tensor = torch.empty(part.shape(shape) if part else shape, dtype=dtype or self.dtype(name), device=device)
         step, mean = _STD * 12**0.5 / (1 << 24), 1.0 if name.endswith("norm.weight") else 0.0
         prefix = key_tensor([key(self._seed, zlib.crc32(name.encode()))], device)
-        # A few pieces of the processor's cache at a time, or enough to fill a GPU.
-        many = _PIECE * (1 if tensor.device.type == "cpu" else 1 << 9)
+        # One piece at a time on a CPU, enough of them to fill a GPU.
+        chunk = _PIECE * (1 if tensor.device.type == "cpu" else 1 << 9)
         if part is not None and part.axis == 1:
-            targets, drawn = tensor.split(max(1, many // part.length)), _columns(prefix, shape, part, many)
+            targets, hashes = tensor.split(max(1, chunk // part.length)), _hash_columns(prefix, shape, part, chunk)
         else:
             start = part.start * prod(shape[1:]) if part else 0
-            targets = tensor.view(-1).tensor_split(list(range(many - start % many, tensor.numel(), many)))
-            drawn = _elements(prefix, start, start + tensor.numel(), many)
-        for target, bits in zip(targets, drawn, strict=True):
-            target.copy_((bits >> 8).float().mul_(step).add_(mean + step / 2))  # 24 bits, evenly around the mean
+            targets = tensor.view(-1).tensor_split(list(range(chunk - start % chunk, tensor.numel(), chunk)))
+            hashes = _hash_elements(prefix, start, start + tensor.numel(), chunk)
+        for target, bits in zip(targets, hashes, strict=True):
+            target.copy_((bits >> 8).float().mul_(step).add_(mean + step / 2))  # 24 bits, symmetric around the mean
         return tensor
 
     def tokenizer(self) -> Tokenizer | None:
@@ -82,19 +74,19 @@ class RandomWeights(Checkpoint):
         return FieldReader({}, self.path)
 
 
-def _elements(prefix: torch.Tensor, start: int, end: int, many: int) -> Iterator[torch.Tensor]:
-    """Bits of a tensor's elements from `start` to `end`, at most `many` at a time; a piece of them shares a key."""
-    first = start // many * many
+def _hash_elements(prefix: torch.Tensor, start: int, end: int, chunk: int) -> Iterator[torch.Tensor]:
+    """Hashes of a tensor's elements from `start` to `end`, at most `chunk` at a time."""
+    first = start // chunk * chunk
     keys = extend(prefix, torch.arange(first // _PIECE, -(-end // _PIECE), device=prefix.device))
     counter = mix(torch.arange(_PIECE, dtype=torch.int32, device=prefix.device))
-    for some in keys.split(many // _PIECE):
+    for some in keys.split(chunk // _PIECE):
         yield mix(some[:, None] ^ counter).view(-1)[max(start - first, 0) : end - first]
-        first += many
+        first += chunk
 
 
-def _columns(prefix: torch.Tensor, shape: Shape, part: Part, many: int) -> Iterator[torch.Tensor]:
-    """The same bits of some columns of a matrix, some rows at a time."""
+def _hash_columns(prefix: torch.Tensor, shape: Shape, part: Part, chunk: int) -> Iterator[torch.Tensor]:
+    """The same hashes for some columns of a matrix, a few rows at a time."""
     columns = torch.arange(part.start, part.start + part.length, device=prefix.device)
-    for rows in torch.arange(shape[0], device=prefix.device).split(max(1, many // part.length)):
+    for rows in torch.arange(shape[0], device=prefix.device).split(max(1, chunk // part.length)):
         elements = rows[:, None] * shape[1] + columns
         yield mix(extend(prefix, elements // _PIECE) ^ mix((elements % _PIECE).to(torch.int32)))

@@ -1,4 +1,4 @@
-"""The two orders of rotary channels: neighbours rotate in Meta's files and GGUF, halves in Hugging Face's and ours."""
+"""Two orders of rotary channels: Meta and GGUF rotate neighbouring channels, Hugging Face and Genwright halves."""
 
 import torch
 
@@ -6,7 +6,7 @@ from genwright.text.architectures.weight_map import Part
 
 
 def halves_from_neighbours(weight: torch.Tensor, head_dim: int, part: Part | None = None) -> torch.Tensor:
-    """The rows of a q or k projection [heads * head_dim, ...] in Hugging Face's order, from Meta's; or a part."""
+    """Rows of a q or k projection [heads * head_dim, ...] from Meta's order to Hugging Face's, all or a part."""
     order = torch.arange(len(weight)).unflatten(0, (-1, head_dim // 2, 2)).transpose(1, 2).flatten()
     if part is not None and part.axis == 0:
         order = order.narrow(*part)

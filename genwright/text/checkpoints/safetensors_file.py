@@ -1,4 +1,4 @@
-"""Opening a safetensors file, and writing one a tensor at a time, whose sizes are known before."""
+"""Open a safetensors file, or write one tensor by tensor from sizes that are known in advance."""
 
 import json
 from collections.abc import Mapping
@@ -9,6 +9,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from genwright.errors import UserError
+from genwright.quant.formats import Entry
 from genwright.text.checkpoints.protocol import reason
 
 NAMES = {
@@ -21,16 +22,13 @@ NAMES = {
     torch.int8: "I8",
     torch.int32: "I32",
 }
-DTYPES = {name: dtype for dtype, name in NAMES.items()}
-Entry = tuple[tuple[int, ...], torch.dtype]  # shape and type
 
 
 def open_safetensors(path: Path) -> Any:
-    """A mapped file, whose tensors are read when they are used."""
     try:
         return safe_open(path, framework="pt")
     except (SafetensorError, OSError, ValueError) as error:
-        raise UserError(f"{path} is not a whole safetensors file: {reason(error)}.") from None
+        raise UserError(f"{path} is not a valid safetensors file: {reason(error)}.") from None
 
 
 def size(entry: Entry) -> int:
@@ -39,7 +37,7 @@ def size(entry: Entry) -> int:
 
 
 def write_header(sink: BinaryIO, entries: Mapping[str, Entry]) -> None:
-    """The header's length in eight bytes, then JSON padded to a multiple of eight; tensors follow in this order."""
+    """Eight bytes of length, then JSON padded to a multiple of eight bytes; the tensors follow in the same order."""
     table: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
     for name, entry in entries.items():

@@ -1,1 +1,1 @@
-"""Writing checkpoints: in another format, or with packed weights."""
+"""Write checkpoints: converted to another format or quantized."""

@@ -1,4 +1,4 @@
-"""What GPTQ needs to know of a text model: hidden states of a calibration text, and layers that tell their inputs."""
+"""Run GPTQ on a text model: layer by layer, with the hidden states of a calibration text."""
 
 from collections.abc import Iterator, Mapping
 
@@ -20,23 +20,23 @@ from genwright.text.ops.protocol import Weights
 from genwright.text.ops.step import Chunk, Step, StepBuffers
 from genwright.text.ops.torch_ops import TorchOps
 
-WINDOW = 512  # tokens that are read together
-WINDOWS = 64  # at the most
-FEWEST = 2048  # tokens
+WINDOW = 512  # tokens of a window
+WINDOWS = 64  # maximum number of windows
+MIN_TOKENS = 2048
 DOWN = "experts.down"
 
 
 def calibration_windows(checkpoint: Checkpoint, text: str) -> list[list[int]]:
-    """A calibration text in windows of token ids, or one sentence about what GPTQ cannot do with it."""
+    """A calibration text in windows of equally many token ids."""
     tokenizer = checkpoint.tokenizer()
     if tokenizer is None:
-        raise UserError(f"{checkpoint.path} has no tokenizer, without which a calibration text says nothing.")
+        raise UserError(f"{checkpoint.path} has no tokenizer, which a calibration text needs.")
     ids = tokenizer.encode(text)
-    if len(ids) < FEWEST:
-        raise UserError(f"the calibration text has {len(ids)} tokens; GPTQ needs {FEWEST} or more.")
+    if len(ids) < MIN_TOKENS:
+        raise UserError(f"The calibration text has {len(ids)} tokens; GPTQ needs at least {MIN_TOKENS}.")
     size = min(WINDOW, checkpoint.config.max_context)
     windows = [ids[first : first + size] for first in range(0, len(ids) - size + 1, size)]
-    # From all over a long text.
+    # Take windows from the whole of a long text.
     return [windows[i * len(windows) // WINDOWS] for i in range(WINDOWS)] if len(windows) > WINDOWS else windows
 
 
@@ -44,39 +44,36 @@ def calibration_windows(checkpoint: Checkpoint, text: str) -> list[list[int]]:
 def calibrated(
     checkpoint: Checkpoint, form: Format, windows: list[list[int]], device: torch.device
 ) -> Iterator[dict[str, Packed]]:
-    """Layer after layer its matrices packed by GPTQ, under the checkpoint's names; memory holds one layer at a time.
-
-    `windows` are equally many token ids each.
-    """
-    cfg, home = checkpoint.config, architecture(checkpoint.config)
+    """For each layer, its matrices packed by GPTQ, by the checkpoint's names; one layer is in memory at a time."""
+    cfg, arch = checkpoint.config, architecture(checkpoint.config)
     load = Loader(checkpoint, torch.float32, device, packed=False)
     plan = Loader(checkpoint, torch.float32, device, quant=form)
     size = len(windows[0])
     outer = load.load({name: sources for name, sources in load.weights.outer.items() if name != "head"})
-    spec, pages = CacheSpec(home.cache_layers(cfg)[:1], torch.float32), -(-size // PAGE)
+    spec, pages = CacheSpec(arch.cache_layers(cfg)[:1], torch.float32), -(-size // PAGE)
     tables = rope_tables(cfg, size, device)
     ops, buffers, hidden = TorchOps(), StepBuffers(size, 1, pages, device, rope_tables=tables), []
     for window in windows:
         step = buffers.fill([Chunk(window, 0, [range(pages)])])
-        hidden.append(home.embed(ops, cfg, outer, step))
+        hidden.append(arch.embed(ops, cfg, outer, step))
     del outer
-    rows = Cache(spec, pages, device).layers[0].rows  # for every layer in its turn
-    # Windows are equally long, so all have the last one's step but for its tokens, which blocks do not read.
-    parts = [load.weights.block(layer) for layer in range(cfg.layers)]
-    blocks = (_Layer(cfg, part, load, plan, LayerCache(i, 0, rows, spec), step) for i, part in enumerate(parts))
+    rows = Cache(spec, pages, device).layers[0].rows  # shared by all layers
+    # All windows use the last one's step: they are equally long, and blocks do not read its tokens.
+    sources = [load.weights.block(layer) for layer in range(cfg.layers)]
+    blocks = (_Layer(cfg, block, load, plan, LayerCache(i, 0, rows, spec), step) for i, block in enumerate(sources))
     yield from calibrate(hidden, blocks, form)
 
 
 class _Layer:
-    """One layer with its weights; a fused matrix in its parts, as the checkpoint has them."""
+    """A layer's weights; `matrices` has views of fused weights by the checkpoint's names."""
 
     def __init__(
-        self, cfg: ModelConfig, part: Mapping[str, Sources], load: Loader, plan: Loader, cache: LayerCache, step: Step
+        self, cfg: ModelConfig, block: Mapping[str, Sources], load: Loader, plan: Loader, cache: LayerCache, step: Step
     ):
         self.cfg, self.cache, self.step = cfg, cache, step
-        self.weights = load.load(part)
+        self.weights = load.load(block)
         self.matrices: dict[str, dict[str, torch.Tensor]] = {}
-        for name, sources in part.items():
+        for name, sources in block.items():
             if plan.form(name, sources) is None:
                 continue
             rows = self.weights[name].split([source.shape[0] for source in sources])
@@ -90,7 +87,7 @@ class _Layer:
 
 
 class _Observing(TorchOps):
-    """The torch backend, telling what each matrix is multiplied with."""
+    """The torch backend, which passes the inputs of each matrix to `observe`."""
 
     def __init__(self, observe: Observe):
         super().__init__()
@@ -108,7 +105,7 @@ class _Observing(TorchOps):
 
     def experts(self, x: torch.Tensor, ids: torch.Tensor, gate_up: Weight, down: Weight) -> torch.Tensor:
         assert isinstance(gate_up, torch.Tensor)
-        self.observe("experts.gate_up", x)  # all tokens, for every expert: a Hessian of each would take too much memory
+        self.observe("experts.gate_up", x)  # one Hessian for all experts, to save memory
         for expert in ids.unique().tolist():
             gate, up = (x[(ids == expert).any(dim=1)] @ gate_up[expert].T).chunk(2, dim=-1)
             self.observe(_key(DOWN, expert), silu(gate) * up)
@@ -116,5 +113,5 @@ class _Observing(TorchOps):
 
 
 def _key(name: str, expert: int) -> str:
-    """What is observed for a part of a weight: of experts' second product each one's own inputs."""
+    """The key of a matrix's Hessian; the second matrix of each expert has its own."""
     return f"{name}.{expert}" if name == DOWN else name

@@ -1,4 +1,4 @@
-"""Write any checkpoint as a Hugging Face folder, gpt-fast's model.pth or DeepSeek's shards, a tensor at a time."""
+"""Convert any checkpoint to a Hugging Face folder, gpt-fast's model.pth or DeepSeek's shards, tensor by tensor."""
 
 import json
 import mmap
@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from genwright.errors import UserError
+from genwright.quant.formats import Entry
 from genwright.quant.fp8 import BLOCK, VALUES
 from genwright.text.architectures.registry import architecture
 from genwright.text.architectures.weight_map import Part
@@ -20,7 +21,7 @@ from genwright.text.checkpoints.deepseek import cuts, deepseek_name, model_args,
 from genwright.text.checkpoints.gptfast import LAYER, OUTER
 from genwright.text.checkpoints.protocol import SCALES, Checkpoint, parse_dtype
 from genwright.text.checkpoints.rope_order import neighbours_from_halves
-from genwright.text.checkpoints.safetensors_file import NAMES, Entry, size, write_header, write_tensor
+from genwright.text.checkpoints.safetensors_file import NAMES, size, write_header, write_tensor
 from genwright.text.config import Rope
 from genwright.text.ops.rope import frequencies
 
@@ -30,25 +31,20 @@ Progress = Callable[[int, int], None]
 
 
 def convert(
-    checkpoint: Checkpoint,
-    target: Path,
-    form: str,
-    dtype: torch.dtype | None,
-    progress: Progress,
-    ranks: int = 1,
+    checkpoint: Checkpoint, target: Path, form: str, dtype: torch.dtype | None, progress: Progress, ranks: int = 1
 ) -> None:
-    """Write `target`, a folder that does not exist yet; it appears whole or not at all.
+    """Write the new folder `target`; it appears complete or not at all.
 
-    A `dtype` of None keeps each tensor's own, FP8 weights with their scales; the form `bf16` is safetensors with FP8
-    weights widened and all else kept. The form `deepseek` is cut for `ranks`.
+    A `dtype` of None keeps each tensor's own, and FP8 weights with their scales. The form `bf16` is safetensors with
+    FP8 weights dequantized and all others kept. The form `deepseek` is cut for `ranks`.
     """
     if form not in FORMATS:
-        raise UserError(f"the format should be one of {', '.join(FORMATS)}, and is {form!r}.")
+        raise UserError(f"The format must be one of {', '.join(FORMATS)}, not {form!r}.")
     check_tensors(checkpoint, has_draft(checkpoint))
     if form == "gptfast":
         dtype = dtype or parse_dtype(checkpoint.config.dtype)
     with new_folder(target) as part:
-        entries = _entries(checkpoint, dtype, widened=form == "bf16")
+        entries = _entries(checkpoint, dtype, dequantize=form == "bf16")
         packed = any(kind == VALUES for _, kind in entries.values())
         config = hugging_face_config(checkpoint, dtype)
         if packed:
@@ -62,14 +58,14 @@ def convert(
         else:
             tensors = (read_as(checkpoint, name, kind) for name, (_, kind) in entries.items())
             write_safetensors(part, entries, tensors, progress)
-        describe(checkpoint, part, config)
+        write_config_files(checkpoint, part, config)
 
 
 @contextmanager
 def new_folder(target: Path) -> Iterator[Path]:
-    """A folder to write into, which becomes `target` once all is written; what goes wrong leaves nothing."""
+    """A temporary folder that is renamed to `target` at the end, or removed after an error."""
     if target.exists():
-        raise UserError(f"{target} exists already; name a folder that does not.")
+        raise UserError(f"{target} exists already; name a new folder.")
     part = target.with_name(target.name + ".part")
     shutil.rmtree(part, ignore_errors=True)
     try:
@@ -82,8 +78,8 @@ def new_folder(target: Path) -> Iterator[Path]:
         shutil.rmtree(part, ignore_errors=True)
 
 
-def describe(checkpoint: Checkpoint, folder: Path, config: dict[str, Any]) -> None:
-    """Write what stands beside the weights: configuration, generation settings, tokenizer."""
+def write_config_files(checkpoint: Checkpoint, folder: Path, config: dict[str, Any]) -> None:
+    """Write config.json, generation_config.json and the tokenizer."""
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     read = checkpoint.generation_config()
     eos = list(dict.fromkeys(checkpoint.config.eos_ids + read.ids("eos_token_id")))
@@ -94,18 +90,18 @@ def describe(checkpoint: Checkpoint, folder: Path, config: dict[str, Any]) -> No
         tokenizer.save(folder)
 
 
-def _entries(checkpoint: Checkpoint, dtype: torch.dtype | None, widened: bool) -> dict[str, Entry]:
-    """What to write: the model's tensors and those of its multi-token-prediction layer, with their types."""
+def _entries(checkpoint: Checkpoint, dtype: torch.dtype | None, dequantize: bool) -> dict[str, Entry]:
+    """The tensors to write, with the multi-token-prediction layer if there is one."""
     cfg = checkpoint.config
     weights = architecture(cfg).weight_map(cfg)
-    draft, there = has_draft(checkpoint), set(checkpoint.names())
+    draft, stored_names = has_draft(checkpoint), set(checkpoint.names())
     names = [source.name for source in weights.tensors(draft)]
-    copies = [source.name for source in weights.copies if draft and source.name in there]
+    copies = [source.name for source in weights.copies if draft and source.name in stored_names]
     names += [name for name in copies if checkpoint.dtype(name) != VALUES]
     entries: dict[str, Entry] = {}
     for name in names:
         stored = checkpoint.dtype(name)
-        kind = torch.bfloat16 if widened and stored == VALUES else dtype or stored
+        kind = torch.bfloat16 if dequantize and stored == VALUES else dtype or stored
         entries[name] = plain_entry(checkpoint, name, kind)
         if kind == VALUES:
             scales = name + SCALES
@@ -114,14 +110,14 @@ def _entries(checkpoint: Checkpoint, dtype: torch.dtype | None, widened: bool) -
 
 
 def plain_entry(checkpoint: Checkpoint, name: str, dtype: torch.dtype) -> Entry:
-    """Of a tensor that is to be written in `dtype`; one sentence if no file has such."""
+    """The entry of a tensor to write in `dtype`."""
     if dtype not in NAMES:
-        checkpoint.tensor(name)  # says what is wrong with it
+        checkpoint.tensor(name)  # raises an error about the stored type
     return checkpoint.shape(name), dtype
 
 
 def hugging_face_config(checkpoint: Checkpoint, dtype: torch.dtype | None) -> dict[str, Any]:
-    """What config.json says of plain weights in `dtype`, or in the checkpoint's own."""
+    """config.json of plain weights in `dtype`, or in the checkpoint's own."""
     kind = checkpoint.config.dtype if dtype is None else str(dtype).removeprefix("torch.")
     config = {**checkpoint.hf_config, "torch_dtype": kind}
     config.pop("dtype", None)
@@ -132,7 +128,7 @@ def hugging_face_config(checkpoint: Checkpoint, dtype: torch.dtype | None) -> di
 
 
 def _as_llama3(checkpoint: Checkpoint) -> dict[str, Any]:
-    """GGUF's factors as the llama3 scaling that they were made from, if they were."""
+    """The llama3 scaling that GGUF's factors come from; the factors themselves if they come from another."""
     cfg = checkpoint.config
     factor = round(max(cfg.rope.settings["factors"]), 3)
     bounds = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
@@ -144,31 +140,31 @@ def _as_llama3(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def read_as(checkpoint: Checkpoint, name: str, dtype: torch.dtype) -> torch.Tensor:
-    """A tensor in the type it is to be written in; one of 8 bits as it is stored."""
+    """A tensor in the type to write; 8-bit types as stored."""
     return checkpoint.tensor(name, None if dtype.itemsize == 1 else dtype)
 
 
 def write_safetensors(
     folder: Path, entries: Mapping[str, Entry], tensors: Iterator[torch.Tensor], progress: Progress
 ) -> None:
-    """One file, or several with an index; the tensors come in the entries' order."""
-    parts = list(_files(entries))
-    files, done = {}, 0
-    for number, names in enumerate(parts, 1):
-        file = "model.safetensors" if len(parts) == 1 else f"model-{number:05}-of-{len(parts):05}.safetensors"
+    """Write one file, or several with an index; `tensors` are in the order of `entries`."""
+    shards = list(_shards(entries))
+    files: dict[str, str] = {}
+    for number, names in enumerate(shards, 1):
+        file = "model.safetensors" if len(shards) == 1 else f"model-{number:05}-of-{len(shards):05}.safetensors"
         with (folder / file).open("wb") as sink:
             write_header(sink, {name: entries[name] for name in names})
             for name in names:
                 write_tensor(sink, next(tensors))
                 files[name] = file
-                done += 1
-                progress(done, len(entries))
-    if len(parts) > 1:
+                progress(len(files), len(entries))
+    if len(shards) > 1:
         index = {"metadata": {"total_size": sum(map(size, entries.values()))}, "weight_map": files}
         (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
 
 
-def _files(entries: Mapping[str, Entry]) -> Iterator[list[str]]:
+def _shards(entries: Mapping[str, Entry]) -> Iterator[list[str]]:
+    """The tensors of each file."""
     names: list[str] = []
     full = 0
     for name, entry in entries.items():
@@ -183,19 +179,21 @@ def _files(entries: Mapping[str, Entry]) -> Iterator[list[str]]:
 def _write_shards(
     checkpoint: Checkpoint, folder: Path, entries: Mapping[str, Entry], ranks: int, progress: Progress
 ) -> None:
-    """DeepSeek's shards, all of them at once, so that each tensor is read once."""
+    """Write all of DeepSeek's shards at the same time, so that each tensor is read once."""
     moe = checkpoint.config.moe
     if checkpoint.config.architecture != "deepseek" or moe is None:
-        raise UserError(f"{checkpoint.path} is no model of DeepSeek's, which alone is cut into these shards.")
+        raise UserError(f"{checkpoint.path} is not a DeepSeek model; only those can be converted to DeepSeek's shards.")
     if moe.experts % ranks:
-        raise UserError(f"{checkpoint.path} has {moe.experts} experts, which {ranks} ranks cannot share evenly.")
+        raise UserError(
+            f"{checkpoint.path} has {moe.experts} experts, which cannot be divided evenly among {ranks} ranks."
+        )
     sources = cuts(checkpoint.config)
     parts: list[dict[str, Entry]] = [{} for _ in range(ranks)]
-    shares: dict[str, dict[int, Part]] = {}  # by rank
+    shares: dict[str, dict[int, Part]] = {}  # each rank's part of each tensor
     for name, (shape, dtype) in entries.items():
         source = sources[name.removesuffix(SCALES)]._replace(name=name, shape=shape)
         if name.endswith(SCALES):
-            source = source._replace(unit=1)  # the matrix before was cut in whole heads
+            source = source._replace(unit=1)  # the matrix itself was cut in whole heads
         owner, unit = source.owner(moe.experts, ranks), BLOCK if dtype == VALUES else 1
         if owner is None:
             shares[name] = {rank: source.part(rank, ranks, unit) for rank in range(ranks)}
@@ -215,11 +213,11 @@ def _write_shards(
 
 
 def _write_gptfast(checkpoint: Checkpoint, folder: Path, dtype: torch.dtype, progress: Progress) -> None:
-    """Lay the file out with empty tensors, map it, and fill it in place: no second copy of the model in memory."""
+    """Save empty tensors, memory-map the file and fill it in place, so that memory does not hold the model."""
     cfg = checkpoint.config
     if cfg.architecture != "llama" or cfg.moe or cfg.qkv_bias or cfg.out_bias or cfg.mlp_bias or cfg.qk_norm:
         raise UserError(
-            f"{checkpoint.path} has biases, q and k norms, experts or another architecture than Llama's, which "
+            f"{checkpoint.path} has biases, q and k norms, experts or an architecture other than Llama's, which "
             "gpt-fast's model.pth cannot hold."
         )
     sources = _gptfast_sources(cfg.layers, cfg.tied)
@@ -230,7 +228,7 @@ def _write_gptfast(checkpoint: Checkpoint, folder: Path, dtype: torch.dtype, pro
         shapes[name] = (sum(shape[0] for shape in stacked), *stacked[0][1:])
     with torch.serialization.skip_data():
         torch.save({name: torch.empty(shape, dtype=dtype) for name, shape in shapes.items()}, path)
-    with path.open("rb+") as file:  # take the space now: a full disk could only kill us once the file is mapped
+    with path.open("rb+") as file:  # allocate now: once the file is mapped, a full disk would kill the process
         os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
     with torch.serialization.set_default_mmap_options(mmap.MAP_SHARED):
         mapped = torch.load(path, mmap=True, weights_only=True)
@@ -249,7 +247,7 @@ def _write_gptfast(checkpoint: Checkpoint, folder: Path, dtype: torch.dtype, pro
 
 
 def _gptfast_sources(layers: int, tied: bool) -> dict[str, list[str]]:
-    """gpt-fast's tensors, and which of Hugging Face's make up each."""
+    """gpt-fast's tensors, and the Hugging Face tensors that make up each."""
     sources = {theirs: [ours] for ours, theirs in OUTER.items()}
     if tied:
         sources["output.weight"] = ["model.embed_tokens.weight"]

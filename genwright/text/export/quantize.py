@@ -1,39 +1,30 @@
-"""Write a checkpoint as a folder of packed weights, a matrix at a time, or with GPTQ a layer at a time."""
+"""Write a checkpoint as a folder of packed weights, matrix by matrix, or with GPTQ layer by layer."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from itertools import chain, repeat
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
-from genwright.quant.formats import Format
+from genwright.quant.formats import Entry, Format
 from genwright.quant.packed import Packed
+from genwright.text.architectures.weight_map import Source, Sources
 from genwright.text.checkpoints.check_tensors import check_tensors, has_draft
 from genwright.text.checkpoints.protocol import Checkpoint
 from genwright.text.checkpoints.quantized import METHOD
-from genwright.text.checkpoints.safetensors_file import Entry
-from genwright.text.export.convert import (
-    Progress,
-    describe,
-    hugging_face_config,
-    new_folder,
-    plain_entry,
-    read_as,
-    write_safetensors,
-)
-from genwright.text.loader import Loader, quantized
+from genwright.text.export import convert
+from genwright.text.loader import Loader
 
 HEAD = "lm_head.weight"
 
 
-@dataclass(frozen=True)
-class Item:
+class Item(NamedTuple):
     """A tensor to write under `name`: plain, or packed in `form`."""
 
     name: str
-    source: str  # the checkpoint's name of it
+    source: Source
     form: Format | None
-    shape: tuple[int, ...]
 
 
 def quantize(
@@ -41,66 +32,60 @@ def quantize(
     target: Path,
     form: Format,
     device: torch.device,
-    progress: Progress,
+    progress: convert.Progress,
     calibrated: Iterator[Mapping[str, Packed]] | None = None,
 ) -> None:
-    """Write `target`, a folder that does not exist yet; it appears whole or not at all.
+    """Write the new folder `target`; it appears complete or not at all.
 
-    `calibrated` gives layer after layer matrices that are packed already, by name; all others are rounded to nearest.
+    `calibrated` yields the matrices of each layer that are packed already, by name; others are rounded to nearest.
     """
     draft = has_draft(checkpoint)
     check_tensors(checkpoint, draft)
-    with new_folder(target) as folder:
-        parts = _items(checkpoint, form, draft)
+    load = Loader(checkpoint, torch.float32, device, quant=form)
+    with convert.new_folder(target) as folder:
+        layers = (load.weights.block(layer) for layer in range(checkpoint.config.layers + draft))
+        blocks = [_items(load, block) for block in (load.outer_sources(), *layers)]
         entries: dict[str, Entry] = {}
-        for item in (item for part in parts for item in part):
-            if item.form is None:
-                entries[item.name] = plain_entry(checkpoint, item.source, checkpoint.dtype(item.source))
+        for name, source, packed in chain(*blocks):
+            if packed is None:
+                entries[name] = convert.plain_entry(checkpoint, source.name, checkpoint.dtype(source.name))
             else:
-                entries |= {f"{item.name}.{key}": entry for key, entry in item.form.entries(item.shape).items()}
-        write_safetensors(folder, entries, _tensors(checkpoint, parts, device, calibrated), progress)
-        config = hugging_face_config(checkpoint, None)
-        others = {i.name: i.form.name for part in parts for i in part if i.form is not None and i.form != form}
+                entries |= {f"{name}.{key}": entry for key, entry in packed.entries(source.shape).items()}
+        ready = chain([{}], calibrated or (), repeat({}))  # GPTQ packs neither outer weights nor a draft layer
+        convert.write_safetensors(folder, entries, _tensors(load, blocks, ready), progress)
+        config = convert.hugging_face_config(checkpoint, None)
+        others = {item.name: item.form.name for item in chain(*blocks) if item.form is not None and item.form != form}
         config["quantization_config"] = {"quant_method": METHOD, "format": form.name, "others": others}
-        config["tie_word_embeddings"] = False  # a head that was the embedding is a packed copy of it now
-        describe(checkpoint, folder, config)
+        config["tie_word_embeddings"] = False  # the head is now a packed copy of the embedding
+        convert.write_config_files(checkpoint, folder, config)
 
 
-def _items(checkpoint: Checkpoint, form: Format, draft: bool) -> list[list[Item]]:
-    """What to write: of no layer, of each layer, and of the multi-token-prediction layer."""
-    load = Loader(checkpoint, torch.float32, torch.device("cpu"), quant=form)
-    layers = range(checkpoint.config.layers + draft)
-    parts = []
-    for part in (load.outer_sources(), *(load.weights.block(layer) for layer in layers)):
-        items = []
-        for ours, sources in part.items():
-            for source, shape, *_ in sources:
-                # What is not to be packed stays as it is stored.
-                packed = load.form(ours, sources) or checkpoint.format(source)
-                items.append(Item(HEAD if ours == "head" else source, source, packed, shape))
-        parts.append(items)
-    return parts
+def _items(load: Loader, block: Mapping[str, Sources]) -> list[Item]:
+    """What to write of a block; matrices that are not quantized stay as they are stored."""
+    return [
+        Item(HEAD if ours == "head" else source.name, source, form or load.checkpoint.format(source.name))
+        for ours, sources in block.items()
+        for form in [load.form(ours, sources)]
+        for source in sources
+    ]
 
 
 def _tensors(
-    checkpoint: Checkpoint,
-    parts: Sequence[Sequence[Item]],
-    device: torch.device,
-    calibrated: Iterator[Mapping[str, Packed]] | None,
+    load: Loader, blocks: Sequence[Sequence[Item]], ready: Iterator[Mapping[str, Packed]]
 ) -> Iterator[torch.Tensor]:
-    for number, part in enumerate(parts):
-        ready = next(calibrated, {}) if calibrated is not None and number else {}
-        for item in part:
-            yield from _stored(checkpoint, item, ready.get(item.source), device)
+    for block, calibrated in zip(blocks, ready, strict=False):
+        for item in block:
+            yield from _stored(load, item, calibrated.get(item.source.name))
 
 
-def _stored(checkpoint: Checkpoint, item: Item, packed: Packed | None, device: torch.device) -> Iterator[torch.Tensor]:
-    """What a file holds of an item, which is gone from memory after the last."""
-    if item.form is None:
-        yield read_as(checkpoint, item.source, checkpoint.dtype(item.source))
+def _stored(load: Loader, item: Item, packed: Packed | None) -> Iterator[torch.Tensor]:
+    """The tensors of an item, which are dropped after the last one."""
+    _, source, form = item
+    if form is None:
+        yield convert.read_as(load.checkpoint, source.name, load.checkpoint.dtype(source.name))
         return
     if packed is None:
-        rows = list(quantized(checkpoint, item.source, item.form, device))
+        rows = list(load.quantized(source, form))
         packed = type(rows[0]).cat(rows)
     for tensor in packed.tensors().values():
         yield tensor.cpu()

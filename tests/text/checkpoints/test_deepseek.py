@@ -198,10 +198,10 @@ WRONG = {
     r"mp lacks model1-mp2\.safetensors, one of its 2 shards": (
         *("mp", lambda folder: (folder / "model1-mp2.safetensors").unlink()),
     ),
-    r"mp has shards for 2 and for 4 ranks; keep one set of them": (
+    r"mp has shards for 2 and for 4 ranks; keep one set only": (
         *("mp", lambda folder: shutil.copy(folder / "model0-mp2.safetensors", folder / "model0-mp4.safetensors")),
     ),
-    r"model0-mp1\.safetensors has 'model\.embed_tokens\.weight' of shape \[128, 256\]; .* calls for \[256, 256\]": (
+    r"model0-mp1\.safetensors has 'model\.embed_tokens\.weight' of shape \[128, 256\]; .* needs \[256, 256\]": (
         "mp",
         lambda folder: (
             (folder / "model1-mp2.safetensors").unlink(),
@@ -217,7 +217,7 @@ WRONG = {
     r"model0-mp2\.safetensors has no tensor 'model\.layers\.0\.mlp\.gate\.weight'": (
         *("mp", lambda folder: rewrite(folder / "config.json", first_k_dense_replace=0)),
     ),
-    r"config_tiny\.json has 'hidden_size', which is no setting of DeepSeek's inference code": (
+    r"config_tiny\.json has 'hidden_size', which is not a setting of DeepSeek's inference code": (
         *("theirs", lambda folder: rewrite(folder / "config_tiny.json", hidden_size=256)),
     ),
     r"theirs has several configurations, config_16B\.json, config_tiny\.json": (
@@ -242,11 +242,11 @@ def test_what_is_missing_or_mixed_up_is_one_sentence(sentence, folders, tmp_path
 @pytest.mark.parametrize(
     ("name", "ranks", "sentence"),
     [
-        ("fp8", 3, "has 8 experts, which 3 ranks cannot share evenly"),
+        ("fp8", 3, "has 8 experts, which cannot be divided evenly among 3 ranks"),
         (
             "fp8",
             8,
-            r"'model\.layers\.0\.self_attn\.kv_b_proj\.weight' .* 8 equal parts of whole heads or groups, 256 rows",
+            r"'model\.layers\.0\.self_attn\.kv_b_proj\.weight' .* 8 equal parts of whole heads or groups of 256 rows",
         ),
     ],
 )
@@ -258,7 +258,7 @@ def test_ranks_that_cannot_share_are_refused(name, ranks, sentence, folders, tmp
 
 def test_other_models_are_not_cut(tmp_path):
     make("llama", tmp_path / "llama")
-    with pytest.raises(UserError, match="is no model of DeepSeek's"):
+    with pytest.raises(UserError, match="is not a DeepSeek model"):
         convert(open_checkpoint(str(tmp_path / "llama")), tmp_path / "mp", "deepseek", None, quiet, 2)
 
 

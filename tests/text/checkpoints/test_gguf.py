@@ -142,7 +142,7 @@ def test_a_sliding_window_makes_a_mistral(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("metadata", "sentence"),
     [
-        ({"split__count": 3}, "one of the 3 parts of a split model, but not named"),
+        ({"split__count": 3}, "one of 3 parts of a split model and must have a name such as NAME-00001-of-00003"),
         ({"llama__expert_count": 8}, "mixture of experts"),
         ({"llama__attention__key_length": 8}, "attention.key_length"),
         ({"llama__rope__scaling__type": "longrope"}, "'short_factor' as 8 positive numbers"),
@@ -226,7 +226,9 @@ def test_rows_that_are_no_whole_heads_are_one_sentence(tmp_path: Path) -> None:
     at = data.index(b"llama.rope.dimension_count") + len(b"llama.rope.dimension_count") + 4
     path.write_bytes(data[:at] + (48).to_bytes(4, "little") + data[at + 4 :])
     checkpoint = GGUF(path)
-    with pytest.raises(UserError, match=rf"{KV_HEADS * 16} rows in blk\.0\.attn_k\.weight, no whole heads of 48"):
+    with pytest.raises(
+        UserError, match=rf"{KV_HEADS * 16} rows in blk\.0\.attn_k\.weight, not a multiple of the head dimension 48"
+    ):
         checkpoint.tensor("model.layers.0.self_attn.k_proj.weight")
 
 

@@ -168,13 +168,13 @@ def test_the_models_own_copy_drafts(folders: dict[str, Path]) -> None:
 
 
 DAMAGE = {
-    r"has no tensor 'model\.layers\.1\.mlp\.up_proj\.weight\.scales', which int4:g64 calls for\.$": (
+    r"has no tensor 'model\.layers\.1\.mlp\.up_proj\.weight\.scales', which the format int4:g64 needs\.$": (
         lambda tensors, config: tensors.pop("model.layers.1.mlp.up_proj.weight.scales")
     ),
-    r"has 'lm_head\.weight\.scales' as float16 \[199, 1\]; int8 calls for float32 \[199, 1\]\.$": (
+    r"has 'lm_head\.weight\.scales' as float16 \[199, 1\]; the format int8 needs float32 \[199, 1\]\.$": (
         lambda tensors, config: tensors.update({"lm_head.weight.scales": torch.zeros(199, 1).half()})
     ),
-    r"\.0\.self_attn\.o_proj\.weight\.words' as int32 \[64, 9\]; int4:g64 calls for int32 \[64, 8\]\.$": (
+    r"\.0\.self_attn\.o_proj\.weight\.words' as int32 \[64, 9\]; the format int4:g64 needs int32 \[64, 8\]\.$": (
         lambda tensors, config: tensors.update(
             {"model.layers.0.self_attn.o_proj.weight.words": torch.zeros(64, 9, dtype=torch.int32)}
         )
@@ -188,12 +188,12 @@ DAMAGE = {
     r"should give 'others' as an object, and has 3\.$": (
         lambda tensors, config: config["quantization_config"].update({"others": 3})
     ),
-    r"has no tensor 'model\.layers\.2\.self_attn\.q_proj\.weight', which its configuration calls for\.$": (
+    r"has no tensor 'model\.layers\.2\.self_attn\.q_proj\.weight', which its configuration needs\.$": (
         lambda tensors, config: [
             tensors.pop(f"model.layers.2.self_attn.q_proj.weight.{part}") for part in ("words", "scales")
         ]
     ),
-    r"int4:g32 calls for": lambda tensors, config: config["quantization_config"].update({"format": "int4:g32"}),
+    r"int4:g32 needs": lambda tensors, config: config["quantization_config"].update({"format": "int4:g32"}),
 }
 
 

@@ -11,7 +11,7 @@ from genwright import LLM
 from genwright.errors import UserError
 from genwright.quant.formats import parse_format
 from genwright.text.checkpoints.open import open_checkpoint
-from genwright.text.export.calibration import FEWEST, WINDOWS, calibrated, calibration_windows
+from genwright.text.export.calibration import MIN_TOKENS, WINDOWS, calibrated, calibration_windows
 from genwright.text.export.quantize import quantize
 
 CPU, FORM = torch.device("cpu"), parse_format("int4:g64:asym")
@@ -62,7 +62,7 @@ def test_windows_come_from_all_over_a_text(smollm2: Path) -> None:
     tokenizer = checkpoint.tokenizer()
     assert tokenizer is not None
     assert "number 1," in tokenizer.decode(found[0]) and "number 88" in tokenizer.decode(found[-1])
-    with pytest.raises(UserError, match=rf"has 2 tokens; GPTQ needs {FEWEST} or more\.$"):
+    with pytest.raises(UserError, match=rf"has 2 tokens; GPTQ needs at least {MIN_TOKENS}\.$"):
         calibration_windows(checkpoint, "Too short")
     with pytest.raises(UserError, match=r"has no tokenizer"):
         calibration_windows(open_checkpoint("random:stories15M,layers=1"), "text")
