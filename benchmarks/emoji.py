@@ -26,7 +26,7 @@ def main() -> None:
     if len(sys.argv) > 1:
         train, held = read_data(Path(sys.argv[1])).split(HELD_OUT)
         print(f"{len(train)} training and {len(held)} held-out images")
-        print(json.dumps(measure(model, train, held, few_steps=True), indent=1))
+        print(json.dumps(measure(model, train, held, consistency_model=True), indent=1))
 
 
 if __name__ == "__main__":

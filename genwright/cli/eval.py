@@ -33,7 +33,7 @@ def evaluate(
 ) -> None:
     """Measure how well a text model predicts a file, or does on tasks of lm-evaluation-harness."""
     if (text is None) == (tasks is None):
-        raise UserError("give --text FILE, or --tasks NAMES: one of them.")
+        raise UserError("Give --text FILE or --tasks NAMES.")
     if text is not None:
         _text(config, model, text, window, stride, as_json)
         return

@@ -32,7 +32,7 @@ def edit(
     from genwright.images.sampling.output import SampleFolder
 
     if image is None:
-        raise UserError("edit needs an image: --image FILE.")
+        raise UserError("Editing needs an image: --image FILE.")
     pixels, mask_pixels = read_image(image), None if mask is None else read_mask(mask)
     image_model = flags.load(model)
     folder = None if out is None else SampleFolder(out)

@@ -46,7 +46,7 @@ def search(
         raise UserError(f"There must be room for a time step between --begin {begin} and --end {end}.")
     inception = inception or find()
     if reference is None or inception is None:
-        raise UserError("search needs --reference FILE, and --inception FILE or `genwright pull inception`.")
+        raise UserError("A search needs --reference FILE, and --inception FILE or `genwright pull inception`.")
     image_model = flags.load(model)
     network = load_inception(inception, image_model.device)
     target = read_features(reference, network).statistics
