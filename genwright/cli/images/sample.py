@@ -49,9 +49,7 @@ def sample(
     num_samples: NumSamples = 64,
     batch_size: Annotated[int | None, typer.Option(help="Images per batch; images do not depend on it.")] = None,
     seed: Seed = None,
-    generator: Annotated[
-        str, typer.Option(help="hash, or a generator of the original: determ, determ-indiv or dummy.")
-    ] = "hash",
+    generator: Annotated[str, typer.Option(help="hash, or the original's determ, determ-indiv or dummy.")] = "hash",
     classes: Classes = None,
     out: Out = None,
     png: Png = False,
@@ -83,17 +81,18 @@ def sample(
         if found == manifest and path.is_file():
             sentence = f"{path} is already complete."
         else:
+            resumable = generator == "hash"
             if ranks.rank == 0:
-                folder.open(manifest, resume=generator == "hash")
+                folder.open(manifest, resumable)
             ranks.barrier()
-            seconds, made = _collect(folder, run, run.batch_size(batch_size), ranks, resumable=generator == "hash")
+            seconds, made = _collect(folder, run, run.batch_size(batch_size), ranks, resumable)
             ranks.barrier()
             if ranks.rank == 0:
                 folder.finish(*folder.merge(num_samples), png)
             rate = made * ranks.world / seconds
             result |= {"seconds": seconds, "images_per_s": rate}
-            speed = f"{seconds:.1f} s ({rate:.2f} images/s)"
-            sentence = f"{num_samples} images of seed {run.seed} in {speed}: {folder.grid}, {path}"
+            sentence = f"{num_samples} images of seed {run.seed} in {seconds:.1f} s ({rate:.2f} images/s): "
+            sentence += f"{folder.grid}, {path}"
         if ranks.rank == 0:
             print_result(sentence, result, json_output)
         ranks.barrier()
