@@ -1,5 +1,7 @@
 """Which device computes, and how much memory it has."""
 
+import resource
+
 import psutil
 import torch
 
@@ -30,3 +32,10 @@ def free_memory(device: torch.device) -> int:
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0] * 0.9)
     return int(psutil.virtual_memory().available * 0.8)
+
+
+def peak_memory(device: torch.device) -> int:
+    """The peak in bytes of the GPU's memory, or of this process's."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

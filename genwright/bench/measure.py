@@ -2,7 +2,6 @@
 
 import gc
 import platform
-import resource
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -15,7 +14,7 @@ from genwright.bench.experiments import Experiment, Point
 from genwright.bench.roofline import measure_roofline
 from genwright.bench.rows import GIGA, Row, Sample, Tell, blank, fill
 from genwright.bench.work import Work, work_of
-from genwright.device import pick_device
+from genwright.device import peak_memory, pick_device
 from genwright.errors import UserError
 from genwright.rng import key
 from genwright.text.engine.request import Piece, SamplingParams
@@ -219,13 +218,6 @@ def sentence(error: BaseException) -> str:
 def synchronize(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-
-
-def peak_memory(device: torch.device) -> int:
-    """Peak bytes of the GPU, or of this process."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def arch(device: torch.device) -> str:

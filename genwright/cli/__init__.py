@@ -1,4 +1,4 @@
-"""The command line: one table of verbs, one file per verb, imported only when it is asked for."""
+"""The command line: a table of verbs with one file each, which is imported only when its verb is called."""
 
 import errno
 import os
@@ -8,6 +8,7 @@ import warnings
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import version
+from typing import Any
 
 from genwright.errors import GenwrightWarning, UserError
 
@@ -15,28 +16,28 @@ VERBS = {
     "generate": "Complete or answer prompts with a text model.",
     "chat": "Talk with a text model.",
     "images": "Sample, edit, train and measure images.",
-    "bench": "Measure speed beside the device's limits.",
+    "bench": "Measure speed and compare it with the device's limits.",
     "eval": "Measure how well a text model predicts.",
     "convert": "Write a checkpoint in another format.",
     "quantize": "Write a checkpoint with packed weights.",
     "pull": "List and fetch models.",
     "inspect": "Turn a model repository's script into a recorded, unattended run.",
 }
-_PYTHONS_FORMAT = warnings.formatwarning
+_format_by_python = warnings.formatwarning
 
 
 def main() -> None:
-    """Exit 0 on success, 1 on a user's error (one sentence on stderr), 2 on wrong usage, 130 on Ctrl-C."""
+    """Run a command. Exit codes: 0 success, 1 UserError (printed on stderr), 2 wrong usage, 130 Ctrl-C."""
     try:
         try:
             _main(*(sys.argv[1:] or ["--help"]))
         finally:
-            if sys.stdout is not None:  # it was closed before Python started
+            if sys.stdout is not None:  # None if it was closed before Python started
                 sys.stdout.flush()
     except OSError as error:
         if error.errno not in (errno.EPIPE, errno.ENOSPC):
             raise
-        # What is still in the buffer would fail again when Python flushes it at its end.
+        # Python flushes the buffer again when it exits; let that succeed.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         if error.errno == errno.ENOSPC:
             print(f"genwright: The output cannot be written: {error.strerror}.", file=sys.stderr)
@@ -60,7 +61,7 @@ def _main(verb: str, *arguments: str) -> None:
 
 
 def _run(verb: str, arguments: list[str]) -> None:
-    # SIGTERM ends a command as Ctrl-C does, so that it leaves its files whole.
+    # Handle SIGTERM like Ctrl-C, so that a command leaves its files complete.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     warnings.formatwarning = _format_warning
     try:
@@ -71,26 +72,25 @@ def _run(verb: str, arguments: list[str]) -> None:
     except (KeyboardInterrupt, SystemExit) as end:  # typer turns Ctrl-C into SystemExit(130)
         code = 130 if isinstance(end, KeyboardInterrupt) else end.code
         if code == 130 and sys.stderr.isatty():
-            print(file=sys.stderr)  # the shell's prompt goes on a line of its own
+            print(file=sys.stderr)  # start the shell's prompt on a new line
         sys.exit(code)
 
 
-def _format_warning(
-    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
-) -> str:
-    """Ours in one line, others' as Python writes them."""
+def _format_warning(message: Warning | str, category: type[Warning], *place: Any, **line: Any) -> str:
+    """Format our warnings as one line and others as Python does."""
     if issubclass(category, GenwrightWarning):
         return f"genwright: {message}\n"
-    return _PYTHONS_FORMAT(message, category, filename, lineno, line)
+    return _format_by_python(message, category, *place, **line)
 
 
 def _usage() -> str:
-    lines = [
-        "Usage: genwright COMMAND [OPTIONS]",
-        "",
-        "Run, measure and inspect generative models, text and images.",
-        "",
-    ]
-    lines += [f"  {verb:<10} {sentence}" for verb, sentence in VERBS.items()]
-    lines += ["", "`genwright COMMAND --help` tells more about each."]
-    return "\n".join([*lines, "`genwright --show-completion` prints what completes them in bash and zsh."])
+    verbs = "\n".join(f"  {verb:<10} {sentence}" for verb, sentence in VERBS.items())
+    return f"""\
+Usage: genwright COMMAND [OPTIONS]
+
+Run, measure and inspect generative models, text and images.
+
+{verbs}
+
+`genwright COMMAND --help` describes a command and its options.
+`genwright --show-completion` prints a completion script for bash or zsh."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from genwright.cli.app import new_app
+from genwright.cli.app import Json, new_app
 from genwright.cli.flags import expand
 from genwright.cli.progress import stages
 from genwright.errors import UserError
@@ -32,15 +32,15 @@ def bench(
         typer.Argument(help="Experiments or models: a path, a name from `genwright pull`, or random:NAME."),
     ] = None,
     listing: Annotated[bool, typer.Option("--list", help="List the experiments.")] = False,
-    batch: Annotated[list[int] | None, typer.Option(min=1, help="Sequences at a time; may be repeated.")] = None,
-    prompt_length: Annotated[list[int] | None, typer.Option(min=1, help="Tokens of a prompt; may be repeated.")] = None,
-    max_new_tokens: Annotated[int | None, typer.Option(min=2, help="Tokens of an answer.")] = None,
+    batch: Annotated[list[int] | None, typer.Option(min=1, help="Sequences per batch; may be repeated.")] = None,
+    prompt_length: Annotated[list[int] | None, typer.Option(min=1, help="Tokens per prompt; may be repeated.")] = None,
+    max_new_tokens: Annotated[int | None, typer.Option(min=2, help="Tokens per answer.")] = None,
     samples: Annotated[int | None, typer.Option(min=1, help="Samples per measurement.")] = None,
     peers: Annotated[bool, typer.Option("--peers", help="Also measure transformers and llama.cpp, in turns.")] = False,
     profile: Annotated[Path | None, typer.Option(help="Write a Chrome trace of the last sample.")] = None,
     csv: Annotated[Path | None, typer.Option(help="Write a CSV file with the columns of PyTorch's benchmark.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the roofline as a PNG file.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Measure start-up time, tokens and bytes per second, and compare them with the limits of the device.
 
@@ -49,15 +49,11 @@ def bench(
     from genwright.bench.experiments import EXPERIMENTS, adapt, choose
 
     if listing:
-        if as_json:
-            print(json.dumps([asdict(each) for each in EXPERIMENTS.values()]))
-        else:
-            for each in EXPERIMENTS.values():
-                print(f"{each.name:<24} {each.device:<5} {each.model:<30} {each.about}")
+        lines = [f"{each.name:<24} {each.device:<5} {each.model:<30} {each.about}" for each in EXPERIMENTS.values()]
+        print(json.dumps([asdict(each) for each in EXPERIMENTS.values()]) if as_json else "\n".join(lines))
         return
-    for path in (profile, csv, plot):
-        if path is not None:
-            _check_writable(path)
+    for path in filter(None, (profile, csv, plot)):
+        _check_writable(path)
     from genwright.bench.run import Settings, run
     from genwright.device import pick_device
 
@@ -68,11 +64,11 @@ def bench(
     found: list[Row] = []
     notes: list[str] = []
     with stages() as tell:
-        for rows, said in run(experiments, Settings(peers, profile), tell):
+        for rows, new_notes in run(experiments, Settings(peers, profile), tell):
             found += rows
-            notes += said
+            notes += new_notes
             if not sys.stderr.isatty():
-                print(*map(_brief, rows), sep="\n", file=sys.stderr, flush=True)
+                print(*map(_log_line, rows), sep="\n", file=sys.stderr, flush=True)
     _report(found, notes, as_json)
     if csv is not None:
         from genwright.bench.report import to_csv
@@ -106,8 +102,7 @@ def _report(rows: "Sequence[Row]", notes: Sequence[str], as_json: bool) -> None:
         print(f"\n{note}")
 
 
-def _brief(row: "Row") -> str:
-    """A row as one line of a log."""
+def _log_line(row: "Row") -> str:
     if row.decode is None or row.share is None:
         return f"{row.name}, {row.engine}: {row.error}"
     return (

@@ -1,4 +1,4 @@
-"""`genwright chat`: talk with a model."""
+"""`genwright chat`: a conversation with a model."""
 
 import json
 import signal
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
 app = new_app()
 HELP = """\
-/exit             end (so does Ctrl-D)
-/clear            forget all turns, but not the system message
-/system TEXT      start anew with this system message, or without one
-/retry            draw another answer to the last message
+/exit             quit (so does Ctrl-D)
+/clear            drop all turns, but not the system message
+/system TEXT      start a new conversation with this system message, or without one
+/retry            generate another answer to the last message
 /trim             drop the oldest turns until half of the context is free
 /save FILE        write the conversation as JSON
 /params           show the sampling parameters; /params temperature=0.8 top_k=40 changes some
 Ctrl-C            stops an answer, not the program"""
-RETRY_TEMPERATURE = 0.7  # where the answer is otherwise greedy, and would be the same again
+RETRY_TEMPERATURE = 0.7  # for /retry at temperature 0, where the answer would be the same again
 
 
 @app.command()
@@ -49,23 +49,23 @@ def chat(
         bool, typer.Option("--context-shift", help="Drop the oldest turns when the context fills up.")
     ] = False,
 ) -> None:
-    """Talk with a model, its answers streamed; /help lists the commands.
+    """Chat with a model; /help lists the commands.
 
-    Sampling parameters that are not given are those that the checkpoint recommends in its generation_config.json. An
-    answer ends where the model ends it, or the context.
+    Sampling parameters default to those in the checkpoint's generation_config.json. An answer ends where the model
+    ends it, or when the context is full.
     """
     from genwright.text.conversation import Conversation
 
     llm = load(model, config)
     if llm.tokenizer is None:
-        raise UserError(f"{model} has no tokenizer, and chat needs one.")
+        raise UserError(f"{model} has no tokenizer, which chat needs.")
     llm.tokenizer.render([{"role": "user", "content": "Hi"}])  # refuses a checkpoint without a chat template
     chosen = llm.recommended_params(**{"max_new_tokens": llm.max_context, **params})
     Session(Conversation(llm, llm.tokenizer, system, context_shift), chosen).talk()
 
 
 class Session:
-    """Reads, answers, repeats."""
+    """Reads messages and commands, and prints the answers."""
 
     def __init__(self, conversation: "Conversation", params: SamplingParams):
         self.conversation, self.params = conversation, params
@@ -83,7 +83,7 @@ class Session:
     def talk(self) -> None:
         read = open_prompt("> ")
         if sys.stdin.isatty():
-            print("/help lists the commands; /exit or Ctrl-D ends.", file=sys.stderr)
+            print("/help lists the commands; /exit or Ctrl-D quits.", file=sys.stderr)
         while True:
             try:
                 text = read().strip()
@@ -99,7 +99,7 @@ class Session:
                 print(error, file=sys.stderr)
 
     def take(self, text: str) -> None:
-        """Carry out a command, or answer a message; a pasted text may well begin with a slash."""
+        """Run a command or answer a message; a text of several lines is a message even if it begins with a slash."""
         verb, *rest = text.split(maxsplit=1) or [""]
         if verb in self.commands:
             self.commands[verb]("".join(rest))
@@ -110,7 +110,7 @@ class Session:
             self.answer(self.conversation.ask(text, self.params))
 
     def answer(self, pieces: "Generator[Piece, None, None]") -> None:
-        """Stream an answer; Ctrl-C ends it after the step in flight and keeps what there is."""
+        """Stream an answer; Ctrl-C stops it after the current step and keeps the text so far."""
         interrupted = False
 
         def stop(*_: object) -> None:
@@ -131,26 +131,27 @@ class Session:
             print(f"({note})", file=sys.stderr)
 
     def _notes(self) -> Iterator[str]:
-        """What a person should know about the answer just given."""
-        talk, limit = self.conversation, self.conversation.llm.max_context
-        if talk.dropped:
-            yield f"The oldest turns were dropped to make room: {talk.dropped}."
-        if talk.finish_reason == "length" and talk.tokens >= limit:
+        """Notes to print after an answer."""
+        tokens, limit = self.conversation.tokens, self.conversation.llm.max_context
+        cut_off = self.conversation.finish_reason == "length"
+        if self.conversation.dropped:
+            yield f"The oldest turns were dropped to make room: {self.conversation.dropped}."
+        if cut_off and tokens >= limit:
             yield f"The context of {limit:,} tokens is full, so the answer was cut off; /trim drops the oldest turns."
-        elif talk.finish_reason == "length":
-            count = self.params.max_new_tokens
-            yield f"The answer was cut off after {count} tokens; /params max_new_tokens=... allows more."
-        elif talk.tokens > limit * 3 // 4:
-            yield f"The conversation fills {talk.tokens:,} of {limit:,} tokens; /trim drops the oldest turns."
+        elif cut_off:
+            maximum = self.params.max_new_tokens
+            yield f"The answer was cut off after {maximum} tokens; /params max_new_tokens=... allows more."
+        elif tokens > limit * 3 // 4:
+            yield f"The conversation fills {tokens:,} of {limit:,} tokens; /trim drops the oldest turns."
 
     def retry(self) -> None:
-        """Answer again by another seed."""
+        """Answer the last message again with another seed."""
         self.retries += 1
         params = self.params
         if params.seed is not None:
             params = replace(params, seed=params.seed + self.retries)
         if params.temperature == 0:
-            print(f"(The greedy answer would be the same; drawn at temperature {RETRY_TEMPERATURE}.)", file=sys.stderr)
+            print(f"(A greedy answer would be the same; sampled at temperature {RETRY_TEMPERATURE}.)", file=sys.stderr)
             params = replace(params, temperature=RETRY_TEMPERATURE)
         self.answer(self.conversation.retry(params))
 
@@ -161,14 +162,13 @@ class Session:
 
     def save(self, name: str) -> None:
         if not name:
-            raise UserError("/save needs a file's name.")
-        messages = self.conversation.messages
+            raise UserError("/save needs a file name, as in /save chat.json.")
+        text = json.dumps(self.conversation.messages, indent=2, ensure_ascii=False) + "\n"
         try:
-            text = json.dumps(messages, indent=2, ensure_ascii=False) + "\n"
             Path(name).expanduser().write_text(text, encoding="utf-8")
         except OSError as error:
             raise UserError(f"{name} cannot be written: {error.strerror}.") from None
-        print(f"Messages in {name}: {len(messages)}.")
+        print(f"Wrote {len(self.conversation.messages)} messages to {name}.")
 
     def change(self, assignments: str) -> None:
         self.params = changed(self.params, assignments)
@@ -176,7 +176,7 @@ class Session:
 
 
 def changed(params: SamplingParams, assignments: str) -> SamplingParams:
-    """Sampling parameters with `name=value` pairs over them."""
+    """Sampling parameters with the changes of `name=value` pairs."""
     values: dict[str, Any] = {}
     for pair in assignments.split():
         name, _, value = pair.partition("=")
@@ -185,5 +185,7 @@ def changed(params: SamplingParams, assignments: str) -> SamplingParams:
         try:
             values[name] = json.loads(value)
         except ValueError:
-            raise UserError(f"{pair!r} should be name=value, with a number, true, false, null or JSON.") from None
+            raise UserError(
+                f"A change must be name=value, where value is JSON such as 0.8 or true, not {pair!r}."
+            ) from None
     return replace(params, **values)

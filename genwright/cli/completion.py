@@ -1,4 +1,4 @@
-"""Shell completion: `eval "$(genwright --show-completion bash)"`, and the words that the script then asks for."""
+"""Shell completion: the scripts of `genwright --show-completion`, and `--complete`, which they call."""
 
 import os
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from typing import Any
 from genwright.cli import VERBS
 from genwright.errors import UserError
 
-# Both ask `genwright --complete WORDS` for lines of word, tab and help; without any, the shell offers files.
+# Both call `genwright --complete WORDS`, which prints lines of word, tab and help; without lines, they offer files.
 SCRIPTS = {
     "bash": """\
 _genwright() {
@@ -33,29 +33,29 @@ compdef _genwright genwright""",
 
 
 def app(arguments: list[str], prog_name: str) -> None:
-    """`--show-completion [SHELL]`, for the shell at hand if none is named; or `--complete WORDS`."""
+    """Run `--show-completion [SHELL]`, by default for $SHELL, or `--complete WORDS`."""
     flag, *words = arguments
     if flag == "--complete":
         print(*complete(*words), sep="\n")
         return
     shell = words[0] if words else Path(os.environ.get("SHELL", "bash")).name
     if shell not in SCRIPTS:
-        raise UserError(f"There is no completion for {shell!r}; there is one for {' and '.join(SCRIPTS)}.")
+        raise UserError(f"--show-completion takes {' or '.join(SCRIPTS)}, not {shell!r}.")
     print(SCRIPTS[shell])
 
 
 def complete(*words: str) -> Iterator[str]:
-    """Lines for what may stand in the place of the last word, which has been begun."""
-    *before, begun = words or ("",)
-    candidates = VERBS if not before else _after(*before) if before[0] in VERBS else {}
+    """Lines for the words that complete the last one."""
+    *before, start = words or ("",)
+    candidates = VERBS if not before else _candidates(*before) if before[0] in VERBS else {}
     for word, about in candidates.items():
-        # Files may stand where flags may, so flags are offered only when one has been begun.
-        if word.startswith(begun) and word.startswith("-") == begun.startswith("-"):
+        # Where flags may follow, files may too, so flags are offered only after a dash.
+        if word.startswith(start) and word.startswith("-") == start.startswith("-"):
             yield f"{word}\t{about}"
 
 
-def _after(verb: str, *words: str) -> dict[str, str]:
-    """Subcommands and flags that may follow, with their help; nothing where a flag's value is due."""
+def _candidates(verb: str, *words: str) -> dict[str, str]:
+    """Subcommands and flags that may follow, with their help; none where a flag's value is expected."""
     from typer.main import get_command
 
     module = import_module(f"genwright.cli.{verb}")
@@ -67,4 +67,4 @@ def _after(verb: str, *words: str) -> dict[str, str]:
         return {}
     flags = {flag: option.help or "" for option in options for flag in (*option.opts, *option.secondary_opts)}
     first = {} if words else {name: each.get_short_help_str() for name, each in subcommands.items()}
-    return first | flags | {"--help": "Show what there is."}
+    return first | flags | {"--help": "Show this command's options."}

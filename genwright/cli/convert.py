@@ -1,11 +1,10 @@
 """`genwright convert`: write a checkpoint in another format."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from genwright.cli.app import new_app
+from genwright.cli.app import Arch, Source, Target, new_app
 from genwright.cli.progress import bar
 from genwright.errors import UserError
 
@@ -14,19 +13,16 @@ app = new_app()
 
 @app.command()
 def convert(
-    source: Annotated[
-        str, typer.Argument(metavar="SRC", help="A checkpoint: a folder, a file, a name, or random:NAME.")
-    ],
-    target: Annotated[Path, typer.Argument(metavar="DST", help="The folder to write; it must not exist yet.")],
+    source: Source,
+    target: Target,
     to: Annotated[
-        str,
-        typer.Option(help="safetensors; bf16: the same with FP8 weights widened; gptfast: its model.pth; deepseek."),
+        str, typer.Option(help="safetensors, bf16 (safetensors with FP8 weights as bfloat16), gptfast or deepseek.")
     ] = "safetensors",
     model_parallel: Annotated[
-        int | None, typer.Option(help="Write DeepSeek's shards, for so many ranks.", min=1, max=4096)
+        int | None, typer.Option(help="Write DeepSeek's shards for this many ranks.", min=1, max=4096)
     ] = None,
     dtype: Annotated[str, typer.Option(help="auto (as stored), float32, float16 or bfloat16.")] = "auto",
-    arch: Annotated[str | None, typer.Option(help="The named shape of a checkpoint that has no configuration.")] = None,
+    arch: Arch = None,
 ) -> None:
     """Write a checkpoint as a Hugging Face safetensors folder, as gpt-fast's model.pth or as DeepSeek's shards."""
     from genwright.text.catalogue import resolve
@@ -35,9 +31,11 @@ def convert(
     from genwright.text.export.convert import convert as write
 
     if model_parallel is not None and to not in ("safetensors", "deepseek"):
-        raise UserError(f"--model-parallel writes DeepSeek's shards; it does not go with --to {to}.")
+        raise UserError(f"--model-parallel writes DeepSeek's shards; it cannot be used with --to {to}.")
     if to == "bf16" and dtype != "auto":
-        raise UserError("--to bf16 widens FP8 weights and keeps the others as stored; it does not go with --dtype.")
+        raise UserError(
+            "--to bf16 converts FP8 weights and keeps the others as stored; it cannot be used with --dtype."
+        )
     checkpoint = open_checkpoint(resolve(source), arch)
     form = to if model_parallel is None else "deepseek"
     with bar("Converting") as progress:

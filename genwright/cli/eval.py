@@ -1,4 +1,4 @@
-"""`genwright eval`: how well a model predicts a text, or does on published tasks."""
+"""`genwright eval`: perplexity of a model on a text, or its scores on published tasks."""
 
 import json
 import time
@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from genwright.cli.app import new_app
+from genwright.cli.app import Json, new_app
 from genwright.cli.flags import expand
 from genwright.cli.options import load
 from genwright.cli.progress import bar
@@ -24,26 +24,27 @@ def evaluate(
     config: EngineConfig,
     model: Annotated[str, typer.Argument(help="A checkpoint's path, or a name from `genwright pull`.")],
     text: Annotated[Path | None, typer.Option(help="A text file, for perplexity and bits per byte.")] = None,
-    window: Annotated[int | None, typer.Option(help="Tokens that the model sees at a time.")] = None,
-    stride: Annotated[int | None, typer.Option(help="Tokens by which the window moves; half of it by default.")] = None,
-    tasks: Annotated[str | None, typer.Option(help="Tasks of lm-evaluation-harness, with commas between.")] = None,
-    task_folder: Annotated[Path | None, typer.Option(help="A folder with tasks of one's own, as YAML.")] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Documents of each task at the most.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    window: Annotated[int | None, typer.Option(help="Tokens per window.")] = None,
+    stride: Annotated[
+        int | None, typer.Option(help="Tokens by which the window moves; half a window by default.")
+    ] = None,
+    tasks: Annotated[str | None, typer.Option(help="Tasks of lm-evaluation-harness, separated by commas.")] = None,
+    task_folder: Annotated[Path | None, typer.Option(help="A folder with your own tasks, as YAML.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Maximum number of documents per task.")] = None,
+    as_json: Json = False,
 ) -> None:
-    """Measure how well a text model predicts a file, or does on tasks of lm-evaluation-harness."""
+    """Measure the perplexity of a text model on a file, or run tasks of lm-evaluation-harness."""
     if (text is None) == (tasks is None):
-        raise UserError("Give --text FILE or --tasks NAMES.")
+        raise UserError("Pass either --text FILE or --tasks NAMES.")
     if text is not None:
         _text(config, model, text, window, stride, as_json)
         return
     if find_spec("lm_eval") is None:
         raise UserError("--tasks needs the package lm-eval: pip install 'genwright[eval]'.")
-    assert tasks is not None
     from genwright.bench.harness import run_tasks
 
     llm = load(model, config)
-    names = [name.strip() for name in tasks.split(",") if name.strip()]
+    names = [name.strip() for name in (tasks or "").split(",") if name.strip()]
     with bar("Evaluating") as progress:
         found = run_tasks(llm, names, task_folder, limit, progress)
     if as_json:
@@ -61,11 +62,11 @@ def _text(config: EngineConfig, model: str, text: Path, window: int | None, stri
     from genwright.bench.evaluate import evaluate
     from genwright.text.config_file import read_text
 
-    words = read_text(text)
+    content = read_text(text)
     llm = load(model, config)
     started = time.perf_counter()
     with bar("Evaluating") as progress:
-        found = evaluate(llm, words, window, stride, progress)
+        found = evaluate(llm, content, window, stride, progress)
     seconds = time.perf_counter() - started
     if as_json:
         figures = {"loss": found.loss, "perplexity": found.perplexity, "bits_per_byte": found.bits_per_byte}

@@ -1,4 +1,4 @@
-"""`genwright inspect`: understand a model repository's script and rewrite it into a recorded, unattended run."""
+"""`genwright inspect`: analyse a model repository's script and rewrite it to run unattended and be recorded."""
 
 import json
 import sys
@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from genwright.cli.app import new_app
+from genwright.cli.app import Json, new_app
 from genwright.cli.progress import bar
 from genwright.errors import UserError
 from genwright.inspect.explain import explain as explain_text
@@ -26,13 +26,10 @@ app = new_app(no_args_is_help=True, help=__doc__)
 
 Scripts = Annotated[list[Path], typer.Argument(metavar="SCRIPT...", help="The scripts, or folders of scripts.")]
 ManifestFile = Annotated[
-    Path | None, typer.Option("--manifest", help="The project's interfaces; drafted from the repository when left out.")
+    Path | None, typer.Option("--manifest", help="The project's interfaces; by default drafted from the repository.")
 ]
-ScenarioFile = Annotated[Path | None, typer.Option("--scenario", help="What the unattended run is given, in TOML.")]
-Root = Annotated[
-    Path | None, typer.Option("--repo", help="The repository's root; found above the script when left out.")
-]
-Json = Annotated[bool, typer.Option("--json", help="Write JSON.")]
+ScenarioFile = Annotated[Path | None, typer.Option("--scenario", help="The inputs of the unattended run, as TOML.")]
+Root = Annotated[Path | None, typer.Option("--repo", help="The repository; by default found from the script's path.")]
 
 
 @app.command()
@@ -42,9 +39,9 @@ def interfaces(
     doc: Annotated[Path | None, typer.Option(help="Write the interface document here.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Draft a manifest: the repository's likeliest interfaces, ranked."""
+    """Draft a manifest of the repository's most likely interfaces, ranked."""
     if not repo.is_dir():
-        raise UserError(f"{repo} is no folder; `inspect interfaces` takes a repository.")
+        raise UserError(f"{repo} is not a folder; pass a repository.")
     repository = Repository(repo)
     candidates = rank(repository)
     manifest = draft(repository, project_name(repository), candidates)
@@ -59,12 +56,11 @@ def interfaces(
 
 @app.command()
 def locate(scripts: Scripts, manifest: ManifestFile = None, repo: Root = None, as_json: Json = False) -> None:
-    """Show every call and construction site of the interfaces, and what could not be resolved."""
+    """Show each call and construction of the interfaces, and what could not be resolved."""
 
     def one(script: Path) -> dict[str, Any]:
-        repository, source = _repository(script, repo), read_source(script)
-        tree = parse(source, script.name)
-        known = _manifest(manifest, repository, script, source)
+        repository, known = _open(script, manifest, repo)
+        tree = parse(read_source(script), script.name)
         return locate_sites(tree, known, repository.module(script), repository.package(script)).to_dict()
 
     def show(script: Path, found: dict[str, Any]) -> None:
@@ -87,17 +83,17 @@ def rewrite(
     repo: Root = None,
     as_json: Json = False,
 ) -> None:
-    """Rewrite scripts so that they run unattended and every interface call is recorded; the diff is shown."""
+    """Rewrite scripts to run unattended and record every interface call; prints the diff."""
     given = load_scenario(scenario) if scenario else Scenario()
     files = _expand(scripts)
 
     def one(script: Path) -> dict[str, Any]:
         made, _ = _rewrite(script, manifest, given, repo)
         if made.missing:
-            raise UserError(f"{script.name} needs values that the scenario does not give: {'; '.join(made.missing)}.")
+            raise UserError(f"{script.name} needs values that the scenario lacks: {'; '.join(made.missing)}.")
         target = out / _relative(script, files)
         if target.resolve() == script.resolve():
-            raise UserError(f"{target} is the original itself; choose another folder with --out.")
+            raise UserError(f"{target} is the original script; choose another folder with --out.")
         _write(target, made.text)
         return {**made.to_dict(), "written": str(target), "diff": made.diff}
 
@@ -133,19 +129,17 @@ def explain(
 
 
 def _rewrite(script: Path, manifest: Path | None, scenario: Scenario, root: Path | None) -> tuple[Rewrite, Manifest]:
-    repository = _repository(script, root)
-    known = _manifest(manifest, repository, script, read_source(script))
+    repository, known = _open(script, manifest, root)
     return rewrite_script(script, known, scenario, repository), known
 
 
-def _repository(script: Path, root: Path | None) -> Repository:
+def _open(script: Path, manifest: Path | None, root: Path | None) -> tuple[Repository, Manifest]:
+    """The script's repository, and its manifest from a file or drafted."""
     if root is not None and not root.is_dir():
-        raise UserError(f"--repo {root} is no folder.")
-    return Repository(root) if root else Repository.around(script)
-
-
-def _manifest(path: Path | None, repository: Repository, script: Path, source: str) -> Manifest:
-    return load_manifest(path) if path else draft_for_script(repository, script, source)
+        raise UserError(f"--repo must be a folder, not {root}.")
+    repository = Repository(root) if root else Repository.around(script)
+    source = read_source(script)
+    return repository, load_manifest(manifest) if manifest else draft_for_script(repository, script, source)
 
 
 def _expand(scripts: list[Path]) -> list[Path]:
@@ -153,12 +147,12 @@ def _expand(scripts: list[Path]) -> list[Path]:
     for path in scripts:
         files += sorted(path.rglob("*.py")) if path.is_dir() else [path]
     if not files:
-        raise UserError(f"{scripts[0]} holds no Python script.")
+        raise UserError(f"There is no Python script in {scripts[0]}.")
     return list(dict.fromkeys(files))
 
 
 def _relative(script: Path, files: list[Path]) -> Path:
-    """A script's place below the output folder: its name, or its path where names are the same."""
+    """A script's path below the output folder: its name, or more of its path if two scripts have the same name."""
     same = [f for f in files if f.name == script.name]
     return Path(script.name) if len(same) == 1 else Path("_".join(script.resolve().parts[-3:]))
 
@@ -169,15 +163,11 @@ def _batch(
     show: Callable[[Path, dict[str, Any]], None],
     as_json: bool,
 ) -> None:
-    """Do one thing to each script; one failure does not stop the others, and is told at the end of its own."""
+    """Apply `one` to each script and print the results; of several scripts, a failing one does not stop the others."""
     files = _expand(scripts)
-    if len(files) == 1:
-        result = one(files[0])
-        print(json.dumps(result, ensure_ascii=False, indent=1)) if as_json else show(files[0], result)
-        return
     results: list[dict[str, Any]] = []
     failures = 0
-    with bar("Inspecting") as progress:
+    with bar("Inspecting", show=len(files) > 1) as progress:
         for done, script in enumerate(files):
             progress(done, len(files))
             try:
@@ -185,11 +175,13 @@ def _batch(
                 if not as_json:
                     show(script, results[-1])
             except UserError as error:
+                if len(files) == 1:
+                    raise
                 failures += 1
                 results.append({"script": str(script), "error": str(error)})
                 print(f"genwright: {error}", file=sys.stderr)
     if as_json:
-        print(json.dumps(results, ensure_ascii=False, indent=1))
+        print(json.dumps(results if len(files) > 1 else results[0], ensure_ascii=False, indent=1))
     if failures:
         raise UserError(f"{failures} of {len(files)} scripts failed.")
 
@@ -197,8 +189,6 @@ def _batch(
 def _write(path: Path, text: str) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Line ends are the script's own.
-        with path.open("w", encoding="utf-8", newline="") as file:
-            file.write(text)
+        path.write_text(text, encoding="utf-8", newline="")  # keeps the script's line endings
     except OSError as error:
         raise UserError(f"{path} cannot be written: {error}.") from error

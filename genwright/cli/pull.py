@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from genwright.cli.app import new_app
+from genwright.cli.app import Json, new_app
 
 app = new_app()
 
@@ -16,9 +16,9 @@ def pull(
         list[str] | None,
         typer.Argument(help="What to fetch: a name from the list, or hf:ORG/NAME[@REVISION][:FILE.gguf]."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
-    """List the models that can be fetched, or fetch some and print where they are."""
+    """List the models that can be fetched by name, or fetch some and print their paths."""
     from genwright.images.metrics import inception_download as inception
     from genwright.text.catalogue import CATALOGUE, find, pull
 

@@ -1,44 +1,43 @@
-"""Conversation: turns with one model, each computing only what it adds."""
+"""Conversation: turns with a model; each turn computes only its new tokens."""
 
 from collections.abc import Generator
-from typing import Any
 
 from genwright.errors import UserError
 from genwright.text.engine.request import Piece, SamplingParams
 from genwright.text.llm import LLM
+from genwright.text.tokenizer.chat_template import Messages
 from genwright.text.tokenizer.tokenizer import Tokenizer
 
-Messages = list[dict[str, Any]]
 Pieces = Generator[Piece, None, None]
 
 
 class Conversation:
-    """Messages, and the token ids that spelled them, so that earlier turns are found in the prefix cache.
+    """The messages of a chat, with their token ids, so that earlier turns are found in the prefix cache.
 
-    An answer's text, encoded again, need not give the tokens that the model chose; so ids are kept as they were, and
-    only text that the template adds behind them is encoded. With `context_shift` the oldest turns are dropped when a
-    message would leave less than a quarter of the context to its answer.
+    Encoding an answer's text again may give other tokens than the model generated. So the ids are kept, and only the
+    text that the template adds after them is encoded. With `context_shift` the oldest turns are dropped when a message
+    would leave less than a quarter of the context for its answer.
     """
 
     def __init__(self, llm: LLM, tokenizer: Tokenizer, system: str | None = None, context_shift: bool = False):
         self.llm, self.tokenizer, self.context_shift = llm, tokenizer, context_shift
         self.messages: Messages = []
         self.finish_reason: str | None = None  # of the last answer
-        self.tokens = 0  # of all messages, once there is an answer
-        self.dropped = 0  # turns that made room for the last answer
-        self._spelled, self._ids = "", [0][:0]  # the text so far, and its ids
+        self.tokens = 0  # of all messages, known after an answer
+        self.dropped = 0  # turns that were dropped for the last answer
+        self._rendered, self._ids = "", [0][:0]  # the conversation so far as text and as token ids
         self.restart(system)
 
     def restart(self, system: str | None) -> None:
-        """Forget all turns, and begin with this system message."""
+        """Drop all turns and start with this system message."""
         self._set([{"role": "system", "content": system}] if system else [])
 
     def clear(self) -> None:
-        """Forget all turns, and keep the system message."""
+        """Drop all turns and keep the system message."""
         self._set([message for message in self.messages if message["role"] == "system"])
 
     def trim(self) -> int:
-        """Drop the oldest turns until half of the context is free, at least one; returns how many."""
+        """Drop at least one turn, the oldest first, until half of the context is free; returns how many."""
         kept = self._without_oldest(self.messages)
         dropped = (len(self.messages) - len(kept)) // 2
         if not dropped:
@@ -47,16 +46,16 @@ class Conversation:
         return dropped
 
     def ask(self, text: str, params: SamplingParams) -> Pieces:
-        """Put a message and stream the answer; what came before an interrupt stays as the answer.
+        """Send a message and stream the answer; after an interrupt, the text so far is the answer.
 
-        A message that does not fit, or an answer that fails, is an error and leaves the conversation as it was.
+        A message that does not fit, or an answer that fails, raises an error and leaves the conversation unchanged.
         """
         return self._answer(self.messages, text, params)
 
     def retry(self, params: SamplingParams) -> Pieces:
         """Answer the last message again."""
         if not self.messages or self.messages[-1]["role"] != "assistant":
-            raise UserError("There is no answer to try again.")
+            raise UserError("There is no answer yet to generate again.")
         return self._answer(self.messages[:-2], self.messages[-2]["content"], params)
 
     def _answer(self, before: Messages, text: str, params: SamplingParams) -> Pieces:
@@ -68,7 +67,7 @@ class Conversation:
         prompt = self._encode(rendered)
         if len(prompt) >= limit:
             what = "The message has" if len(messages) <= 2 else "With this message the conversation has"
-            help = "send a shorter one" if len(messages) <= 2 else "drop the oldest turns by /trim, or all by /clear"
+            help = "send a shorter one" if len(messages) <= 2 else "use /trim to drop the oldest turns, or /clear"
             raise UserError(f"{what} {len(prompt):,} tokens, but the context holds {limit:,} with the answer; {help}.")
         request = self.llm.requests(prompt, params)[0]
         answer, stream = "", self.llm.follow([request])
@@ -77,24 +76,24 @@ class Conversation:
                 answer += piece.text
                 yield piece
         except GeneratorExit:
-            stream.close()  # the caller has enough
+            stream.close()  # the caller stopped the answer
         if request.finish_reason == "error":
-            raise UserError("The model's output was not numbers, or memory ran out, so the answer was broken off.")
+            raise UserError("The answer was stopped early, because the logits contain NaN or memory ran out.")
         self._set([*messages, {"role": "assistant", "content": answer}])
         self.dropped, self.finish_reason = (len(whole) - len(messages)) // 2, request.finish_reason
         self.tokens, ids = len(request.tokens), request.tokens
         if request.finish_reason == "stop" and ids[-1] in request.ends:
-            ids = ids[:-1]  # the template writes the end of a turn itself
+            ids = ids[:-1]  # the template writes the end-of-turn token
         elif request.finish_reason != "length":
-            return  # a stop string or an interrupt: the ids have more text than the answer
-        self._spelled, self._ids = rendered + self.tokenizer.mark(answer), ids
+            return  # after a stop string or an interrupt, the ids contain more text than the answer
+        self._rendered, self._ids = rendered + self.tokenizer.mark(answer), ids
 
     def _set(self, messages: Messages) -> None:
         self.messages = messages
-        self.tokens, self._spelled, self._ids = 0, "", []  # the prefix cache still knows the turns before
+        self.tokens, self._rendered, self._ids = 0, "", []  # the prefix cache still has the earlier turns
 
     def _without_oldest(self, messages: Messages) -> Messages:
-        """Messages less the oldest turns, until they take half of the context; at least one is dropped, if any is."""
+        """Drop at least one turn, if there is one, the oldest first, until the messages fit in half of the context."""
         first = int(bool(messages) and messages[0]["role"] == "system")
         while len(messages) >= first + 2:
             messages = [*messages[:first], *messages[first + 2 :]]
@@ -106,6 +105,6 @@ class Conversation:
         return len(self._encode(self.tokenizer.render(messages, mark=True)))
 
     def _encode(self, rendered: str) -> list[int]:
-        if self._ids and rendered.startswith(self._spelled):
-            return self._ids + self.tokenizer.encode_rendered(rendered[len(self._spelled) :])
+        if self._ids and rendered.startswith(self._rendered):
+            return self._ids + self.tokenizer.encode_rendered(rendered[len(self._rendered) :])
         return self.tokenizer.encode_rendered(rendered)

@@ -84,7 +84,7 @@ def test_chat_without_a_template_is_refused(model: Path, tmp_path: Path) -> None
     for file in model.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
     (tmp_path / "tokenizer_config.json").write_text("{}")
-    with pytest.raises(UserError, match="The checkpoint has no chat template; choose one by --chat-template: chatml, "):
+    with pytest.raises(UserError, match="The checkpoint has no chat template; pass --chat-template chatml, "):
         app([str(tmp_path), "--device", "cpu"], standalone_mode=False)
     ours, theirs = LLM(tmp_path, device="cpu", chat_template="chatml"), LLM(model, device="cpu")
     assert ours.encode_chat([{"role": "user", "content": "a"}]) == theirs.encode_chat(

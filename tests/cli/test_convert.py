@@ -80,9 +80,9 @@ def test_exit_codes(arguments: list[str], code: int, words: str) -> None:
         ([TINY, "new", "--dtype", "int8"], "dtype should be auto, float32, float16 or bfloat16, and is 'int8'."),
         (["/dev/null", "new"], "/dev/null holds no checkpoint that Genwright knows"),
         (["random:qwen3-0.6b,layers=1", "new", "--to", "gptfast"], "has biases, q and k norms"),
-        ([TINY, "new", "--to", "bf16", "--dtype", "float16"], "it does not go with --dtype."),
+        ([TINY, "new", "--to", "bf16", "--dtype", "float16"], "it cannot be used with --dtype."),
         ([TINY, "new", "--model-parallel", "2"], "is no model of DeepSeek's"),
-        ([TINY, "new", "--model-parallel", "2", "--to", "bf16"], "it does not go with --to bf16."),
+        ([TINY, "new", "--model-parallel", "2", "--to", "bf16"], "it cannot be used with --to bf16."),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

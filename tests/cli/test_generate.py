@@ -121,7 +121,7 @@ def test_log_probabilities_are_a_table(generate, llm):
         for line, token in zip(lines, logprobs, strict=True):
             assert f"{token['id']} " in line and f" {token['logprob']:.3f} " in line
             for other, value in token["top"].items():
-                assert f"{llm.tokenizer.spelling(int(other))!r} {value:.2f}" in line
+                assert f"{llm.tokenizer.token_text(int(other))!r} {value:.2f}" in line
 
 
 def test_on_a_terminal_an_alternative_is_not_broken(llm, monkeypatch):

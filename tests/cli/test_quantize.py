@@ -30,9 +30,9 @@ def test_a_folder_is_written_and_opened(tmp_path: Path) -> None:
     [
         (["--format", "int5"], r"^There is no weight format 'int5'; formats are int8, int4, "),
         (["--format", "int4:g20"], r"groups of 20; they must be a multiple of 8 columns\.$"),
-        (["--method", "awq"], r"^--method should be rtn or gptq, and is 'awq'\.$"),
-        (["--method", "gptq"], r"^--method gptq and --calibration FILE go together\.$"),
-        (["--calibration", "x.txt"], r"^--method gptq and --calibration FILE go together\.$"),
+        (["--method", "awq"], r"^--method must be rtn or gptq, not 'awq'\.$"),
+        (["--method", "gptq"], r"^--method gptq and --calibration FILE must be given together\.$"),
+        (["--calibration", "x.txt"], r"^--method gptq and --calibration FILE must be given together\.$"),
         (["--method", "gptq", "--calibration", "no-such.txt"], r"^no-such\.txt cannot be read: No such file"),
     ],
 )

@@ -16,7 +16,7 @@ import pytest
 
 from genwright import LLM, SamplingParams
 from genwright.errors import UserError
-from genwright.text.batch import Results, read_jobs, read_lines, run_jobs
+from genwright.text.batch import Results, read_lines, run_jobs
 
 MODEL = "random:stories15m,layers=1"
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -41,11 +41,11 @@ def write_prompts(path: Path, count: int) -> Path:
     return path
 
 
-def run(llm, prompts: Path, out: Path, params=None) -> tuple[int, list[str]]:
+def run(llm, prompts: Path, out: Path, params=None, chat=False) -> tuple[int, list[str]]:
     told: list[str] = []
-    jobs = read_jobs(read_lines(prompts), params or SamplingParams(), llm, chat=False)
+    lines = read_lines(prompts)
     with closing(Results(out)) as results:
-        return run_jobs(llm, jobs, results, told.append, lambda: None), told
+        return run_jobs(llm, lines, params or SamplingParams(), chat, results, told.append, lambda: None), told
 
 
 def rows_of(out: Path) -> dict[int, list[int]]:
@@ -138,7 +138,7 @@ def test_a_full_disk_is_one_sentence_and_loses_nothing(llm, tmp_path):
         resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
         try:
             with pytest.raises(
-                UserError, match=r"o\.jsonl cannot be written: File too large; the results before are kept"
+                UserError, match=r"o\.jsonl cannot be written: File too large; earlier results are kept"
             ):
                 run(llm, prompts, out)
         finally:
@@ -179,8 +179,7 @@ def test_plain_lines_are_prompts_and_their_own_parameters_win(smollm2, tmp_path)
     assert bad == 3
     assert "Chat messages must be a list" in told[0]
     with pytest.raises(UserError, match="another model or other flags"):
-        jobs = read_jobs(read_lines(mixed), SamplingParams(max_new_tokens=2), llm, chat=True)
-        run_jobs(llm, jobs, Results(out), told.append, lambda: None)
+        run(llm, mixed, out, SamplingParams(max_new_tokens=2), chat=True)
 
 
 def test_a_results_file_is_guarded(llm, tmp_path):
@@ -195,11 +194,11 @@ def test_a_results_file_is_guarded(llm, tmp_path):
     held.close()
     foreign = tmp_path / "notes.jsonl"
     foreign.write_text("these are my notes\n")
-    with pytest.raises(UserError, match="no result of ours"):
+    with pytest.raises(UserError, match=r"Line 1 of .*notes\.jsonl is not a result"):
         Results(foreign)
     assert foreign.read_text() == "these are my notes\n"
     foreign.write_text("no line feed")
-    with pytest.raises(UserError, match="no result of ours"):
+    with pytest.raises(UserError, match=r"Line 1 of .*notes\.jsonl is not a result"):
         Results(foreign)
     assert foreign.read_text() == "no line feed"
     with pytest.raises(UserError, match="not a regular file"):

@@ -154,82 +154,90 @@ WRONG: dict[str, dict[str, Any]] = {
     },
     "has the unknown architecture 'gpt2'; known are LlamaForCausalLM": {"architectures": None, "model_type": "gpt2"},
     "has the unknown architecture ['LlamaForCausalLM']": {"architectures": [["LlamaForCausalLM"]]},
-    "'hidden_size' as a whole number from 1 to 1048576, and has '4096'": {"hidden_size": "4096"},
-    "'hidden_size' as a whole number from 1 to 1048576, and has True": {"hidden_size": True},
-    "'num_hidden_layers' as a whole number from 1 to 4096, and has -1": {"num_hidden_layers": -1},
-    "'num_hidden_layers' as a whole number from 1 to 4096, and has None": {"num_hidden_layers": None},
-    "'vocab_size' as a whole number from 1 to 16777216, and has 1e+300": {"vocab_size": 1e300},
-    "'rms_norm_eps' as a positive number, and has nan": {"rms_norm_eps": float("nan")},
-    "'rms_norm_eps' as a positive number, and has inf": {"rms_norm_eps": float("inf")},
-    "'rope_theta' as a number above 1, and has 0.5": {"rope_theta": 0.5},
-    "'rope_theta' as a positive number, and has 1000000000000": {"rope_theta": 10**400},
+    "'hidden_size' must be a whole number between 1 and 1048576, not '4096'": {"hidden_size": "4096"},
+    "'hidden_size' must be a whole number between 1 and 1048576, not True": {"hidden_size": True},
+    "'num_hidden_layers' must be a whole number between 1 and 4096, not -1": {"num_hidden_layers": -1},
+    "'num_hidden_layers' must be a whole number between 1 and 4096, not None": {"num_hidden_layers": None},
+    "'vocab_size' must be a whole number between 1 and 16777216, not 1e+300": {"vocab_size": 1e300},
+    "'rms_norm_eps' must be a positive number, not nan": {"rms_norm_eps": float("nan")},
+    "'rms_norm_eps' must be a positive number, not inf": {"rms_norm_eps": float("inf")},
+    "'rope_theta' must be a number above 1, not 0.5": {"rope_theta": 0.5},
+    "'rope_theta' must be a positive number, not 1000000000000": {"rope_theta": 10**400},
     "hidden_size of 4098, which is not a multiple of its 32 heads": {"hidden_size": 4098},
     "heads of 127 channels; rotary embeddings need an even number": {"head_dim": 127},
-    "'num_key_value_heads' as a divisor of the 32 attention heads, and has 5": {"num_key_value_heads": 5},
+    "'num_key_value_heads' must be a divisor of the 32 attention heads, not 5": {"num_key_value_heads": 5},
     "activation 'gelu'; this architecture supports only silu": {"hidden_act": "gelu"},
-    "'tie_word_embeddings' as true or false, and has 1": {"tie_word_embeddings": 1},
-    "'eos_token_id' as a token id or a list of them, and has [2, -1]": {"eos_token_id": [2, -1]},
-    "'torch_dtype' as float32, float16 or bfloat16, and has 'int8'": {"torch_dtype": "int8"},
-    "'rope_scaling' as an object, and has [1]": {"rope_scaling": [1]},
+    "'tie_word_embeddings' must be true or false, not 1": {"tie_word_embeddings": 1},
+    "'eos_token_id' must be a token id or a list of them, not [2, -1]": {"eos_token_id": [2, -1]},
+    "'torch_dtype' must be float32, float16 or bfloat16, not 'int8'": {"torch_dtype": "int8"},
+    "'rope_scaling' must be an object, not [1]": {"rope_scaling": [1]},
     "RoPE scaling 'ntk'; known are default, linear, dynamic, llama3, yarn": {"rope_scaling": {"rope_type": "ntk"}},
-    "(rope_scaling) should give 'long_factor' as 64 positive numbers": {
+    "(rope_scaling): 'long_factor' must be 64 positive numbers": {
         "rope_scaling": {"type": "su", "short_factor": [1] * 64, "long_factor": [1] * 63}
     },
-    "'truncate' as true or false, and has 0": {"rope_scaling": {**YARN, "truncate": 0}},
-    "'partial_rotary_factor' as 1, because all channels of a head rotate in this architecture": {
+    "'truncate' must be true or false, not 0": {"rope_scaling": {**YARN, "truncate": 0}},
+    "'partial_rotary_factor' must be 1, because all channels of a head rotate in this architecture": {
         "partial_rotary_factor": 0.5
     },
-    "(rope_parameters) should give 'full_attention' as a setting": {"rope_parameters": {"full_attention": YARN}},
+    "(rope_parameters): 'full_attention' must be a setting": {"rope_parameters": {"full_attention": YARN}},
     "heads of 2 channels; dynamic RoPE scaling needs at least 4": {
         "head_dim": 2,
         "rope_scaling": {"rope_type": "dynamic", "factor": 2},
     },
-    "(rope_scaling) should give 'factor' as a positive number, and has None": {"rope_scaling": {"type": "linear"}},
-    "'low_freq_factor' as a number below its high_freq_factor": {"rope_scaling": {**LLAMA3, "low_freq_factor": 4.0}},
-    "'original_max_position_embeddings' as a positive number, and has 'x'": {
+    "(rope_scaling): 'factor' must be a positive number, not None": {"rope_scaling": {"type": "linear"}},
+    "'low_freq_factor' must be a number below its high_freq_factor": {
+        "rope_scaling": {**LLAMA3, "low_freq_factor": 4.0}
+    },
+    "'original_max_position_embeddings' must be a positive number, not 'x'": {
         "rope_scaling": YARN,
         "original_max_position_embeddings": "x",
     },
-    "'beta_fast' as a positive number, and has 1e-300": {"rope_scaling": {**YARN, "beta_fast": 1e-300}},
-    "'factors' as 64 positive numbers, one for every two channels": {
+    "'beta_fast' must be a positive number, not 1e-300": {"rope_scaling": {**YARN, "beta_fast": 1e-300}},
+    "'factors' must be 64 positive numbers, one for every two channels": {
         "rope_scaling": {"rope_type": "factors", "factors": [1.0] * 63}
     },
-    "'layer_types' as full_attention or sliding_attention for each layer": {
+    "'layer_types' must be full_attention or sliding_attention for each layer": {
         "architectures": ["MistralForCausalLM"],
         "sliding_window": 64,
         "layer_types": [[]] * 32,
     },
-    "(quantization_config) should give 'quant_method' as fp8, the only supported method": {
+    "(quantization_config): 'quant_method' must be fp8, the only supported method": {
         "quantization_config": {"quant_method": "awq"}
     },
-    "'weight_block_size' as [128, 128], the only supported size, and has None": {
+    "'weight_block_size' must be [128, 128], the only supported size, not None": {
         "quantization_config": {"quant_method": "fp8"}
     },
-    "'num_local_experts' as a whole number from 1 to 4096": {"architectures": ["MixtralForCausalLM"]},
-    "'num_experts_per_tok' as a whole number from 1 to 4, and has 5": {
+    "'num_local_experts' must be a whole number between 1 and 4096": {"architectures": ["MixtralForCausalLM"]},
+    "'num_experts_per_tok' must be a whole number between 1 and 4, not 5": {
         "architectures": ["MixtralForCausalLM"],
         "num_local_experts": 4,
         "num_experts_per_tok": 5,
     },
-    "'kv_lora_rank' as a whole number": {"architectures": ["DeepseekV3ForCausalLM"]},
-    "'scoring_func' as sigmoid, the only one of this architecture, and has 'softmax'": {
+    "'kv_lora_rank' must be a whole number": {"architectures": ["DeepseekV3ForCausalLM"]},
+    "'scoring_func' must be sigmoid, the only one of this architecture, not 'softmax'": {
         **named_shape("deepseek-v3"),
         "scoring_func": "softmax",
     },
-    "'topk_method' as greedy or group_limited_greedy, and has 'noaux_tc'": {
+    "'topk_method' must be greedy or group_limited_greedy, not 'noaux_tc'": {
         **named_shape("deepseek-v2"),
         "topk_method": "noaux_tc",
     },
-    "'n_group' as a number of equal groups of the 256 experts, and has 7": {**named_shape("deepseek-v3"), "n_group": 7},
-    "'num_experts_per_tok' as a whole number from 1 to 32, and has 33": {
+    "'n_group' must be a number of equal groups of the 256 experts, not 7": {
+        **named_shape("deepseek-v3"),
+        "n_group": 7,
+    },
+    "'num_experts_per_tok' must be a whole number between 1 and 32, not 33": {
         **named_shape("deepseek-v3"),
         "topk_group": 1,
         "num_experts_per_tok": 33,
     },
     "has biases, which are not supported: no published": {**named_shape("deepseek-v3"), "attention_bias": True},
-    "'activation_function' as relu or gelu, and has 'tanh'": {**named_shape("opt-125m"), "activation_function": "tanh"},
+    "'activation_function' must be relu or gelu, not 'tanh'": {
+        **named_shape("opt-125m"),
+        "activation_function": "tanh",
+    },
     "hidden_size of 768, which is not a multiple of its 7 heads": {**named_shape("opt-125m"), "num_attention_heads": 7},
-    "'sliding_window' as a whole number from 1": {"architectures": ["MistralForCausalLM"], "sliding_window": 0},
+    "'sliding_window' must be a whole number between 1": {"architectures": ["MistralForCausalLM"], "sliding_window": 0},
 }
 
 
@@ -238,7 +246,7 @@ def test_what_is_wrong_is_said_in_one_sentence(sentence: str) -> None:
     with pytest.raises(UserError) as error:
         read(**WRONG[sentence])
     assert sentence in str(error.value)
-    assert str(error.value).startswith("config.json ") and str(error.value).endswith(".")
+    assert str(error.value).startswith(("config.json ", "config.json: ")) and str(error.value).endswith(".")
     assert len(str(error.value).splitlines()) == 1
 
 
@@ -257,10 +265,10 @@ def test_values_of_any_size_are_shown_short() -> None:
     [
         (b"", "is not valid JSON: Expecting value"),
         (b"{", "is not valid JSON: Expecting property name"),
-        (b"\xff{}", "is not valid JSON: 'utf-8' codec"),
+        (b"\xff{}", "is not UTF-8 text: byte 0 is invalid"),
         (b"[" * 100_000, "is not valid JSON: maximum recursion depth exceeded"),
         (b'{"x": ' + b"9" * 5000 + b"}", "is not valid JSON: Exceeds the limit"),
-        (b"[1]", "should hold a JSON object, and holds a list"),
+        (b"[1]", "must hold a JSON object, not a list"),
     ],
 )
 def test_files_that_are_no_json_object(text: bytes, sentence: str, tmp_path: Path) -> None:

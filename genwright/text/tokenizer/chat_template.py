@@ -1,4 +1,4 @@
-"""Chat templates: Jinja text from a checkpoint, from a file, or one of ours by its name."""
+"""Chat templates: Jinja sources from a checkpoint, from a file, or from this package by name."""
 
 import json
 from collections.abc import Callable
@@ -13,11 +13,13 @@ from genwright.text.config_file import read_text
 from genwright.text.tokenizer.template_sandbox import Budget, GenerationTag, Guards, Sandbox, join
 
 _NAMED = Path(__file__).parent / "chat_templates"  # NAME.jinja, for checkpoints that have no template
-_SOURCE = 64_000  # characters of a template; the largest published ones have about 20,000
+Messages = list[dict[str, Any]]
+Mark = Callable[[Messages], Messages]
+_MAX_SOURCE = 64_000  # characters; the largest published templates have about 20,000
 
 
 def template_names() -> list[str]:
-    """The templates that can be chosen by name."""
+    """The names of the templates in this package."""
     return sorted(path.stem for path in _NAMED.glob("*.jinja"))
 
 
@@ -28,7 +30,7 @@ def find_template(name_or_file: str) -> str:
     path = Path(name_or_file).expanduser()
     if not path.is_file():
         names = ", ".join(template_names())
-        raise UserError(f"There is no chat template {name_or_file!r}: pass {names} or the path of a Jinja file.")
+        raise UserError(f"There is no chat template {name_or_file!r}; pass {names} or the path of a Jinja file.")
     return read_text(path)
 
 
@@ -36,8 +38,8 @@ class ChatTemplate:
     """A compiled chat template."""
 
     def __init__(self, source: str) -> None:
-        if len(source) > _SOURCE:
-            raise UserError(f"The chat template has {len(source):,} characters; at most {_SOURCE:,} are allowed.")
+        if len(source) > _MAX_SOURCE:
+            raise UserError(f"The chat template must have at most {_MAX_SOURCE:,} characters, not {len(source):,}.")
         environment = Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, loopcontrols])
         try:
             tree = Guards().visit(environment.parse(source))
@@ -45,25 +47,28 @@ class ChatTemplate:
             self._template = environment.from_string(tree)
         except TemplateSyntaxError as error:
             raise UserError(f"The chat template is not valid at line {error.lineno}: {_sentence(error)}.") from error
-        except Exception as error:  # nesting too deep for Jinja or for Python
+        except Exception as error:  # too deeply nested for Jinja or Python
             raise UserError(f"The chat template cannot be compiled: {_sentence(error)}.") from error
 
     def render(
-        self, messages: list[dict[str, Any]], names: dict[str, str], mark: Callable[[Any], Any] | None = None
+        self, messages: Messages, special_tokens: dict[str, str], mark: Callable[[Messages], Messages] | None = None
     ) -> str:
-        """The conversation as text, up to where the assistant answers; `names` are `bos_token` and its like.
-
-        What `mark` makes of the messages is what the template sees.
-        """
+        """Render a conversation with the prompt for the assistant's answer; `mark` is applied to the messages first."""
         if not (isinstance(messages, list) and messages and all(isinstance(m, dict) and "role" in m for m in messages)):
             raise UserError('Chat messages must be a list of {"role": ..., "content": ...} objects, at least one.')
         try:
-            # Plain data and a copy: nothing of the caller's is within reach of the template.
+            # A copy of plain data, so that the template cannot reach the caller's objects.
             messages = json.loads(json.dumps(messages))
             messages = mark(messages) if mark else messages
         except (TypeError, ValueError, RecursionError) as error:
             raise UserError(f"Chat messages must be plain data: {_sentence(error)}.") from error
-        given = {"messages": messages, "tools": None, "documents": None, "add_generation_prompt": True, **names}
+        given = {
+            "messages": messages,
+            "tools": None,
+            "documents": None,
+            "add_generation_prompt": True,
+            **special_tokens,
+        }
         try:
             return join(self._template.generate({**given, "#budget": Budget()}))
         except Exception as error:  # a template can raise anything

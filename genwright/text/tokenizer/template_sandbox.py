@@ -1,8 +1,8 @@
-"""The sandbox of chat templates, which come out of a checkpoint and are untrusted: it limits time and size.
+"""A sandbox for chat templates, which come with a checkpoint and are not trusted: it limits time and memory.
 
-Jinja's own sandbox keeps a template away from Python's internals, but lets it loop for ever and fill the memory. Here
-every loop, call and filter looks at the clock and measures what it made, and the few operations that make a large value
-out of small ones are measured before they run.
+Jinja's sandbox keeps a template from Python's internals, but lets it run forever and fill the memory. Here every loop,
+call and filter checks the time and the size of its result. Operations that make a large value from small ones are
+checked before they run.
 """
 
 import json
@@ -24,13 +24,13 @@ from jinja2.visitor import NodeTransformer
 
 _SECONDS = 2.0
 _CHARACTERS = 4 << 20  # of one value, and of the rendered text
-_ALLOCATED = 128 << 20  # characters of all values that a template makes
-_CELL = 32  # characters that an element of a list or dict counts for
+_ALLOCATED = 128 << 20  # characters of all values that a template creates
+_ELEMENT = 32  # characters that count for each element of a list or dict
 _BITS = 10_000  # of an integer
-# Fields of a format string with a width or precision of four digits or from a value, and what could hide one.
+# Matches fields of a format string that have, or could have, a width or precision above 999.
 _WIDE_FIELD = {"%": r"%\(|%[^a-zA-Z%]*(\d{4}|\*)", "{": r"\{[^{}:]*(\[|:[^{}]*(\d{4}|\{))"}
 
-_FILTERS = (  # Jinja's, less those that blow a value up and no chat template uses
+_FILTERS = (  # Jinja's, without those that enlarge a value and that no chat template uses
     "abs capitalize count d default dictsort e escape first float groupby int items last length list lower map max min"
     " reject rejectattr reverse safe select selectattr sort string trim truncate unique upper wordcount"
 )
@@ -43,7 +43,7 @@ _STRING_METHODS = (
 
 
 class Budget:
-    """What one rendering has left."""
+    """The time and memory that one rendering may still use."""
 
     def __init__(self) -> None:
         self._deadline = time.monotonic() + _SECONDS
@@ -54,13 +54,13 @@ class Budget:
             raise SecurityError(f"it runs for more than {_SECONDS:g} seconds")
 
     def charge(self, value: Any) -> Any:
-        """Pay for a value that the template just made."""
+        """Count a value that the template just created."""
         self.tick()
         _size(value)
         if isinstance(value, str):
             self._characters -= len(value)
         elif isinstance(value, list | tuple | dict):
-            self._characters -= _CELL * len(value)  # what is in it was paid for when made
+            self._characters -= _ELEMENT * len(value)  # its elements were counted when created
         if self._characters < 0:
             raise SecurityError(f"it makes more than {_ALLOCATED:,} characters of text in all")
         return value
@@ -72,18 +72,18 @@ def _limit(size: int) -> None:
 
 
 def _size(value: Any) -> int:
-    """About how many characters a value takes when written out; an error as soon as they are too many."""
-    total, todo = 0, [value]
-    while todo:
-        item = todo.pop()
+    """About how many characters a value has as text; raises SecurityError if they are too many."""
+    total, remaining = 0, [value]
+    while remaining:
+        item = remaining.pop()
         if isinstance(item, str):
             total += len(item)
         elif isinstance(item, dict):
-            total += _CELL * len(item)
-            todo += [*item.keys(), *item.values()]
+            total += _ELEMENT * len(item)
+            remaining += [*item.keys(), *item.values()]
         elif isinstance(item, list | tuple):
-            total += _CELL * len(item)
-            todo += item
+            total += _ELEMENT * len(item)
+            remaining += item
         elif isinstance(item, int) and item.bit_length() > _BITS:
             raise SecurityError(f"it makes an integer of more than {_BITS:,} bits")
         elif isinstance(item, Namespace) and item is not value:
@@ -109,7 +109,7 @@ def _replace(text: str, old: str, new: str, count: int | None = None) -> str:
 
 
 def _check_format(text: str, values: Any, mark: str) -> None:
-    """A format string may not have wide fields, fields as wide as a value says, or a large value in many fields."""
+    """Refuse format strings with wide fields, with widths given by values, or with large values in many fields."""
     if re.search(_WIDE_FIELD[mark], text):
         raise SecurityError("it formats a value to more than 999 characters")
     _limit(len(text) + text.count(mark) * (_size(values) + 1000))
@@ -126,7 +126,7 @@ def _format_filter(text: str, *values: Any) -> str:
 
 
 def _title_filter(text: str) -> str:
-    _limit(_CELL * len(text))  # it cuts the text into words
+    _limit(_ELEMENT * len(text))  # Jinja splits the text into words
     return FILTERS["title"](text)
 
 
@@ -138,13 +138,13 @@ def _indent_filter(text: str, width: int | str = 4, first: bool = False, blank: 
 def _tojson_filter(
     value: Any, ensure_ascii: bool = False, indent: int | None = None, separators: Any = None, sort_keys: bool = False
 ) -> str:
-    _limit((indent or 0) * 1000)  # Python nests no deeper
+    _limit((indent or 0) * 1000)  # Python's recursion limit bounds the depth
     encoder = json.JSONEncoder(ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
     return join(encoder.iterencode(value))
 
 
 @pass_context
-def _charged(context: Context, value: Any) -> Any:
+def _charge(context: Context, value: Any) -> Any:
     return context["#budget"].charge(value)
 
 
@@ -160,7 +160,7 @@ def _raise_exception(message: str) -> None:
 
 
 class _BoundedNamespace(Namespace):
-    """A namespace that holds no other, so that nothing grows by being written out."""
+    """A namespace that cannot contain another one, so that its size can be measured."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -172,7 +172,7 @@ class _BoundedNamespace(Namespace):
 
 
 class Sandbox(ImmutableSandboxedEnvironment):
-    """Jinja's sandbox with less within reach, and every operation that makes a value measured."""
+    """Jinja's sandbox with fewer filters and methods; checks the size of every value that is created."""
 
     intercepted_binops = frozenset(["+", "*", "**", "%"])
     concat = staticmethod(join)
@@ -181,7 +181,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         super().__init__(**options)
         own: dict[str, Callable[..., Any]] = {"join": _join_filter, "replace": _replace, "format": _format_filter}
         own |= {"indent": _indent_filter, "title": _title_filter, "tojson": _tojson_filter}
-        own |= {"#charged": _charged, "#each": _each, "#join": join}
+        own |= {"#charge": _charge, "#each": _each, "#join": join}
         self.filters = {name: FILTERS[name] for name in _FILTERS.split()} | own
         self.globals["namespace"] = _BoundedNamespace
         self.globals["raise_exception"] = _raise_exception
@@ -201,22 +201,22 @@ class Sandbox(ImmutableSandboxedEnvironment):
                 if isinstance(factor, int) and isinstance(value, str | list | tuple):
                     _limit(factor * _size(value))
         elif operator == "**" and isinstance(left, int) and isinstance(right, int):
-            _size(1 << min(left.bit_length() * max(right, 0), _BITS))  # as long as the power will be
-        return _charged(context, super().call_binop(context, operator, left, right))
+            _size(1 << min(left.bit_length() * max(right, 0), _BITS))  # as many bits as the power, up to the limit
+        return _charge(context, super().call_binop(context, operator, left, right))
 
     def call(self, context: Context, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
         context["#budget"].tick()
         method = getattr(obj, "__wrapped__", obj)  # the sandbox wraps str.format
         owner, name = getattr(method, "__self__", None), getattr(method, "__name__", "")
         if isinstance(owner, str) and name in ("join", "replace"):
-            return _charged(context, join(args[0], owner) if name == "join" else _replace(owner, *args, **kwargs))
+            return _charge(context, join(args[0], owner) if name == "join" else _replace(owner, *args, **kwargs))
         if isinstance(owner, str) and name.startswith("format"):
             _check_format(owner, [args, kwargs], "{")
-        return _charged(context, super().call(context, obj, *args, **kwargs))
+        return _charge(context, super().call(context, obj, *args, **kwargs))
 
 
 class Guards(NodeTransformer):
-    """Has loops look at the clock, and everything that makes a value pay for it."""
+    """Rewrites a template so that loops check the time and each new value is counted."""
 
     def visit_For(self, node: nodes.For) -> nodes.Node:
         self.generic_visit(node)
@@ -227,16 +227,16 @@ class Guards(NodeTransformer):
         self.generic_visit(node)
         if node.name in _LAZY_FILTERS and node.node is not None:
             node.node = _filter(node.node, "#each")
-        return _filter(node, "#charged")
+        return _filter(node, "#charge")
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
         self.generic_visit(node)
-        return _filter(_filter(nodes.List(node.nodes), "#join"), "#charged")
+        return _filter(_filter(nodes.List(node.nodes), "#join"), "#charge")
 
     def visit_List(self, node: nodes.List | nodes.Dict | nodes.Tuple) -> nodes.Node:
         self.generic_visit(node)
         is_target = isinstance(node, nodes.Tuple) and node.ctx == "store"
-        return node if is_target else _filter(node, "#charged")
+        return node if is_target else _filter(node, "#charge")
 
     visit_Dict = visit_Tuple = visit_List
 
@@ -246,7 +246,7 @@ def _filter(node: nodes.Node, name: str) -> nodes.Filter:
 
 
 class GenerationTag(Extension):
-    """`{% generation %}` marks what the assistant wrote, for training; here it is only a scope."""
+    """`{% generation %}` marks the assistant's text for training; here it is only a scope."""
 
     tags = {"generation"}  # noqa: RUF012 (Jinja's own declaration)
 

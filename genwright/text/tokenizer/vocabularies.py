@@ -1,7 +1,7 @@
 """Builds vocabularies from a checkpoint's folder or from GGUF metadata.
 
-A byte-level BPE becomes a `tokenizers.Tokenizer`, a SentencePiece vocabulary the bytes of a SentencePiece model; with
-it comes what a tokenizer_config.json would say about it.
+A byte-level BPE vocabulary becomes a `tokenizers.Tokenizer`, a SentencePiece vocabulary becomes a serialized
+SentencePiece model. Each comes with the settings of its tokenizer_config.json.
 """
 
 import base64
@@ -18,19 +18,19 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 
 from genwright.errors import UserError
 
-Config = dict[str, Any]  # as in tokenizer_config.json, with tokens by their text
-NAMES = [f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask", "eot", "eom")]
-# tokenizers 0.23 aborts the process where such a prefix cuts a merge within a character.
+Config = dict[str, Any]  # as in tokenizer_config.json, special tokens as strings
+SPECIAL_TOKEN_KEYS = [f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask", "eot", "eom")]
+# tokenizers 0.23 aborts the process if such a prefix splits a merge inside a character.
 _SUBWORD_PREFIX = re.compile(rb'"continuing_subword_prefix"\s*:\s*"[^"]')
 _RANK_LINE = re.compile(rb"[A-Za-z0-9+/]+=* \d+\s")
 
-# GPT-2 spells each byte as one printable character: printable Latin-1 as itself, the other bytes from U+0100 upwards.
+# GPT-2 writes each byte as one printable character: printable Latin-1 as itself, the other bytes from U+0100 on.
 _PRINTABLE = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
 _OTHER = {byte: chr(0x100 + i) for i, byte in enumerate(sorted(set(range(0x100)) - _PRINTABLE))}
-BYTE_SPELLING = {byte: _OTHER.get(byte, chr(byte)) for byte in range(0x100)}
+BYTE_TO_CHAR = {byte: _OTHER.get(byte, chr(byte)) for byte in range(0x100)}
 
-# How a byte-level vocabulary's own tokenizer cuts text before merging, by the name that llama.cpp gives it in
-# `tokenizer.ggml.pre`: regular expressions, applied one after the other.
+# Pre-tokenizers of byte-level vocabularies, by their names in llama.cpp's `tokenizer.ggml.pre`: regular expressions
+# that split the text, applied one after the other.
 _CONTRACTION = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _SPACES = r"\s*[\r\n]+|\s+(?!\S)|\s+"
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
@@ -50,7 +50,7 @@ _SPLITS = {
     ("tekken",): [_TEKKEN],
     ("deepseek-llm",): [
         r"[\r\n]",
-        # The cased letters that its authors listed: all but those of a few rare blocks.
+        # The list of cased letters in DeepSeek's tokenizer, which lacks a few rare Unicode blocks.
         r"\s?[[\p{Lu}\p{Ll}\p{Lt}]&&[^\x{560}-\x{588}\x{10C7}-\x{10FF}\x{1C80}-\x{1C88}\x{2D00}-\x{2D2D}"
         r"\x{A790}-\x{AB68}\x{10570}-\x{105BC}\x{16E40}-\x{16E7F}\x{1D400}-\x{1DF1E}]]+",
         r"\s?[!-/:-~\x{FF01}-\x{FF0F}\x{FF1A}-\x{FF5E}\x{2018}-\x{201F}\x{3000}-\x{3002}]+",
@@ -66,16 +66,16 @@ _SPLITS = {
     ],
 }
 PRE_TOKENIZERS = {name: splits for names, splits in _SPLITS.items() for name in names}
-# These look a whole word up before merging its bytes, and begin a text with BOS unless the file says otherwise.
+# These look up a whole word before they merge its bytes, and add BOS unless the file says otherwise.
 _WHOLE_WORDS = {"llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "tekken"}
 
-_GGUF_NAMES = {"bos": "bos_token", "eos": "eos_token", "unknown": "unk_token", "eot": "eot_token", "eom": "eom_token"}
-# Token types, numbered alike in SentencePiece and GGUF.
+_GGUF_KEYS = {"bos": "bos_token", "eos": "eos_token", "unknown": "unk_token", "eot": "eot_token", "eom": "eom_token"}
+# Token types; SentencePiece and GGUF use the same numbers.
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = range(1, 7)
 
 
 def from_folder(folder: Path) -> tuple[Tokenizer | bytes, Config] | None:
-    """The vocabulary of a checkpoint's folder, or None when it has none."""
+    """Read the vocabulary of a checkpoint's folder; None if there is none."""
     config = _read_config(folder)
     if (path := folder / "tokenizer.json").is_file():
         data = path.read_bytes()
@@ -83,11 +83,11 @@ def from_folder(folder: Path) -> tuple[Tokenizer | bytes, Config] | None:
             raise UserError("tokenizer.json has a continuing_subword_prefix, which is not supported.")
         try:
             return Tokenizer.from_buffer(data), config
-        except Exception as error:  # the library knows no narrower one
-            raise UserError(f"tokenizer.json is not what the tokenizers library writes: {error}.") from error
+        except Exception as error:  # the library raises no narrower type
+            raise UserError(f"tokenizer.json cannot be read by the tokenizers library: {error}.") from error
     if (path := folder / "tokenizer.model").is_file():
         data = path.read_bytes()
-        # A rank file is lines of text, a SentencePiece model is binary.
+        # A tiktoken file is lines of text, a SentencePiece model is binary.
         return _from_tiktoken(data, config) if _RANK_LINE.match(data) else (data, config)
     if (path := folder / "vocab.json").is_file() and (merges := folder / "merges.txt").is_file():
         return _from_vocab_and_merges(path.read_bytes(), merges.read_bytes(), config)
@@ -95,7 +95,7 @@ def from_folder(folder: Path) -> tuple[Tokenizer | bytes, Config] | None:
 
 
 def _read_config(folder: Path) -> Config:
-    """What the files beside a vocabulary say about it."""
+    """Read the settings in the files next to a vocabulary."""
     names = ("special_tokens_map.json", "tokenizer_config.json", "added_tokens.json", "chat_template.json")
     read: Config = {name: {} for name in names}
     for name in read:
@@ -105,9 +105,9 @@ def _read_config(folder: Path) -> Config:
             except ValueError as error:
                 raise UserError(f"{name} is not JSON: {error}.") from error
     try:
-        said = {key: value for key, value in read["tokenizer_config.json"].items() if value is not None}
-        config = read["special_tokens_map.json"] | said
-        for key in NAMES:
+        settings = {key: value for key, value in read["tokenizer_config.json"].items() if value is not None}
+        config = read["special_tokens_map.json"] | settings
+        for key in SPECIAL_TOKEN_KEYS:
             token = config.pop(key, None)
             if token := token["content"] if isinstance(token, dict) else token:
                 config[key] = str(token)
@@ -116,14 +116,14 @@ def _read_config(folder: Path) -> Config:
             int(i): {"content": str(token["content"]), "special": bool(token.get("special"))}
             for i, token in config.get("added_tokens_decoder", older).items()
         }
-        # The tokenizer's own comes before that of a processor for several kinds of input.
+        # chat_template.json belongs to a multimodal processor; the tokenizer's own template comes first.
         template = config.get("chat_template", read["chat_template.json"].get("chat_template"))
         if isinstance(template, list):
             template = {entry["name"]: entry["template"] for entry in template}.get("default")
         if not isinstance(template, str | None):
-            raise TypeError("chat_template is no text")
+            raise TypeError("chat_template is not a string")
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise UserError(f"tokenizer_config.json or a file beside it has an unknown form ({error!r}).") from error
+        raise UserError(f"tokenizer_config.json or a file next to it has an unknown form ({error!r}).") from error
     if (path := folder / "chat_template.jinja").is_file():
         template = path.read_text(encoding="utf-8")
     return config | {"chat_template": template}
@@ -132,10 +132,10 @@ def _read_config(folder: Path) -> Config:
 def _byte_level(
     vocabulary: dict[str, int], merges: list[tuple[str, str]], added: Iterable[AddedToken], config: Config, pre: str
 ) -> Tokenizer:
-    """A byte-level BPE that cuts text as `pre` names it and adds BOS and EOS as `config` says."""
+    """A byte-level BPE with the pre-tokenizer named `pre`; adds BOS and EOS as `config` says."""
     try:
         model = models.BPE(vocab=vocabulary, merges=merges, ignore_merges=pre in _WHOLE_WORDS)
-    except Exception as error:  # the library knows no narrower one
+    except Exception as error:  # the library raises no narrower type
         raise UserError(f"The tokenizer's merges do not fit its vocabulary: {error}.") from error
     tokenizer = Tokenizer(model)
     splits = [pre_tokenizers.Split(Regex(split), behavior="isolated") for split in PRE_TOKENIZERS[pre]]
@@ -156,7 +156,7 @@ def _byte_level(
 
 
 def _llama3_special_tokens(first: int) -> dict[int, str]:
-    """The 256 special tokens of Llama 3.1, which follow its ranks; Llama 3 has the same ids under fewer names."""
+    """The 256 special tokens of Llama 3.1, by ids from `first` on; Llama 3 names fewer of the same ids."""
     named = {0: "begin_of_text", 1: "end_of_text", 4: "finetune_right_pad_id", 6: "start_header_id"}
     named |= {7: "end_header_id", 8: "eom_id", 9: "eot_id", 10: "python_tag"}
     reserved = (f"reserved_special_token_{i}" for i in range(256))
@@ -164,19 +164,19 @@ def _llama3_special_tokens(first: int) -> dict[int, str]:
 
 
 def _from_tiktoken(ranks: bytes, config: Config) -> tuple[Tokenizer, Config]:
-    """Lines of "base64 rank", with Llama 3's split and, unless `config` lists others, its special tokens."""
-    spelling = {byte: ord(char) for byte, char in BYTE_SPELLING.items()}
+    """Read lines of "base64 rank"; Llama 3's pre-tokenizer and, unless `config` lists others, its special tokens."""
+    characters = {byte: ord(char) for byte, char in BYTE_TO_CHAR.items()}
     vocabulary: dict[str, int] = {}
     for number, line in enumerate(ranks.splitlines(), 1):
         try:
             token, rank = line.split()
-            vocabulary[base64.b64decode(token, validate=True).decode("latin-1").translate(spelling)] = int(rank)
+            vocabulary[base64.b64decode(token, validate=True).decode("latin-1").translate(characters)] = int(rank)
         except ValueError:
-            raise UserError(f"Line {number} of the tiktoken file is not a base64 token and its rank.") from None
+            raise UserError(f"Line {number} of the tiktoken file must be a base64 token and its rank.") from None
     if sorted(vocabulary.values()) != list(range(len(vocabulary))):
-        raise UserError("The tiktoken file does not give its tokens the ranks 0, 1, 2, ..., each once.")
-    # tiktoken joins the neighbours that make the token of lowest rank, so before it makes a token it has made all of
-    # lower rank within: of a token's cuts only one ever meets, and their order among each other is free.
+        raise UserError("The ranks in the tiktoken file must be 0, 1, 2, ..., each once.")
+    # tiktoken merges the pair that makes the token of lowest rank. All tokens of lower rank inside a token are merged
+    # before it, so only one of its splits ever occurs, and the order among its splits does not matter.
     merges = [
         (left, right)
         for token in sorted(vocabulary, key=vocabulary.__getitem__)
@@ -195,7 +195,7 @@ def _from_tiktoken(ranks: bytes, config: Config) -> tuple[Tokenizer, Config]:
 
 
 def _from_vocab_and_merges(vocab: bytes, merges: bytes, config: Config) -> tuple[Tokenizer, Config]:
-    """GPT-2's and OPT's vocab.json and merges.txt."""
+    """Read vocab.json and merges.txt, as GPT-2 and OPT have them."""
     try:
         vocabulary = {token: int(i) for token, i in json.loads(vocab).items()}
         pairs = [(a, b) for a, b in map(str.split, merges.decode().splitlines()) if a != "#version:"]
@@ -205,10 +205,10 @@ def _from_vocab_and_merges(vocab: bytes, merges: bytes, config: Config) -> tuple
 
 
 def from_gguf(metadata: Mapping[str, Any]) -> tuple[Tokenizer | bytes, Config]:
-    """The vocabulary of a GGUF file's `tokenizer.*` metadata."""
+    """Read the vocabulary of a GGUF file's `tokenizer.*` metadata."""
     kind = metadata.get("tokenizer.ggml.model")
     if kind not in ("gpt2", "llama"):
-        raise UserError(f"The GGUF file's tokenizer is a {kind!r} model; Genwright reads 'gpt2' and 'llama'.")
+        raise UserError(f"The GGUF file's tokenizer.ggml.model must be 'gpt2' or 'llama', not {kind!r}.")
     tokens = [token or f"[EMPTY_{i}]" for i, token in enumerate(_list(metadata, "tokens", str))]
     if not tokens:
         raise UserError("The GGUF file's tokenizer has no tokens.")
@@ -219,12 +219,12 @@ def from_gguf(metadata: Mapping[str, Any]) -> tuple[Tokenizer | bytes, Config]:
     ids = {"bos": 1, "eos": 2, "unknown": 0} if kind == "llama" else {}
     template = metadata.get("tokenizer.chat_template")
     config: Config = {"chat_template": template if isinstance(template, str) else None}
-    for key, name in _GGUF_NAMES.items():
+    for key, name in _GGUF_KEYS.items():
         token_id = metadata.get(f"tokenizer.ggml.{key}_token_id", ids.get(key))
-        # As in llama.cpp, an id outside the vocabulary stands for none; nor can a word be the unknown token.
+        # As in llama.cpp, ids outside the vocabulary are ignored, and the unknown token cannot be a normal one.
         if isinstance(token_id, int) and 0 <= token_id < len(tokens) and (key, types[token_id]) != ("unknown", _NORMAL):
             config[name] = tokens[token_id]
-    # Older files do not name the token that ends a turn; llama.cpp knows it by its text, too.
+    # Older files do not name the token that ends a turn; llama.cpp recognizes it by its text, too.
     turn_ends = {"<|eot_id|>", "<|im_end|>", "<end_of_turn>"} & set(tokens)
     config |= {"eot_token": min(turn_ends)} if turn_ends and "eot_token" not in config else {}
     pre = metadata.get("tokenizer.ggml.pre", "default")
@@ -233,10 +233,11 @@ def from_gguf(metadata: Mapping[str, Any]) -> tuple[Tokenizer | bytes, Config]:
     if kind == "llama":
         return _sentencepiece_model(tokens, types, metadata, config), config
     if pre not in PRE_TOKENIZERS:
-        raise UserError(f"The GGUF file's pre-tokenizer is {pre!r}; known are {', '.join(sorted(PRE_TOKENIZERS))}.")
+        known = ", ".join(sorted(PRE_TOKENIZERS))
+        raise UserError(f"The GGUF file's tokenizer.ggml.pre must be one of {known}, not {pre!r}.")
     merges = [tuple(merge.split(" ")) for merge in _list(metadata, "merges", str)]
     if bad := next((merge for merge in merges if len(merge) != 2), None):
-        raise UserError(f"The GGUF file's tokenizer has the merge {' '.join(bad)!r}, which is not a pair of tokens.")
+        raise UserError(f"Merges in the GGUF file's tokenizer must be pairs of tokens, not {' '.join(bad)!r}.")
     added = [
         AddedToken(token, normalized=False, special=kind == _CONTROL)
         for token, kind in zip(tokens, types, strict=True)
@@ -246,28 +247,26 @@ def from_gguf(metadata: Mapping[str, Any]) -> tuple[Tokenizer | bytes, Config]:
 
 
 def _list(metadata: Mapping[str, Any], key: str, kind: type, length: int | None = None) -> list[Any]:
-    """A list in the metadata, or an empty one; checked, as a file may hold anything there."""
+    """A list in the metadata, empty if it is missing; its types and length are checked."""
     values = metadata.get(f"tokenizer.ggml.{key}", [])
     values = values.tolist() if hasattr(values, "tolist") else values
     if not isinstance(values, list) or not {*map(type, values)} <= {kind}:
-        raise UserError(f"tokenizer.ggml.{key} is not a list of {kind.__name__} values.")
+        raise UserError(f"tokenizer.ggml.{key} must be a list of {kind.__name__} values.")
     if values and length not in (None, len(values)):
-        raise UserError(f"tokenizer.ggml.{key} has {len(values)} entries for {length} tokens.")
+        raise UserError(f"tokenizer.ggml.{key} must have {length} entries, one per token, not {len(values)}.")
     return values
 
 
 def _sentencepiece_model(tokens: list[str], types: list[int], metadata: Mapping[str, Any], config: Config) -> bytes:
-    """The vocabulary as sentencepiece_model.proto writes it, with Llama's settings."""
+    """Serialize a vocabulary as sentencepiece_model.proto defines it, with Llama's settings."""
     scores = _list(metadata, "scores", float, len(tokens))
     if not scores:
-        raise UserError("The GGUF file's tokenizer has no scores, which a 'llama' model needs.")
+        raise UserError("The GGUF file's 'llama' tokenizer needs tokenizer.ggml.scores.")
+    types = [kind if _NORMAL <= kind <= _BYTE else _NORMAL for kind in types]
     if _UNKNOWN not in types and "unk_token" in config:  # Gemma's files call it a control token
-        types = [*types]
         types[tokens.index(config["unk_token"])] = _UNKNOWN
     pieces = (
-        _field(
-            1, _field(1, token.encode()) + _field(2, score) + _field(3, kind if _NORMAL <= kind <= _BYTE else _NORMAL)
-        )
+        _field(1, _field(1, token.encode()) + _field(2, score) + _field(3, kind))
         for token, score, kind in zip(tokens, array("f", scores), types, strict=True)
     )
     names = ((45, "unk_token"), (46, "bos_token"), (47, "eos_token"))
@@ -279,7 +278,7 @@ def _sentencepiece_model(tokens: list[str], types: list[int], metadata: Mapping[
 
 
 def _field(number: int, value: bytes | float | int) -> bytes:
-    """One field of a protocol buffer: length-delimited, 32-bit float or varint."""
+    """Serialize one protobuf field: length-delimited, 32-bit float or varint."""
     if isinstance(value, bytes):
         return _varint(number << 3 | 2) + _varint(len(value)) + value
     if isinstance(value, float):

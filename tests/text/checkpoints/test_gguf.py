@@ -145,7 +145,7 @@ def test_a_sliding_window_makes_a_mistral(tmp_path: Path) -> None:
         ({"split__count": 3}, "one of 3 parts of a split model and must have a name such as NAME-00001-of-00003"),
         ({"llama__expert_count": 8}, "mixture of experts"),
         ({"llama__attention__key_length": 8}, "attention.key_length"),
-        ({"llama__rope__scaling__type": "longrope"}, "'short_factor' as 8 positive numbers"),
+        ({"llama__rope__scaling__type": "longrope"}, "'short_factor' must be 8 positive numbers"),
     ],
 )
 def test_what_is_not_supported_is_said(metadata: dict[str, int | str], sentence: str, tmp_path: Path) -> None:

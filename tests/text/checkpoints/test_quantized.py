@@ -185,7 +185,7 @@ DAMAGE = {
     r"\(quantization_config\): There is no weight format ''; formats are": (
         lambda tensors, config: config["quantization_config"].pop("format")
     ),
-    r"should give 'others' as an object, and has 3\.$": (
+    r": 'others' must be an object, not 3\.$": (
         lambda tensors, config: config["quantization_config"].update({"others": 3})
     ),
     r"has no tensor 'model\.layers\.2\.self_attn\.q_proj\.weight', which its configuration needs\.$": (

@@ -177,7 +177,7 @@ def test_out_of_memory_preempts_then_fails_one_request(tiny):
         ([1], {"logit_bias": {500: 1.0}}, "between 0 and 198"),
         ("text", {}, "no tokenizer"),
         (b"text", {}, "text or a list of token ids"),
-        ([1, True], {}, "True is no token id"),
+        ([1, True], {}, "True is not a token id"),
         ([1], {"logit_bias": dict.fromkeys(range(199), -math.inf)}, "forbid every token"),
         ([1], {"stop_ids": range(199), "min_new_tokens": 1}, "forbid every token"),
     ],

@@ -137,7 +137,7 @@ def test_a_template_is_chosen_by_name_or_file(tmp_path: Path) -> None:
     (tmp_path / "own.jinja").write_text("{{ messages[0].content }}!")
     assert find_template(str(tmp_path / "own.jinja")) == "{{ messages[0].content }}!"
     for wrong in ("lama-2", str(tmp_path), "../llama-2"):
-        with pytest.raises(UserError, match=r"There is no chat template .*: pass chatml, llama-2, llama-3, mistral or"):
+        with pytest.raises(UserError, match=r"There is no chat template .*; pass chatml, llama-2, llama-3, mistral or"):
             find_template(wrong)
 
 

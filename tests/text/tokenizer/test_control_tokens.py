@@ -86,7 +86,7 @@ def test_a_vocabulary_that_has_no_other_way_refuses(tmp_path: Path) -> None:
     words.add_special_tokens([AddedToken("<end>", special=True)])
     tokenizer = Tokenizer(words, {"chat_template": "{{ messages[0].content }} <end>"})
     assert tokenizer.chat([{"role": "user", "content": "a"}]) == [1, 0]
-    with pytest.raises(UserError, match="spells a control token that this model's vocabulary cannot write"):
+    with pytest.raises(UserError, match="holds a control token that this model's vocabulary cannot encode"):
         tokenizer.chat([{"role": "user", "content": "a <end>"}])
 
 

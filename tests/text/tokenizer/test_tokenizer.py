@@ -26,7 +26,7 @@ from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKEN
 
 from genwright.errors import UserError
 from genwright.text.tokenizer.tokenizer import Tokenizer
-from genwright.text.tokenizer.vocabularies import BYTE_SPELLING, PRE_TOKENIZERS
+from genwright.text.tokenizer.vocabularies import BYTE_TO_CHAR, PRE_TOKENIZERS
 
 DATA = Path(mistral_common.__file__).parent / "data"
 MISTRAL = DATA / "tokenizer.model.v1"
@@ -272,7 +272,7 @@ def test_vocab_and_merges_equal_transformers(folders: dict[str, Path], tmp_path:
 
 def byte_level_gguf(**metadata: Any) -> dict[str, Any]:
     """A GGUF vocabulary of single bytes, a merge and special tokens."""
-    tokens = [*BYTE_SPELLING.values(), "ab", "<|end|>", "<\uff5cUser\uff5c>", "<think>", "xyz"]
+    tokens = [*BYTE_TO_CHAR.values(), "ab", "<|end|>", "<\uff5cUser\uff5c>", "<think>", "xyz"]
     types = [1] * 257 + [3, 3, 4, 1]
     given = {"model": "gpt2", "pre": "llama-bpe", "tokens": tokens, "merges": ["a b"], "token_type": types}
     return {f"tokenizer.ggml.{key}": value for key, value in (given | metadata).items()}
@@ -358,11 +358,11 @@ def test_stream_never_shows_half_a_character(folders: dict[str, Path], name: str
 @pytest.mark.parametrize("name", ["byte-level", "byte-fallback", "sentencepiece"])
 def test_spellings_joined_are_the_text(folders: dict[str, Path], name: str) -> None:
     tokenizer, text = open_folder(folders[name]), "Once upon a time, a fox"
-    spelled = [tokenizer.spelling(token) for token in tokenizer.encode(text, special=False)]
+    spelled = [tokenizer.token_text(token) for token in tokenizer.encode(text, special=False)]
     assert "".join(map(str, spelled)).lstrip() == text and " a" in "".join(map(str, spelled))
-    assert tokenizer.spelling(tokenizer.vocab_size) == f"<{tokenizer.vocab_size}>"
+    assert tokenizer.token_text(tokenizer.vocab_size) == f"<{tokenizer.vocab_size}>"
     if name == "byte-level":
-        halves = [tokenizer.spelling(token) for token in tokenizer.encode("\U0001f98a", special=False)]
+        halves = [tokenizer.token_text(token) for token in tokenizer.encode("\U0001f98a", special=False)]
         assert b"".join(half for half in halves if isinstance(half, bytes)).decode() == "\U0001f98a"
 
 
@@ -404,7 +404,7 @@ def test_chat(folders: dict[str, Path], tmp_path: Path) -> None:
     # Llama 2's, encoded as Meta's own code does, which encodes each turn by itself after BOS.
     library = sentencepiece.SentencePieceProcessor(str(MISTRAL))
     llama = open_folder(folders["sentencepiece"])
-    with pytest.raises(UserError, match="The checkpoint has no chat template; choose one by --chat-template: chatml, "):
+    with pytest.raises(UserError, match="The checkpoint has no chat template; pass --chat-template chatml, "):
         llama.chat(CHAT)
     llama.use_template("llama-2")
     first = library.encode("[INST] <<SYS>>\nBe brief.\n<</SYS>>\n\nHi [/INST] Yes ")
@@ -445,15 +445,15 @@ def test_folder_without_a_tokenizer(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("files", "sentence"),
     [
-        ({"tokenizer.json": b'{"version": "1.0", "mod'}, "tokenizer.json is not what"),
-        ({"tokenizer.json": b"\xff\xfe\x00"}, "tokenizer.json is not what"),
-        ({"tokenizer.json": b"[]"}, "tokenizer.json is not what"),
+        ({"tokenizer.json": b'{"version": "1.0", "mod'}, "tokenizer.json cannot be read"),
+        ({"tokenizer.json": b"\xff\xfe\x00"}, "tokenizer.json cannot be read"),
+        ({"tokenizer.json": b"[]"}, "tokenizer.json cannot be read"),
         ({"tokenizer.json": b'{"model": {"continuing_subword_prefix": "x"}}'}, "continuing_subword_prefix"),
         ({"tokenizer.json": b"{}", "tokenizer_config.json": b'{"chat_template": 5}'}, "chat_template"),
         ({"tokenizer.json": b"{}", "chat_template.json": b'["x"]'}, "unknown form"),
         ({"tokenizer.model": b""}, "model is empty"),
-        ({"tokenizer.model": b"\x0a\xff\xff\xff\xff"}, "damaged, or none"),
-        ({"tokenizer.model": b"once upon a time"}, "damaged, or none"),
+        ({"tokenizer.model": b"\x0a\xff\xff\xff\xff"}, "damaged or in another format"),
+        ({"tokenizer.model": b"once upon a time"}, "damaged or in another format"),
         ({"tokenizer.model": b"IQ== 0\nIg== one\n"}, "Line 2"),
         ({"tokenizer.model": b"IQ== 0\n!!!! 1\n"}, "Line 2"),
         ({"tokenizer.model": b"IQ== 0\nIg== 7\n"}, "0, 1, 2"),
@@ -478,19 +478,19 @@ def test_bad_files_are_one_sentence(tmp_path: Path, files: dict[str, bytes], sen
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"model": "bert"}, "'bert' model"),
-        ({"pre": "klingon"}, "'klingon'; known are .*llama-bpe"),
+        ({"model": "bert"}, "must be 'gpt2' or 'llama', not 'bert'"),
+        ({"pre": "klingon"}, "must be one of .*llama-bpe.*, not 'klingon'"),
         ({"tokens": []}, "no tokens"),
-        ({"tokens": [1, 2]}, "tokens is not a list of str"),
+        ({"tokens": [1, 2]}, "tokens must be a list of str"),
         ({"tokens": ["a", "b", "a"], "token_type": [1, 1, 1]}, "'a' 2 times"),
-        ({"token_type": [1, 1]}, "token_type has 2 entries for 261"),
+        ({"token_type": [1, 1]}, "token_type must have 261 entries, one per token, not 2"),
         ({"merges": ["a zzz"]}, "merges do not fit"),
-        ({"merges": ["ab"]}, "not a pair"),
-        ({"merges": 5}, "merges is not a list"),
-        ({"model": "llama"}, "no scores"),
+        ({"merges": ["ab"]}, "must be pairs of tokens, not 'ab'"),
+        ({"merges": 5}, "merges must be a list"),
+        ({"model": "llama"}, "needs tokenizer.ggml.scores"),
         ({"model": "llama", "scores": [0.0] * 261}, "SentencePiece model is damaged"),  # no unknown token
         ({"model": "llama", "scores": [1e300] * 261, "token_type": [2] * 260 + [-7]}, "SentencePiece model is damaged"),
-        ({"model": "llama", "scores": [0.5]}, "scores has 1 entries"),
+        ({"model": "llama", "scores": [0.5]}, "scores must have 261 entries"),
     ],
 )
 def test_bad_gguf_metadata_is_one_sentence(change: dict[str, Any], sentence: str) -> None:
@@ -502,7 +502,7 @@ def test_bad_ids_and_texts_are_one_sentence(folders: dict[str, Path]) -> None:
     for name in ("byte-level", "sentencepiece"):
         tokenizer = open_folder(folders[name])
         for bad in (-1, tokenizer.vocab_size):
-            with pytest.raises(UserError, match=f"Token id {bad} is outside the vocabulary of {tokenizer.vocab_size}"):
+            with pytest.raises(UserError, match=rf"between 0 and {tokenizer.vocab_size - 1:,}, not {bad}\."):
                 tokenizer.decode([5, bad])
             assert tokenizer.stream().push(bad) == "", "a padded vocabulary's ids have no text"
         with pytest.raises(UserError, match="position 2"):
