@@ -84,13 +84,13 @@ def test_input_that_is_no_prompt(generate, stdin, words):
 def test_a_terminal_without_a_prompt_gets_one_sentence():
     code, output = run(sys.executable, "-m", "genwright", "generate", cwd=ROOT)
     assert code == 1
-    assert output.startswith("genwright: Give a prompt, as in ") and output.count("\n") == 1
+    assert output.startswith("genwright: Pass a prompt, as in ") and output.count("\n") == 1
 
 
 def test_a_prompt_is_typed_and_an_answer_interrupted():
     command = ("generate", "-", "--max-new-tokens", "4000", "--ignore-eos")
     terminal = Terminal(sys.executable, "-m", "genwright", *command, cwd=ROOT)
-    terminal.wait_for("Ctrl-D on a line of its own ends it")
+    terminal.wait_for("end it with Ctrl-D")
     terminal.type("Once upon a time, in h\u00e9 \u65e5\u672c")
     os.write(terminal.master, b"\x04")
     terminal.wait_for(r"\w+ \w+ \w+ ")
