@@ -168,9 +168,7 @@ class _Pipeline:
         backend.no_truncation()
         backend.no_padding()
         self.special_tokens = {key: config[key] for key in SPECIAL_TOKEN_KEYS if key in config}
-        backend.add_special_tokens(
-            [text for text in self.special_tokens.values() if backend.token_to_id(text) is not None]
-        )
+        backend.add_special_tokens([t for t in self.special_tokens.values() if backend.token_to_id(t) is not None])
         added = backend.get_added_tokens_decoder()
         self.size = 1 + max(backend.get_vocab().values(), default=-1)
         self.special = frozenset(token_id for token_id, token in added.items() if token.special)
