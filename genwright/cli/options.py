@@ -1,4 +1,4 @@
-"""What the verbs of text models share: the flag of the model, and how it is loaded."""
+"""What commands for text models share: the --model flag, and loading with a progress bar."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,7 +16,7 @@ DEFAULT_MODEL = DEFAULT
 
 
 def load(model: str, config: EngineConfig) -> "LLM":
-    """A model, with a bar that shows how far its loading has come."""
+    """Load a model and show the progress as a bar."""
     from genwright.text.llm import LLM
 
     with bar("Loading") as progress:

@@ -1,4 +1,4 @@
-"""From a checkpoint and an EngineConfig to an engine: open, divide the memory, load."""
+"""Builds an engine from a checkpoint and an EngineConfig: opens files, divides the memory, loads the weights."""
 
 import warnings
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from genwright.text.checkpoints.protocol import Checkpoint, parse_dtype
 from genwright.text.drafts.draft_model import DraftModel
 from genwright.text.drafts.mtp import MTP, MtpDraft
 from genwright.text.drafts.prompt_lookup import PROMPT_LOOKUP, PromptLookup
-from genwright.text.drafts.speculation import Speculation, row_cost
+from genwright.text.drafts.speculation import Draft, Speculation, row_cost
 from genwright.text.engine.engine import Engine
 from genwright.text.engine.executor import ResidentExecutor
 from genwright.text.loader import Loader
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
     from genwright.text.engine.ahead import DecodeLoop
 
 MAX_BATCH = {"cpu": 64, "cuda": 256}  # sequences in a step
-MAX_TOKENS = {"cpu": 512, "cuda": 2048}  # tokens in a step: prompts are read in chunks of what is left
+MAX_TOKENS = {"cpu": 512, "cuda": 2048}  # tokens in a step; longer prompts are computed in chunks
 KEEP = "keep"  # the quant that leaves packed weights as they are stored
-SELF = "self:"  # before the weight format of a draft that is the model's own copy
+SELF = "self:"  # prefix of a draft that is a copy of the model in another weight format, such as self:int4
 
 
 def open_model(model: str | Path, config: EngineConfig) -> Checkpoint:
-    """The model's checkpoint; weight formats that do not exist are refused before anything is fetched."""
-    for quant in (config.quant, _own_copy(config)):
+    """Open the model's checkpoint; unknown weight formats raise before anything is downloaded."""
+    for quant in (config.quant, _self_draft_format(config)):
         _weight_format(quant)
     return open_checkpoint(resolve(str(model)), config.arch)
 
@@ -48,11 +48,11 @@ def open_model(model: str | Path, config: EngineConfig) -> Checkpoint:
 def build_engine(
     checkpoint: Checkpoint, config: EngineConfig, device: torch.device, progress: Callable[[int, int], None]
 ) -> Engine:
-    """Load a checkpoint, and its draft, onto a device."""
+    """Load a checkpoint and its draft onto a device."""
     ops = new_ops(config.backend, device, config.deterministic)
     loaders = [_loader(checkpoint, config.quant, config, device, progress)]
     if (draft := _open_draft(checkpoint, config)) is not None:
-        loaders.append(_loader(draft, _own_copy(config), config, device, progress))
+        loaders.append(_loader(draft, _self_draft_format(config), config, device, progress))
     pages, max_context = _divide_memory(loaders, config, device)
     max_batch, max_tokens = MAX_BATCH[device.type], MAX_TOKENS[device.type]
     contexts = [max_context, *(min(max_context, loader.checkpoint.config.longest_context) for loader in loaders[1:])]
@@ -63,7 +63,7 @@ def build_engine(
     if config.draft is None:
         return Engine(executor, max_batch, max_tokens, max_context, loop=_new_loop(executor))
     if drafts:
-        proposer: DraftModel | MtpDraft | PromptLookup = DraftModel(drafts[0], executor.model, max_tokens, contexts[1])
+        proposer: Draft = DraftModel(drafts[0], executor.model, max_tokens, contexts[1])
     else:
         proposer = MtpDraft(executor) if config.draft == MTP else PromptLookup()
     speculation = Speculation(proposer, config.speculate_k, row_cost(device))
@@ -71,28 +71,28 @@ def build_engine(
 
 
 def _open_draft(model: Checkpoint, config: EngineConfig) -> Checkpoint | None:
-    """The checkpoint of a draft model; None if the draft is none."""
+    """The checkpoint of the draft model; None if there is no draft or if it is not a model."""
     if config.draft == MTP and not has_draft(model):
         raise UserError(
-            "The draft 'mtp' is a multi-token-prediction layer, as DeepSeek-V3's files have, and this checkpoint has "
-            "none; 'prompt-lookup' works for every model."
+            "The draft 'mtp' needs a multi-token-prediction layer, as in DeepSeek-V3, but this checkpoint has none; "
+            "'prompt-lookup' works for every model."
         )
     if config.draft in (None, PROMPT_LOOKUP, MTP):
         return None
-    if _own_copy(config) is not None:
+    if _self_draft_format(config) is not None:
         return model
     checkpoint = open_checkpoint(resolve(str(config.draft)))
     theirs, ours = checkpoint.config.vocab_size, model.config.vocab_size
     if theirs != ours:
         raise UserError(
-            f"The draft model {config.draft} has a vocabulary of {theirs} tokens and the model one of {ours}; a draft "
-            "must share the model's tokenizer."
+            f"The draft model {config.draft} has a vocabulary of {theirs} tokens, but the model has {ours}; a draft "
+            "must have the model's tokenizer."
         )
     return checkpoint
 
 
-def _own_copy(config: EngineConfig) -> str | None:
-    """The weight format of a draft that is the model's own copy; None for another draft."""
+def _self_draft_format(config: EngineConfig) -> str | None:
+    """The weight format of a draft that is a copy of the model; None for other drafts."""
     return config.draft.removeprefix(SELF) if config.draft is not None and config.draft.startswith(SELF) else None
 
 
@@ -111,8 +111,8 @@ def _loader(
     if quant == KEEP and checkpoint.only_widened:
         kinds, name = " and ".join(checkpoint.only_widened), str(dtype).removeprefix("torch.")
         warnings.warn(
-            f"{checkpoint.path} has weights in {kinds}, which cannot be kept packed yet: they are widened to {name} "
-            "and take the memory of that. Quant int8 or int4 packs them anew.",
+            f"{checkpoint.path} has weights in {kinds}, which cannot be kept packed yet; they are unpacked to {name}, "
+            "which takes more memory. Pass quant int8 or int4 to pack them again.",
             GenwrightWarning,
             stacklevel=4,
         )
@@ -121,7 +121,7 @@ def _loader(
 
 
 def _pick_dtype(name: str, device: torch.device, checkpoint: Checkpoint) -> torch.dtype:
-    """`auto` is the stored type, but on a processor without bf16 products float32, which is faster there."""
+    """`auto` is the stored type, but float32 on a CPU without bf16 instructions, where it is faster."""
     if name == "auto":
         stored: torch.dtype = getattr(torch, checkpoint.config.dtype)
         return torch.float32 if device.type == "cpu" and not has_bf16() else stored
@@ -129,7 +129,7 @@ def _pick_dtype(name: str, device: torch.device, checkpoint: Checkpoint) -> torc
 
 
 def _divide_memory(loaders: list[Loader], config: EngineConfig, device: torch.device) -> tuple[list[int], int]:
-    """Cache pages for the model and its draft model, and the longest context that they hold."""
+    """The number of cache pages of the model and its draft model, and the longest context that they hold."""
     mtp, bits = config.draft == MTP, CACHE_BITS[config.kv]
     configs = [loader.checkpoint.config for loader in loaders]
     specs = [
@@ -150,23 +150,23 @@ def _divide_memory(loaders: list[Loader], config: EngineConfig, device: torch.de
 
 
 def _load(loader: Loader, ops: TorchOps, config: EngineConfig, context: int, pages: int) -> ResidentExecutor:
-    """An executor of a model; with CUDA graphs where every op of a step leaves the host alone."""
+    """Load a model and make its executor, with CUDA graphs if its ops can be captured."""
     model, kind = loader.model(context), loader.device.type
     mtp = loader.block(model.cfg.layers) if config.draft == MTP else None
     bits, max_batch, max_tokens = CACHE_BITS[config.kv], MAX_BATCH[kind], MAX_TOKENS[kind]
-    if not ops.captures:
+    if not ops.capturable:
         return ResidentExecutor(model, ops, pages, max_batch, max_tokens, mtp, bits)
     from genwright.text.engine.cuda_graphs import GraphExecutor
     from genwright.text.ops.triton_ops import TritonOps
 
     assert isinstance(ops, TritonOps)
-    most = ops.most_graphed(model.cfg, model.blocks) if config.graph else 0
+    most = ops.max_graph_tokens(model.cfg, model.blocks) if config.graph else 0
     return GraphExecutor(model, ops, pages, max_batch, max_tokens, mtp, bits, most)
 
 
 def _new_loop(executor: ResidentExecutor) -> "DecodeLoop | None":
-    """A decode loop where attention reads lengths on the device."""
-    if not executor.ops.captures or executor.model.cfg.mla is not None:
+    """A decode loop, if attention reads sequence lengths on the device."""
+    if not executor.ops.capturable or executor.model.cfg.mla is not None:
         return None
     from genwright.text.engine.ahead import DecodeLoop
     from genwright.text.engine.cuda_graphs import GraphExecutor

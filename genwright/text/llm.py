@@ -1,4 +1,4 @@
-"""LLM: a text model, ready to answer."""
+"""LLM: loads a text model and generates text with it."""
 
 import secrets
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -19,12 +19,12 @@ from genwright.text.settings import EngineConfig
 from genwright.text.tokenizer.tokenizer import Tokenizer
 
 Prompt = str | Sequence[int]
-_DECIDING = ("kv", "deterministic", "max_context", "draft", "speculate_k")  # settings that can change the tokens
-_NO_ROOM = "The cache has no room for {} tokens beside the requests that are running."
+_FINGERPRINTED = ("kv", "deterministic", "max_context", "draft", "speculate_k")  # settings that can change the tokens
+_NO_ROOM = "The cache has no room for {} tokens beside the running requests."
 
 
 class LLM:
-    """Opens a checkpoint (a path, a name that `genwright pull` lists, or `random:NAME`) and runs requests on it."""
+    """Loads a checkpoint (a path, a name that `genwright pull` lists, or `random:NAME`) and runs requests on it."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class LLM:
         progress: Callable[[int, int], None] = lambda done, total: None,
         **settings: Any,
     ):
-        """The settings of EngineConfig are keywords here too, and go over those of `config`."""
+        """The keywords are settings of EngineConfig; they override those of `config`."""
         if not isinstance(config, EngineConfig | None):
             raise UserError(
                 f"config must be an EngineConfig, not {short(config)}; settings are keywords: device='cpu'."
@@ -41,7 +41,7 @@ class LLM:
         self.config = (config or EngineConfig()).with_settings(settings)
         device = pick_device(self.config.device)
         if device.type == "cuda":
-            torch.cuda.set_device(device)  # kernels are compiled for the current device, and run on its streams
+            torch.cuda.set_device(device)  # kernels are compiled for the current device and use its streams
         checkpoint = open_model(model, self.config)
         self.tokenizer = checkpoint.tokenizer()
         if self.config.chat_template is not None:
@@ -61,12 +61,12 @@ class LLM:
         params: SamplingParams | Sequence[SamplingParams] | None = None,
         callback: Callable[[Piece], bool | None] | None = None,
     ) -> list[Result]:
-        """One result per prompt, in order; `callback` sees every piece and cancels its request by returning False."""
+        """One result per prompt, in order; `callback` gets every piece and may return False to cancel the request."""
         each = _as_list(prompts)
         given: list[Any] = list(params) if isinstance(params, list | tuple) else [params] * len(each)
         if len(given) != len(each):
             raise UserError(
-                f"There are {len(each)} prompts and {len(given)} SamplingParams; give one for all, or one each."
+                f"There are {len(each)} prompts but {len(given)} SamplingParams; pass one for all, or one for each."
             )
         requests = [self.requests(prompt, p, index) for index, (prompt, p) in enumerate(zip(each, given, strict=True))]
         for request, piece in self.follow([sample for samples in requests for sample in samples]):
@@ -83,15 +83,15 @@ class LLM:
     def chat(
         self, messages: list[dict[str, Any]], params: SamplingParams | None = None, allow_control_tokens: bool = False
     ) -> Result:
-        """The assistant's next message, by the model's own chat template; see `encode_chat`."""
+        """The assistant's next message, with the model's chat template; see `encode_chat`."""
         return self.generate([self.encode_chat(messages, allow_control_tokens)], params)[0]
 
     def encode_chat(self, messages: list[dict[str, Any]], allow_control_tokens: bool = False) -> list[int]:
-        """The token ids of a conversation; a control token that a message spells is ordinary text unless allowed."""
+        """The token ids of a conversation; control tokens in a message are encoded as plain text unless allowed."""
         return self._needs_tokenizer().chat(messages, allow_control_tokens)
 
     def recommended_params(self, **given: Any) -> SamplingParams:
-        """The sampling parameters that the checkpoint recommends, those `given` over them."""
+        """The checkpoint's recommended sampling parameters, overridden by those `given`."""
         return SamplingParams(**{**recommended_sampling(self._generation_config), **given})
 
     def logits(self, prompt: Prompt) -> torch.Tensor:
@@ -105,8 +105,8 @@ class LLM:
             raise UserError(_NO_ROOM.format(len(ids)))
         rows = []
         try:
-            for start in range(0, len(ids), most := self.engine.scheduler.max_tokens):
-                chunk = ids[start : start + most]
+            for start in range(0, len(ids), max_tokens := self.engine.scheduler.max_tokens):
+                chunk = ids[start : start + max_tokens]
                 if not pool.extend(pages, start + len(chunk)):
                     raise UserError(_NO_ROOM.format(len(ids)))
                 rows.append(self.engine.executor.run([Chunk(chunk, start, pages.tables(), True)]))
@@ -118,13 +118,13 @@ class LLM:
 
     @property
     def fingerprint(self) -> str:
-        """The same only for models and settings that give the same tokens, but for rounding."""
+        """Models and settings with equal fingerprints generate the same tokens, apart from rounding."""
         template = self.tokenizer.chat_template if self.tokenizer else None
-        settings = [getattr(self.config, name) for name in _DECIDING]
+        settings = [getattr(self.config, name) for name in _FINGERPRINTED]
         return repr((self.model.fingerprint, settings, sorted(self.eos_ids), template))
 
     def requests(self, prompt: Prompt, params: SamplingParams | None, index: int = 0) -> list[Request]:
-        """A prompt's n requests, for the engine to take."""
+        """The `params.n` requests of a prompt, for the engine."""
         params = SamplingParams() if params is None else params
         if not isinstance(params, SamplingParams):
             raise UserError(f"The sampling parameters must be SamplingParams, not {short(params)}.")
@@ -136,7 +136,7 @@ class LLM:
         ]
 
     def follow(self, requests: list[Request]) -> Generator[tuple[Request, Piece], None, None]:
-        """Run these requests beside others; a piece for each after every step, maybe empty; leaving early cancels."""
+        """Run requests and yield a piece of each after every step, which may be empty; closing it cancels them."""
         live = dict.fromkeys(requests)
         try:
             for request in requests:
@@ -162,13 +162,13 @@ class LLM:
 
 
 def _as_list(prompts: Any) -> list[Prompt]:
-    """A bare text or list of ids is one prompt."""
+    """Prompts as a list; a single text or list of token ids is one prompt."""
     given = plain(prompts)
     single = not isinstance(given, list | tuple) or (given and not isinstance(plain(given[0]), str | Sequence))
     return [given] if single else list(given)
 
 
 def gather(samples: list[Request]) -> Result:
-    """A prompt's first sample, with the others inside it."""
+    """The result of a prompt's first sample, with the other samples inside it."""
     first, *rest = (request.result() for request in samples)
     return replace(first, samples=rest)

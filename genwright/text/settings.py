@@ -1,4 +1,4 @@
-"""EngineConfig: how a text model is held and run. LLM, the command line and bench read it."""
+"""EngineConfig: the settings of a text model's engine, for LLM, the command line and bench."""
 
 import re
 from collections.abc import Mapping
@@ -12,38 +12,40 @@ from genwright.errors import UserError
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """The settings of LLM, each with its flag's help."""
+    """The settings of LLM, each with the help text of its flag."""
 
     device: str = setting("auto", "auto, cpu or cuda.")
     dtype: str = setting(
         "auto", "auto, float32, float16 or bfloat16.", choices=("auto", "float32", "float16", "bfloat16")
     )
     quant: str | None = setting(
-        None, "Pack weights: int8, int4, int4:g64, int4:g64:asym, fp8, fp8:channel; keep leaves GGUF's as they are."
+        None, "Weight format: int8, int4, int4:g64, int4:g64:asym, fp8, fp8:channel, or keep for that of a GGUF file."
     )
     kv: str = setting(
-        "auto", "The cache's format: auto (the model's own type), int8 or int4.", choices=("auto", "int8", "int4")
+        "auto",
+        "Format of the key-value cache: auto (the model's dtype), int8 or int4.",
+        choices=("auto", "int8", "int4"),
     )
-    deterministic: bool = setting(False, "The same bits alone, in any batch and under any chunking; slower.")
+    deterministic: bool = setting(False, "Make results independent of the batch and of chunking, bit by bit; slower.")
     max_context: int | None = setting(
-        None, "Tokens that a prompt and its answer may have together.", between=(1, 1 << 30)
+        None, "Maximum number of tokens of a prompt and its answer together.", between=(1, 1 << 30)
     )
-    arch: str | None = setting(None, "The named shape of a checkpoint that has no configuration.")
+    arch: str | None = setting(None, "Named shape of a checkpoint without a configuration file.")
     chat_template: str | None = setting(
-        None, "Chat not by the checkpoint's template but by llama-2, llama-3, mistral, chatml or a Jinja file."
+        None, "Chat template instead of the checkpoint's: llama-2, llama-3, mistral, chatml or a Jinja file."
     )
     draft: str | None = setting(
-        None, "What proposes tokens for the model to check: another model, prompt-lookup, mtp, or its copy: self:int4."
+        None, "Draft for speculative decoding: another model, prompt-lookup, mtp, or a copy of the model (self:int4)."
     )
-    speculate_k: int = setting(5, "Tokens that a draft proposes at the most.", between=(1, 32))
+    speculate_k: int = setting(5, "Maximum number of tokens that the draft proposes at a time.", between=(1, 32))
     backend: str = setting(
         "auto",
-        "auto, torch (plain PyTorch), cpu (our C++), triton (NVIDIA GPUs) or inductor (torch.compile there).",
+        "auto, torch (plain PyTorch), cpu (C++ kernels), triton (NVIDIA GPUs) or inductor (torch.compile on them).",
         choices=("auto", "torch", "cpu", "triton", "inductor"),
     )
-    graph: bool = setting(True, "Use CUDA graphs on a GPU; without them it is slower, and easier to debug.")
-    gpu_mem: float | None = setting(None, "GB of GPU memory that may be used.", between=(0.0, 1e6))
-    cpu_mem: float | None = setting(None, "GB of memory that may be used.", between=(0.0, 1e6))
+    graph: bool = setting(True, "Use CUDA graphs on a GPU; without them steps are slower but easier to debug.")
+    gpu_mem: float | None = setting(None, "GB of GPU memory to use.", between=(0.0, 1e6))
+    cpu_mem: float | None = setting(None, "GB of main memory to use.", between=(0.0, 1e6))
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -53,11 +55,11 @@ class EngineConfig:
             raise UserError("The backend inductor has no deterministic mode; choose triton or torch.")
 
     def with_settings(self, given: Mapping[str, Any]) -> "EngineConfig":
-        """This with other settings, by name."""
+        """A copy with some settings replaced, by name."""
         known = [each.name for each in fields(self)]
         for name in given:
             if name not in known:
                 close = get_close_matches(name, known, 1)
-                hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}."
+                hint = f"did you mean {close[0]}?" if close else f"the settings are {', '.join(known)}."
                 raise UserError(f"There is no setting {name}; {hint}")
         return replace(self, **given)

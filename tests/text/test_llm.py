@@ -132,4 +132,6 @@ def test_keep_says_which_types_it_does_not_keep(tmp_path: Path) -> None:
             assert len(lines) == told
             LLM(path, device="cpu", dtype="bfloat16")
             assert len(lines) == told
-    assert "has weights in Q5_0, which cannot be kept packed yet: they are widened to bfloat16" in str(lines[0].message)
+    assert "has weights in Q5_0, which cannot be kept packed yet; they are unpacked to bfloat16" in str(
+        lines[0].message
+    )

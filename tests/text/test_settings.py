@@ -54,7 +54,7 @@ def test_numbers_of_numpy_and_paths_become_pythons_own() -> None:
 def test_settings_that_do_not_exist_are_refused() -> None:
     with pytest.raises(UserError, match=r"^There is no setting devcie; did you mean device\?$"):
         LLM(TINY, devcie="cpu")
-    with pytest.raises(UserError, match=r"^There is no setting xyz; there are device, dtype, "):
+    with pytest.raises(UserError, match=r"^There is no setting xyz; the settings are device, dtype, "):
         LLM(TINY, xyz=1)
     with pytest.raises(UserError, match=r"^config must be an EngineConfig, not 'cpu'; settings are keywords"):
         LLM(TINY, "cpu")

@@ -1,1 +1,1 @@
-"""The key-value cache: what each layer stores, the pages that hold it, and the tree of prefixes that requests share."""
+"""The key-value cache: what each layer stores, its pages, and the tree of prefixes that requests share."""

@@ -1,9 +1,9 @@
-"""What each layer stores for a token, and the tensors that hold it in pages.
+"""What each layer stores for a token, and the paged tensors that hold it.
 
-All layers draw on one pool of equally large pages. Layers that reach equally far back form groups of equally many
-layers, and a page holds PAGE tokens of one group. A model whose layers are all alike is one group. In Gemma 3, with
-five local layers to a global one, there are five groups of local layers, whose pages are free again once their window
-has passed.
+All layers share one pool of pages of the same size. Layers with the same window are divided into groups, all groups
+have the same number of layers, and a page holds PAGE tokens of one group. A model whose layers have the same window is
+one group. Gemma 3 has five local layers for each global one, so it has five groups of local layers; their pages are
+freed once the window has passed them.
 """
 
 import math
@@ -13,17 +13,18 @@ from functools import cached_property
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from genwright.kernels import PAGE
 from genwright.quant.kv_cache import Entry, entries, pack, unpack
 
-CACHE_BITS: dict[str, int | None] = {"auto": None, "int8": 8, "int4": 4}  # of the formats; None is the model's type
-NULL_PAGE = 0  # stands for pages that a window has passed; it stays zero, and is kept out of use where windows exist
+CACHE_BITS: dict[str, int | None] = {"auto": None, "int8": 8, "int4": 4}  # None keeps the model's dtype
+NULL_PAGE = 0  # replaces pages that a window has passed; models with windows never allocate it, so it stays zero
 
 
 @dataclass(frozen=True)
 class LayerSpec:
-    """What one layer stores for each token: named rows with their shapes. No query sees beyond `window` tokens."""
+    """What one layer stores for each token: named rows with their shapes. Queries see the last `window` tokens only."""
 
     rows: Mapping[str, tuple[int, ...]]
     window: int | None = None
@@ -31,19 +32,19 @@ class LayerSpec:
 
 @dataclass(frozen=True)
 class CacheSpec:
-    """What a model's layers store, in a float type or in 8 or 4 bits."""
+    """What a model's layers store, in a floating-point type or in 8 or 4 bits."""
 
-    layers: Sequence[LayerSpec]  # their rows have the same shapes
+    layers: Sequence[LayerSpec]  # all with rows of the same shapes
     dtype: torch.dtype
     bits: int | None = None
 
     def with_draft(self) -> "CacheSpec":
-        """With the multi-token-prediction layer's rows behind the last layer's."""
+        """This spec with a layer more, for the multi-token-prediction layer."""
         return replace(self, layers=[*self.layers, self.layers[-1]])
 
     @cached_property
     def groups(self) -> list[list[int]]:
-        """Layer numbers that share pages, in groups of as many layers as the rarest window has."""
+        """Layers that share pages. A group has as many layers as the window with the fewest layers."""
         windows = [layer.window for layer in self.layers]
         kinds = [[i for i, w in enumerate(windows) if w == window] for window in dict.fromkeys(windows)]
         size = min(map(len, kinds))
@@ -51,7 +52,7 @@ class CacheSpec:
 
     @property
     def windows(self) -> list[int | None]:
-        """Of each group."""
+        """The window of each group."""
         return [self.layers[group[0]].window for group in self.groups]
 
     @property
@@ -59,7 +60,7 @@ class CacheSpec:
         return self.layers[0].rows
 
     def tensors(self) -> dict[str, Entry]:
-        """What holds one token's rows in one layer: in 8 bits `k` and `k.scale`, in 4 also `k.minimum`."""
+        """Shape and dtype of one token's tensors in one layer; 8 bits add `k.scale` to `k`, 4 bits also `k.minimum`."""
         if self.bits is None:
             return {name: (shape, self.dtype) for name, shape in self.rows.items()}
         packed = (entries(name, shape, self.bits) for name, shape in self.rows.items())
@@ -75,10 +76,10 @@ class CacheSpec:
         return 1 if any(self.windows) else 0
 
     def pages_of(self, length: int, step_tokens: int) -> int:
-        """Pages that a sequence of this length holds at the most, when steps compute up to `step_tokens` of it."""
+        """The most pages that a sequence of this length holds, when a step computes up to `step_tokens` of it."""
         total = 0
         for window in self.windows:
-            # A page more, because a window begins and ends inside a page.
+            # One page more, because a window may begin and end inside a page.
             held = length if window is None else min(length, window + step_tokens + PAGE)
             total += -(-held // PAGE)
         return total
@@ -89,18 +90,18 @@ class LayerCache:
     """One layer's pages: each of the spec's tensors as [pages, PAGE, *shape]."""
 
     layer: int
-    group: int  # whose page table says where a sequence's pages are
-    rows: Mapping[str, torch.Tensor]
+    group: int  # index of its page table
+    rows: Mapping[str, Tensor]
     spec: CacheSpec
 
-    def write(self, name: str, slots: torch.Tensor, rows: torch.Tensor) -> None:
-        """Put rows [tokens, *shape] into their slots."""
+    def write(self, name: str, slots: Tensor, rows: Tensor) -> None:
+        """Write rows [tokens, *shape] to their slots."""
         bits = self.spec.bits
         for part, values in ({name: rows} if bits is None else pack(name, rows, bits)).items():
             self.rows[part].flatten(0, 1).index_copy_(0, slots, values)
 
-    def read(self, name: str, pages: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """Rows of some pages, [len(pages), PAGE, *shape]."""
+    def read(self, name: str, pages: Tensor, dtype: torch.dtype) -> Tensor:
+        """The rows of some pages, [len(pages), PAGE, *shape]."""
         bits = self.spec.bits
         if bits is None:
             return self.rows[name].index_select(0, pages).to(dtype)
@@ -117,26 +118,26 @@ class Cache:
         self.rows = {
             name: _zeros((size, pages, PAGE, *shape), dtype, device) for name, (shape, dtype) in spec.tensors().items()
         }
-        places = {layer: place for group in spec.groups for place, layer in enumerate(group)}
-        group_of = {layer: number for number, group in enumerate(spec.groups) for layer in group}
-        self.layers = [
-            LayerCache(i, group_of[i], {name: rows[places[i]] for name, rows in self.rows.items()}, spec)
-            for i in range(len(spec.layers))
+        layers = [
+            LayerCache(layer, number, {name: rows[index] for name, rows in self.rows.items()}, spec)
+            for number, group in enumerate(spec.groups)
+            for index, layer in enumerate(group)
         ]
+        self.layers = sorted(layers, key=lambda cache: cache.layer)
 
     def copy(self, source: int, target: int, count: int) -> None:
-        """Copy the first `count` tokens of a page."""
+        """Copy the first `count` tokens of page `source` to page `target`."""
         for rows in self.rows.values():
             rows[:, target, :count] = rows[:, source, :count]
 
     def clear(self, pages: Sequence[int]) -> None:
-        """Zero pages whose values must not reach a later owner: a masked NaN still poisons a sum."""
+        """Zero pages that may hold NaN: a masked key has weight 0, and 0 times NaN is NaN."""
         for rows in self.rows.values():
             rows[:, list(pages)] = 0
 
 
-def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     if device.type != "cpu":
         return torch.zeros(shape, dtype=dtype, device=device)
-    # numpy's zeros are untouched pages of the operating system: a large pool costs nothing until it is used.
+    # np.zeros maps memory that the operating system provides on first use; torch.zeros would write all of it now.
     return torch.from_numpy(np.zeros(math.prod(shape) * dtype.itemsize, np.uint8)).view(dtype).view(shape)

@@ -1,9 +1,9 @@
 """Pages and the prefix tree: which pages a sequence has, and which of them it shares with others.
 
-A sequence's tokens 0 to 63 lie in its first pages, one page for each group of layers, and so on. Full pages move into
-a tree keyed by their tokens, where later sequences with the same prefix find them. A page of a group with a window may
-be taken away once no running query can see it; the tree then still knows the prefix, and a new sequence can start
-behind it only where its own windows are whole.
+A sequence's tokens 0 to PAGE - 1 are in its first pages, one page for each group of layers, and so on. Full pages move
+into a tree keyed by their tokens, where later sequences with the same prefix find them. A page of a group with a window
+may be evicted once no running query can see it. The node stays in the tree, and a new sequence can start after it if
+all pages that its own windows can see are still there.
 """
 
 from collections import OrderedDict
@@ -14,27 +14,27 @@ from operator import le
 from genwright.kernels import PAGE
 from genwright.text.cache.layout import NULL_PAGE, Cache
 
-NO_PAGE = -1  # a group with a window has no page here, yet or any more
-LEAF = -1  # in the place of a group: all pages of a leaf
+NO_PAGE = -1  # a group with a window has no page here: not allocated yet, or evicted
+LEAF = -1  # in `evictable` instead of a group: all pages of a leaf
 
 
 @dataclass(eq=False)
 class Prefix:
-    """A node of the tree: the tokens of one page after its parent's, full but for the last of a sequence."""
+    """A node of the tree: the tokens of one page after its parent's. A sequence's last page may be partly filled."""
 
     parent: "Prefix | None"
     tokens: tuple[int, ...]
     pages: list[int]  # of each group
-    readers: list[int]  # of each group: sequences whose queries may still see the page
-    users: int = 0  # sequences that begin with this prefix
+    readers: list[int]  # of each group: running sequences whose queries may still see the page
+    users: int = 0  # running sequences that begin with this prefix
     children: dict[tuple[int, ...], "Prefix"] = field(default_factory=dict)
 
 
 @dataclass(eq=False)
 class SequencePages:
-    """Where one sequence's tokens lie: pages shared through the tree first, then pages of its own."""
+    """The pages of one sequence: first those shared through the tree, then its own."""
 
-    passed: list[int]  # of each group: leading pages that its window has passed
+    passed: list[int]  # of each group: leading pages that the window has passed
     shared: list[Prefix] = field(default_factory=list)
     own: list[list[int]] = field(default_factory=list)  # of each group
     length: int = 0  # tokens whose rows are in the cache
@@ -52,107 +52,107 @@ class SequencePages:
         return tables
 
     def capacity(self) -> int:
-        """Tokens that the pages hold: those of groups with a window are taken as they are needed."""
-        missing = (place for place, pages in enumerate(self.own, len(self.shared)) if NO_PAGE in pages)
+        """Tokens that the pages can hold; groups with a window get theirs step by step."""
+        missing = (index for index, pages in enumerate(self.own, len(self.shared)) if NO_PAGE in pages)
         return next(missing, len(self)) * PAGE
 
 
 class PagePool:
-    """Hands out pages, takes them back, and keeps finished prefixes until their pages are needed."""
+    """Allocates and frees pages, and keeps finished prefixes until their pages are needed."""
 
     def __init__(self, cache: Cache, step_tokens: int):
         self.cache = cache
         self.windows = cache.spec.windows
-        self.step_tokens = step_tokens  # that a step computes at the most: so far ahead groups with windows get pages
+        self.step_tokens = step_tokens  # most tokens of a step; groups with a window get pages so far ahead
         self._groups = range(len(self.windows))
         self._windowed = [group for group in self._groups if self.windows[group]]
         self._unbounded = [group for group in self._groups if not self.windows[group]]
         self.free = list(range(cache.spec.null_pages, cache.pages))
         self.root = Prefix(None, (), [], [])
-        # What may be taken, longest unused first: pages of groups with a window that no running query can see, and
-        # whole leaves (LEAF) without users.
-        self.unused: OrderedDict[tuple[Prefix, int], None] = OrderedDict()
+        # Least recently used first: pages of groups with a window that no running query can see, and all pages of
+        # leaves (LEAF) without users.
+        self.evictable: OrderedDict[tuple[Prefix, int], None] = OrderedDict()
 
     def start(self, tokens: Sequence[int]) -> SequencePages | None:
-        """A sequence that begins with what the tree holds of `tokens` but the last; None without a page for it."""
-        path = self._find(tokens)
-        sequence = SequencePages(self._windows_start(len(path) * PAGE), path, [], len(path) * PAGE)
-        for place, node in enumerate(path):
-            self._hold(node, [group for group in self._groups if place >= sequence.passed[group]])
-        source, common = self._closest(path[-1] if path else self.root, tokens[sequence.length : -1])
+        """A sequence that starts with the cached prefix of all `tokens` but the last; None if there is no free page."""
+        path = self._match_prefix(tokens)
+        sequence = SequencePages(self._window_starts(len(path) * PAGE), path, [], len(path) * PAGE)
+        for index, node in enumerate(path):
+            self._acquire(node, [group for group in self._groups if index >= sequence.passed[group]])
+        source, common = self._partial_match(path[-1] if path else self.root, tokens[sequence.length : -1])
         if source is not None:
-            self._hold(source, self._groups)  # making room must not evict what is about to be copied
+            self._acquire(source, self._groups)  # so that `extend` does not evict what is about to be copied
             if self.extend(sequence, sequence.length + 1):
                 for page, copied in zip(sequence.own[0], source.pages, strict=True):
                     self.cache.copy(copied, page, common)
                 sequence.length += common
-            self._drop(source, self._groups)
-        if self.extend(sequence, sequence.length + 1):  # also where only the source's own page was left
+            self._release_node(source, self._groups)
+        if self.extend(sequence, sequence.length + 1):  # the source's pages may be the only ones left
             return sequence
         self.release(sequence)
         return None
 
     def extend(self, sequence: SequencePages, length: int) -> bool:
-        """Make room for `length` tokens; False, keeping what could be had, when pages run out.
+        """Allocate pages for `length` tokens. When pages run out, keep those allocated so far and return False.
 
-        Groups with a window get pages for the next step's tokens only, as earlier ones come free.
+        Groups with a window get pages for the next step only, because earlier pages are freed by then.
         """
         while len(sequence) * PAGE < length:
             pages = [NO_PAGE] * len(self.windows)
-            if not self._fill(pages, self._unbounded):
-                self.free += _present(pages)
+            if not self._allocate_missing(pages, self._unbounded):
+                self.free += _allocated(pages)
                 return False
             sequence.own.append(pages)
         soon = -(-min(length, sequence.length + self.step_tokens) // PAGE)
         next_pages = sequence.own[: max(0, soon - len(sequence.shared))] if self._windowed else []
-        return all(self._fill(pages, self._windowed) for pages in next_pages)
+        return all(self._allocate_missing(pages, self._windowed) for pages in next_pages)
 
     def reserve(self, sequence: SequencePages, length: int) -> int:
-        """Make room for up to `length` tokens; for how many there is room."""
+        """Allocate pages for up to `length` tokens; returns how many tokens fit."""
         self.extend(sequence, length)
         return min(length, sequence.capacity())
 
     def share(self, sequence: SequencePages, tokens: Sequence[int]) -> None:
-        """Move the sequence's full pages into the tree, and let go of pages that its windows have passed."""
+        """Move the sequence's full pages to the tree, and release pages that its windows have passed."""
         while (len(sequence.shared) + 1) * PAGE <= sequence.length:
             first = len(sequence.shared) * PAGE
             self._insert(sequence, tuple(tokens[first : first + PAGE]))
-        starts = self._windows_start(sequence.length)
+        starts = self._window_starts(sequence.length)
         for group in self._windowed:
             for node in sequence.shared[sequence.passed[group] : starts[group]]:
-                self._leave(node, group)
+                self._release_page(node, group)
         sequence.passed = starts
 
     def finish(self, sequence: SequencePages, tokens: Sequence[int]) -> None:
-        """Release a sequence whose prefix is worth keeping, down to the last token."""
+        """Release a sequence, and keep all its tokens in the tree."""
         self.share(sequence, tokens)
         rest = tuple(tokens[len(sequence.shared) * PAGE : sequence.length])
-        if rest and self._closest(sequence.shared[-1] if sequence.shared else self.root, rest)[1] < len(rest):
+        if rest and self._partial_match(sequence.shared[-1] if sequence.shared else self.root, rest)[1] < len(rest):
             self._insert(sequence, rest)
         self.release(sequence)
 
     def release(self, sequence: SequencePages) -> None:
-        """Give pages back; what the tree holds stays there until room is needed."""
-        for place in reversed(range(len(sequence.shared))):
-            groups = [group for group in self._groups if place >= sequence.passed[group]]
-            self._drop(sequence.shared[place], groups)
-        self.free += [page for pages in sequence.own for page in _present(pages)]
+        """Free the sequence's own pages; those in the tree stay there until they are evicted."""
+        for index in reversed(range(len(sequence.shared))):
+            groups = [group for group in self._groups if index >= sequence.passed[group]]
+            self._release_node(sequence.shared[index], groups)
+        self.free += [page for pages in sequence.own for page in _allocated(pages)]
         sequence.shared, sequence.own, sequence.length = [], [], 0
         sequence.passed = [0] * len(self.windows)
 
     def discard(self, sequence: SequencePages) -> None:
-        """Release a sequence whose values are not numbers, wiping every page that nobody else reads."""
-        pages, nodes = [page for each in sequence.own for page in _present(each)], list(sequence.shared)
+        """Release a sequence that may hold NaN, and zero every page that no other sequence uses."""
+        pages, nodes = [page for each in sequence.own for page in _allocated(each)], list(sequence.shared)
         self.release(sequence)
         for node in reversed(nodes):
-            if (node, LEAF) in self.unused:
-                pages += self._detach(node)
+            if (node, LEAF) in self.evictable:
+                pages += self._evict_leaf(node)
         self.cache.clear(pages)
 
-    def _find(self, tokens: Sequence[int]) -> list[Prefix]:
-        """The longest known prefix of all tokens but the last whose windows are whole."""
+    def _match_prefix(self, tokens: Sequence[int]) -> list[Prefix]:
+        """The longest cached prefix of all tokens but the last that has every page its windows can see."""
         path, node, whole = list[Prefix](), self.root, 0
-        missing = [0] * len(self.windows)  # of each group: pages up to the last one that was taken away
+        missing = [0] * len(self.windows)  # of each group: pages up to the last evicted one
         for end in range(PAGE, len(tokens), PAGE):
             child = node.children.get(tuple(tokens[end - PAGE : end]))
             if child is None:
@@ -161,98 +161,98 @@ class PagePool:
             missing = [
                 len(path) if page == NO_PAGE else before for page, before in zip(node.pages, missing, strict=True)
             ]
-            if all(map(le, missing, self._windows_start(end))):
+            if all(map(le, missing, self._window_starts(end))):
                 whole = len(path)
         return path[:whole]
 
-    def _windows_start(self, length: int) -> list[int]:
-        """Of each group, the first page that a query behind `length` tokens can see."""
+    def _window_starts(self, length: int) -> list[int]:
+        """For each group, the first page that a query after `length` tokens can see."""
         return [0 if window is None else max(0, length - window + 1) // PAGE for window in self.windows]
 
     def _insert(self, sequence: SequencePages, tokens: tuple[int, ...]) -> None:
-        """Move the sequence's first own page, with these tokens, into the tree."""
+        """Move the sequence's first own page, which holds these tokens, to the tree."""
         parent, pages = sequence.shared[-1] if sequence.shared else self.root, sequence.own.pop(0)
         node = parent.children.get(tokens)
         if node is None:
             node = parent.children[tokens] = Prefix(parent, tokens, pages, [0] * len(pages))
-        else:  # another sequence computed the same tokens, of which a window's pages may have been taken away
+        else:  # another sequence computed the same tokens; its pages with a window may have been evicted
             for group, page in enumerate(pages):
                 if node.pages[group] == NO_PAGE:
                     node.pages[group] = page
                 else:
                     self.free.append(page)
-        self._hold(node, self._groups)
+        self._acquire(node, self._groups)
         sequence.shared.append(node)
 
-    def _hold(self, node: Prefix, groups: Sequence[int]) -> None:
+    def _acquire(self, node: Prefix, groups: Sequence[int]) -> None:
         node.users += 1
-        self.unused.pop((node, LEAF), None)
+        self.evictable.pop((node, LEAF), None)
         for group in groups:
             node.readers[group] += 1
-            self.unused.pop((node, group), None)
+            self.evictable.pop((node, group), None)
 
-    def _leave(self, node: Prefix, group: int) -> None:
-        """A sequence's window has passed the page: without other readers, it may be taken."""
+    def _release_page(self, node: Prefix, group: int) -> None:
+        """One reader less; a page of a group with a window is evictable without readers."""
         node.readers[group] -= 1
         if not node.readers[group] and self.windows[group]:
-            self.unused[node, group] = None
+            self.evictable[node, group] = None
 
-    def _drop(self, node: Prefix, groups: Sequence[int]) -> None:
+    def _release_node(self, node: Prefix, groups: Sequence[int]) -> None:
         for group in groups:
-            self._leave(node, group)
+            self._release_page(node, group)
         node.users -= 1
         if not node.users and not node.children:
-            self.unused[node, LEAF] = None
+            self.evictable[node, LEAF] = None
 
-    def _fill(self, pages: list[int], groups: Sequence[int]) -> bool:
-        """A page for each of these groups that has none; False, keeping what could be had, when pages run out."""
+    def _allocate_missing(self, pages: list[int], groups: Sequence[int]) -> bool:
+        """Allocate a page for each of these groups that has none; False when pages run out."""
         for group in groups:
             if pages[group] == NO_PAGE:
-                page = self._take()
+                page = self._allocate()
                 if page is None:
                     return False
                 pages[group] = page
         return True
 
-    def _take(self) -> int | None:
-        """A free page, else what went unused for longest."""
+    def _allocate(self) -> int | None:
+        """A free page; evicts the least recently used one if there is none."""
         while not self.free:
-            if not self.unused:
+            if not self.evictable:
                 return None
-            node, group = next(iter(self.unused))
+            node, group = next(iter(self.evictable))
             if group == LEAF:
-                self._detach(node)
+                self._evict_leaf(node)
             else:
-                del self.unused[node, group]
+                del self.evictable[node, group]
                 self.free.append(node.pages[group])
                 node.pages[group] = NO_PAGE
         return self.free.pop()
 
-    def _detach(self, node: Prefix) -> list[int]:
-        """Take an unused leaf out of the tree and free its pages, which are returned; its parent may be the next."""
+    def _evict_leaf(self, node: Prefix) -> list[int]:
+        """Remove an unused leaf from the tree, and free and return its pages; its parent may become evictable."""
         for group in (LEAF, *self._windowed):
-            self.unused.pop((node, group), None)
+            self.evictable.pop((node, group), None)
         parent = node.parent
         assert parent is not None
         del parent.children[node.tokens]
         if parent is not self.root and not parent.users and not parent.children:
-            self.unused[parent, LEAF] = None
-            self.unused.move_to_end((parent, LEAF), last=False)
-        pages = _present(node.pages)
+            self.evictable[parent, LEAF] = None
+            self.evictable.move_to_end((parent, LEAF), last=False)
+        pages = _allocated(node.pages)
         self.free += pages
         return pages
 
     @staticmethod
-    def _closest(node: Prefix, tokens: Sequence[int]) -> tuple[Prefix | None, int]:
-        """The child that shares the most leading tokens and has all its pages, and how many tokens."""
-        best, most = None, 0
+    def _partial_match(node: Prefix, tokens: Sequence[int]) -> tuple[Prefix | None, int]:
+        """The child with all its pages that shares the most leading tokens, and the number of those tokens."""
+        best, longest = None, 0
         for child in node.children.values():
             pairs = enumerate(zip(child.tokens, tokens, strict=False))
             common = next((i for i, (a, b) in pairs if a != b), min(len(child.tokens), len(tokens)))
-            if common > most and NO_PAGE not in child.pages:
-                best, most = child, common
-        return best, most
+            if common > longest and NO_PAGE not in child.pages:
+                best, longest = child, common
+        return best, longest
 
 
-def _present(pages: list[int]) -> list[int]:
+def _allocated(pages: list[int]) -> list[int]:
     return [page for page in pages if page != NO_PAGE]

@@ -1,1 +1,1 @@
-"""Speculation: drafts propose tokens, and the next step of the model checks them."""
+"""Speculative decoding: drafts propose tokens, and the next step of the model verifies them."""

@@ -1,9 +1,10 @@
-"""DraftModel: a smaller model of the same vocabulary as the draft."""
+"""DraftModel: a smaller model with the same vocabulary proposes tokens."""
 
 from collections.abc import Callable, Sequence
 from weakref import WeakSet
 
 import torch
+from torch import Tensor
 
 from genwright.text.cache.pages import PagePool, SequencePages
 from genwright.text.drafts.speculation import NO_GUESS, Draft, Guess
@@ -15,15 +16,15 @@ from genwright.text.ops.step import Chunk
 
 
 class DraftModel(Draft):
-    """A smaller model with the same vocabulary and a cache of its own, run for all requests together."""
+    """Runs the draft model on all requests together; it has a cache of its own."""
 
     def __init__(self, executor: StepExecutor, model: Model, max_tokens: int, max_context: int):
         self.executor, self.max_tokens, self.max_context = executor, max_tokens, max_context
         self.cost = executor.model.step_bytes / model.step_bytes
         self.pool = PagePool(executor.cache, max_tokens)
         self._pages: dict[Request, SequencePages] = {}
-        self._fed: dict[Request, list[int]] = {}  # guessed tokens whose rows lie behind a sequence's length
-        self._broken: WeakSet[Request] = WeakSet()  # whose logits were not numbers
+        self._fed: dict[Request, list[int]] = {}  # proposed tokens whose cache rows are after a sequence's length
+        self._broken: WeakSet[Request] = WeakSet()  # whose logits were NaN
 
     def guess(self, wanted: Sequence[tuple[Request, int]]) -> list[Guess]:
         for gone in [request for request in self._pages if request.pages is None]:
@@ -41,7 +42,7 @@ class DraftModel(Draft):
         return [guesses.get(request, NO_GUESS) for request, _ in wanted]
 
     def _make_room(self, request: Request, count: int) -> bool:
-        """Pages for a request's tokens; False if there are none, or no room for its guesses in the context."""
+        """Allocate pages for a request's tokens; False if there are none, or if proposals exceed the context."""
         known = len(request.tokens)
         if request in self._broken or known + count > self.max_context:
             return False
@@ -52,7 +53,7 @@ class DraftModel(Draft):
             if pages.length >= known or request.tokens[pages.length] != token:
                 break
             pages.length += 1
-        pages.length = min(pages.length, known - 1)  # the logits after the last token are wanted
+        pages.length = min(pages.length, known - 1)  # the last token is computed again, for its logits
         if not self.pool.extend(pages, known):
             self._pages.pop(request, None)
             self.pool.release(pages)
@@ -61,13 +62,13 @@ class DraftModel(Draft):
         return True
 
     def _guesses(self, request: Request, count: int) -> int:
-        """How many of `count` guesses there is room for: all but the last are fed back."""
+        """How many of `count` proposed tokens fit in pages; all but the last are fed back."""
         known = len(request.tokens)
         return 1 + self.pool.reserve(self._pages[request], known + count - 1) - known
 
-    def _read(self, requests: Sequence[Request]) -> dict[Request, torch.Tensor]:
-        """Compute what the cache lacks of the requests' tokens; the logits after the last, where pages suffice."""
-        last: dict[Request, torch.Tensor] = {}
+    def _read(self, requests: Sequence[Request]) -> dict[Request, Tensor]:
+        """Compute tokens that are not in the cache; returns the logits after the last one, if pages sufficed."""
+        last: dict[Request, Tensor] = {}
         reading = list(requests)
         while reading:
             budget, work = self.max_tokens, list[tuple[Request, int]]()
@@ -96,7 +97,7 @@ class DraftModel(Draft):
         pages = self._pages[request]
         return Chunk(request.tokens[pages.length : pages.length + count], pages.length, pages.tables())
 
-    def _feed(self, guessed: dict[Request, list[int]]) -> torch.Tensor:
+    def _feed(self, guessed: dict[Request, list[int]]) -> Tensor:
         return self.executor.run(
             [
                 Chunk(tokens[-1:], len(request.tokens) + len(tokens) - 1, self._pages[request].tables())
@@ -106,14 +107,14 @@ class DraftModel(Draft):
 
 
 def guess_on(
-    wanted: dict[Request, int], logits: torch.Tensor, feed: Callable[[dict[Request, list[int]]], torch.Tensor]
+    wanted: dict[Request, int], logits: Tensor, feed: Callable[[dict[Request, list[int]]], Tensor]
 ) -> tuple[dict[Request, Guess], list[Request]]:
-    """Guess from logits [requests, vocab], and on from those that `feed` returns for the guesses so far.
+    """Propose tokens from logits [requests, vocab], and further ones from what `feed` returns for those so far.
 
-    Also tells which requests got logits that are not numbers.
+    The second result is the requests whose logits were NaN.
     """
     tokens: dict[Request, list[int]] = {request: [] for request in wanted}
-    q: dict[Request, list[torch.Tensor]] = {request: [] for request in wanted}
+    q: dict[Request, list[Tensor]] = {request: [] for request in wanted}
     going, broken = list(wanted), list[Request]()
     while True:
         picked, drawn = choose(logits, [request.ahead(tokens[request]) for request in going], Purpose.DRAFT)

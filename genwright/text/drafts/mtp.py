@@ -1,10 +1,11 @@
-"""MtpDraft: a checkpoint's own multi-token-prediction layer as the draft (DeepSeek-V3, section 2.2)."""
+"""MtpDraft: the checkpoint's multi-token-prediction layer proposes tokens (DeepSeek-V3, section 2.2)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
 import torch
+from torch import Tensor
 
 from genwright.text.drafts.draft_model import guess_on
 from genwright.text.drafts.speculation import NO_GUESS, Draft, Guess
@@ -17,19 +18,20 @@ MTP = "mtp"
 
 @dataclass(frozen=True)
 class Ahead:
-    """What the layer says after a request's last token."""
+    """The layer's outputs after a request's last token."""
 
-    known: int  # tokens that the request had
-    logits: torch.Tensor  # [vocab], of the token after them
-    hidden: torch.Tensor  # [dim]
+    known: int  # the request's number of tokens at that time
+    logits: Tensor  # [vocab], of the next token
+    hidden: Tensor  # [dim]
 
 
 class MtpDraft(Draft):
-    """Reads each step's hidden states, and guesses from them; k > 1 feeds the layer's own hidden state back.
+    """Proposes tokens from the hidden states of each step; for k > 1 the layer's own hidden state is fed back.
 
-    The layer's row i joins the model's hidden state at token i with token i + 1, and lies in the pages of the model's
-    own rows: so a shared prefix brings the layer's rows along. Only the last of them may come from another
-    continuation, as the next token is no part of the prefix; that can cost a guess and never changes the text.
+    The layer's cache row i combines the model's hidden state at token i with token i + 1. It is in the same page as the
+    model's rows of token i, so a shared prefix includes the layer's rows. The last row of a prefix may belong to
+    another continuation, because it depends on the next token; then a proposal may be rejected, but the text is the
+    same.
     """
 
     def __init__(self, executor: ResidentExecutor):
@@ -45,7 +47,7 @@ class MtpDraft(Draft):
         first = 0
         for request, chunk in zip(requests, chunks, strict=True):
             assert request.pages is not None
-            # Guesses that fell are behind the length; an answer that ended has no token after its last.
+            # Rejected tokens are after the length; a finished request has no token after its last one.
             stop = min(request.pages.length, len(request.tokens) - 1)
             if stop > chunk.start and request.finish_reason != "error":
                 fed.append(
@@ -68,7 +70,7 @@ class MtpDraft(Draft):
             return [NO_GUESS] * len(wanted)
         hidden = {request: ahead[request].hidden for request in going}
 
-        def feed(guessed: dict[Request, list[int]]) -> torch.Tensor:
+        def feed(guessed: dict[Request, list[int]]) -> Tensor:
             chunks = []
             for request, tokens in guessed.items():
                 assert request.pages is not None

@@ -1,4 +1,4 @@
-"""Prompt lookup: a draft without a model, for text that repeats the prompt or itself."""
+"""Prompt lookup (Saxena, 2023): proposes tokens without a model, for text that repeats the prompt or itself."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -11,10 +11,10 @@ PROMPT_LOOKUP = "prompt-lookup"  # its name as a draft
 
 
 class PromptLookup(Draft):
-    """Guesses that the last few tokens go on as they mostly did before, in the prompt and the answer (Saxena, 2023)."""
+    """Proposes what most often followed the last few tokens so far, in the prompt and the answer."""
 
     cost = 0.0
-    SIZES = (4, 2, 1)  # tokens that must match, the longest first
+    SIZES = (4, 2, 1)  # of n-grams that must match, longest first
 
     def __init__(self) -> None:
         self._seen: WeakKeyDictionary[Request, NGrams] = WeakKeyDictionary()
@@ -33,15 +33,15 @@ class PromptLookup(Draft):
 
 
 class NGrams:
-    """What followed each run of tokens most often; of equals, what came last."""
+    """The token that most often followed each n-gram; among equals the latest."""
 
     def __init__(self, sizes: Sequence[int]):
         self.sizes, self.known = sizes, 0
-        self.count: Counter[tuple[int, ...]] = Counter()  # of each run with the token behind it
+        self.count: Counter[tuple[int, ...]] = Counter()  # of each n-gram with the token after it
         self.best: dict[tuple[int, ...], int] = {}
 
     def read(self, tokens: Sequence[int]) -> None:
-        """Count what was added to the tokens since the last time."""
+        """Count the n-grams of tokens added since the last call."""
         for place in range(self.known, len(tokens)):
             for size in self.sizes:
                 if place >= size:
@@ -52,6 +52,6 @@ class NGrams:
         self.known = len(tokens)
 
     def next(self, tokens: list[int]) -> int | None:
-        """What follows the longest end of these tokens that is known."""
+        """The token that follows the longest known n-gram at the end of these tokens."""
         runs = (tuple(tokens[-size:]) for size in self.sizes)
         return next((self.best[run] for run in runs if run in self.best), None)

@@ -1,9 +1,10 @@
-"""Speculation: a draft guesses the next tokens, one step of the model checks them all, and the text stays the model's.
+"""Speculative decoding: a draft proposes tokens, and one step of the model verifies them all.
 
-The rule is that of Leviathan et al. and of Chen et al. (2023): a token x that the draft drew from q stands with
-probability min(1, p(x) / q(x)); the first that falls is drawn anew from max(p - q, 0), and where none falls the model
-adds one of its own. A guess that was not drawn (prompt lookup's, or any at temperature 0) has q(x) = 1, and there
-drawing from p and comparing is the same rule: it gives the very tokens that the seed gives without a draft.
+The rule is that of Leviathan et al. and of Chen et al. (2023), which keeps the model's distribution: a token x that the
+draft sampled from q is accepted with probability min(1, p(x) / q(x)). The first rejected token is replaced by one
+sampled from max(p - q, 0); if all are accepted, the model adds one token. A proposal that was not sampled (prompt
+lookup, or temperature 0) has q(x) = 1. Sampling from p and comparing is then the same rule, and it gives exactly the
+tokens that the seed gives without a draft.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,58 +13,58 @@ from typing import Protocol
 from weakref import WeakKeyDictionary
 
 import torch
+from torch import Tensor
 
 from genwright.kernels.cpu.fused_linear import kernel
 from genwright.text.engine.request import Request
 from genwright.text.engine.sampler import Filters, Purpose, adjust, chance, distribution, draw, sample
 from genwright.text.ops.step import Chunk
 
-# What each further row of a step costs, in steps of one row, where reading the weights is most of a step. Fixed, not
-# timed on the way: what is guessed should not depend on the clock.
+# The cost of each further row of a step, relative to a step of one row, whose time is mostly spent reading the weights.
+# Constants instead of measurements, because proposals must not depend on the clock.
 ROW_COST = 0.02
 ROW_COST_ON_CPU = 0.1  # SmolLM2 on two cores: six rows take 1.5 times as long as one; packed 1.7 to 1.9 times
-ROW_COST_OF_TORCH = 0.2  # there without our kernel
+ROW_COST_OF_TORCH = 0.2  # on a CPU without our kernel
 
 
 @dataclass(frozen=True)
 class Guess:
-    """Tokens that may come next, and the distributions q [tokens, vocab] that they were drawn from, if they were."""
+    """Proposed tokens, and the distributions q [tokens, vocab] that they were sampled from; None if they were not."""
 
     tokens: list[int]
-    q: torch.Tensor | None = None
+    q: Tensor | None = None
 
 
 NO_GUESS = Guess([])
 
 
 class Draft(Protocol):
-    """Whatever can guess tokens: exactness does not depend on how."""
+    """Proposes tokens. The text's distribution does not depend on how."""
 
-    cost: float  # of a guessed token, in steps of the model
+    cost: float  # of a proposed token, relative to a step of the model
 
     def guess(self, wanted: Sequence[tuple[Request, int]]) -> list[Guess]:
-        """Up to so many tokens for each request."""
-        ...
+        """Propose at most `count` tokens for each (request, count)."""
 
     def observe(self, requests: Sequence[Request], chunks: Sequence[Chunk]) -> None:
-        """A step of the model is done: these requests' chunks are computed, and their next tokens are known."""
+        """Called after each step of the model, when these chunks are computed and their next tokens are known."""
         return
 
 
 class Pace:
-    """How far ahead to guess for one request, learnt from how its guesses fared."""
+    """How many tokens to propose for one request, from how many of its proposals were accepted."""
 
-    MEMORY = 0.9  # of what was learnt, kept at each guess
-    PAUSE = 16  # steps at the most from one try to the next while guessing does not pay: fewer where a try costs little
-    SHARE = 0.01  # of the time, for such tries
-    PATIENCE = 16  # times as long a pause at the most, while all tries fail
+    MEMORY = 0.9  # decay of the counts at each proposal
+    PAUSE = 16  # most steps between two trials while proposing does not pay; fewer where a trial is cheap
+    SHARE = 0.01  # of the time spent on trials
+    PATIENCE = 16  # the pause grows up to this factor while all trials fail
 
     def __init__(self) -> None:
-        self.stood, self.fell = 0.8, 0.2  # tokens; these are what is believed beforehand
+        self.stood, self.fell = 0.8, 0.2  # accepted tokens and rejections; the initial values are a prior
         self.idle, self.failed = 0, 0
 
     def length(self, most: int, cost: float) -> int:
-        """The k with the most tokens per unit of work, (1 - a^(k+1)) / (1 - a) / (1 + k c) (Leviathan et al.)."""
+        """The k with the most tokens per cost, (1 - a^(k+1)) / (1 - a) / (1 + k c) (Leviathan et al.)."""
         a = self.stood / (self.stood + self.fell)
         best = max(range(most + 1), key=lambda k: sum(a**i for i in range(k + 1)) / (1 + k * cost))
         if not best:
@@ -85,7 +86,7 @@ def row_cost(device: torch.device) -> float:
 
 
 class Speculation:
-    """Asks a draft for guesses, as far ahead as has paid for each request."""
+    """Asks a draft for proposals, and adapts their length to each request."""
 
     def __init__(self, draft: Draft, k: int, row_cost: float):
         self.draft, self.k, self.row_cost = draft, k, row_cost
@@ -94,8 +95,8 @@ class Speculation:
     def guess(
         self, requests: Sequence[Request], budget: int, reserve: Callable[[Request, int], int]
     ) -> dict[Request, Guess]:
-        """Guesses for requests that lack one token, `budget` tokens in all; `reserve` tells how many have room."""
-        # Sequences share the reading of the weights, so the more there are, the more a further row weighs.
+        """Proposals for decoding requests, at most `budget` tokens in all; `reserve` returns how many have pages."""
+        # Sequences share the reading of the weights, so a further row costs relatively more in a larger batch.
         cost = self.draft.cost + self.row_cost / ((1 - self.row_cost) / max(len(requests), 1) + self.row_cost)
         wanted = []
         for request in requests:
@@ -114,13 +115,13 @@ class Speculation:
         request.acceptance.count(guessed, stood)
 
 
-def verify(logits: torch.Tensor, requests: Sequence[Request], guesses: Sequence[Guess]) -> list[list[int | None]]:
-    """What each request gains: the guesses that stand and one token more; None where a row is not numbers.
+def verify(logits: Tensor, requests: Sequence[Request], guesses: Sequence[Guess]) -> list[list[int | None]]:
+    """The new tokens of each request: accepted proposals and one token more; None where logits are NaN.
 
-    Of logits [rows, vocab], each request has 1 + len(guess) rows.
+    Each request has 1 + len(guess.tokens) rows of logits [rows, vocab].
     """
     views: list[Request] = []
-    tested: list[int] = []  # rows whose guess was drawn
+    tested: list[int] = []  # rows whose proposal was sampled
     for request, guess in zip(requests, guesses, strict=True):
         if guess.q is not None:
             tested += range(len(views), len(views) + len(guess.tokens))
@@ -147,12 +148,10 @@ def verify(logits: torch.Tensor, requests: Sequence[Request], guesses: Sequence[
     return gains
 
 
-def _accept(
-    logits: torch.Tensor, requests: Sequence[Request], tokens: Sequence[int], q: torch.Tensor
-) -> list[int | None]:
-    """For each row of logits and q [rows, vocab] the drawn token where it stands, else one from max(p - q, 0).
+def _accept(logits: Tensor, requests: Sequence[Request], tokens: Sequence[int], q: Tensor) -> list[int | None]:
+    """For each row of logits and q [rows, vocab] the proposed token if it is accepted, else one from max(p - q, 0).
 
-    The second is never the first: where x falls, p(x) < q(x).
+    The second is never the proposed token, because x is only rejected where p(x) < q(x).
     """
     broken = logits.isnan().any(dim=-1)
     p, ids = distribution(adjust(logits, requests), Filters.of(requests, logits.shape[1], logits.device))
@@ -160,6 +159,6 @@ def _accept(
     p_x, q_x = p.masked_fill(ids != x, 0).sum(dim=-1), q.gather(1, x)[:, 0]
     stands = chance(requests, Purpose.ACCEPT, ids.device) * q_x < p_x
     rest = (p - q.gather(1, ids)).clamp_(min=0)
-    rest = torch.where(rest.sum(dim=-1, keepdim=True) > 0, rest, p)  # rounding may leave nothing of equal p and q
+    rest = torch.where(rest.sum(dim=-1, keepdim=True) > 0, rest, p)  # all may be 0 if p and q are almost equal
     chosen = torch.where(stands, x[:, 0], draw(rest, ids, requests, Purpose.RESIDUAL))
     return [None if bad else token for token, bad in zip(chosen.tolist(), broken.tolist(), strict=True)]

@@ -1,8 +1,7 @@
-"""DecodeLoop: steps of one token per sequence that feed each other on the device, while the host reads the one before.
+"""DecodeLoop: steps of one token per sequence, each launched before the host has read the tokens of the previous one.
 
-The sampled tokens, positions and slots of a step become the next one's inputs without leaving the device. The host
-learns a step's tokens while the next is running, so a request's end is seen one step late and that step's token
-dropped.
+The sampled tokens, positions and slots of a step become the inputs of the next one on the device. The host reads a
+step's tokens while the next step runs, so it sees the end of a request one step late and drops that step's token.
 """
 
 from collections import deque
@@ -21,16 +20,15 @@ from genwright.text.ops.step import Chunk, QueryGroup, Step
 
 
 class DecodeLoop:
-    """Runs a fixed set of requests; the engine begins it anew when the set changes."""
+    """Decodes a fixed set of requests; the engine calls `begin` when the set changes."""
 
     def __init__(self, executor: GraphExecutor):
         self.executor = executor
         device, most = executor.model.device, executor.buffers.most_sequences
         self.requests: list[Request] = []
         self._bucket = 0
-        self._pages: list[
-            tuple[tuple[int, ...], list[list[int]]]
-        ] = []  # what the page table holds, and how to see a change
+        # Of each request: the `_shape` of its pages and the page tables that were written.
+        self._pages: list[tuple[tuple[int, ...], list[list[int]]]] = []
         self._floats = torch.zeros(3, most, dtype=torch.float32, device=device)  # temperature, top_p, min_p
         self._ints = torch.zeros(2, most, dtype=torch.int32, device=device)  # key(seed, sample), top_k
         self._sampled = torch.zeros(most, dtype=torch.int64, device=device)
@@ -39,15 +37,16 @@ class DecodeLoop:
 
     @staticmethod
     def serves(request: Request) -> bool:
-        """Whether a request needs nothing of the host between its tokens."""
+        """Whether the host has nothing to do between a request's tokens."""
         return request.params.logprobs is None and not adjusts(request) and request.pending == 1
 
     @property
     def flying(self) -> int:
+        """Steps launched whose tokens the host has not read."""
         return len(self._flying)
 
     def begin(self, requests: Sequence[Request]) -> None:
-        """Lay out the first step."""
+        """Write the inputs of the first step."""
         assert not self._flying
         self.requests = list(requests)
         chunks = []
@@ -58,7 +57,7 @@ class DecodeLoop:
             self._pages.append((_shape(request), request.pages.tables()))
         self._bucket = self.executor.bucket(len(chunks))
         self.executor.buffers.fill(chunks, padded=self._bucket)
-        # As a step before it would have left it: its token sampled, and its row not yet counted.
+        # The state that a previous step would have left: the token is sampled, and the length does not count it yet.
         self._sampled.copy_(self.executor.buffers.tokens[: len(self._sampled)])
         self.executor.buffers.lengths[: len(chunks)].sub_(1)
         params = [request.params for request in requests]
@@ -69,13 +68,13 @@ class DecodeLoop:
         self._ints[:, : len(params)].copy_(torch.stack((keys, top_k)))
 
     def launch(self) -> None:
-        """Start a step; the requests have pages for it."""
+        """Launch a step; its pages must have been reserved."""
         self._follow_pages()
-        if self._bucket > self.executor.most_graphed:
+        if self._bucket > self.executor.max_graph_tokens:
             self._step()
         elif self._bucket in self._graphs:
             self._graphs[self._bucket].replay()
-        else:  # what is captured runs once before, and that run is this step
+        else:  # `capture` runs the step once before it captures it
             self._graphs[self._bucket], _ = self.executor.capture(self._step)
         on_gpu = self._sampled.is_cuda
         host = torch.empty(self._bucket, dtype=torch.int64, pin_memory=on_gpu)
@@ -86,7 +85,7 @@ class DecodeLoop:
         self._flying.append((host, event))
 
     def collect(self) -> list[int]:
-        """The tokens of the oldest step on its way, -1 where logits were not numbers."""
+        """Wait for the oldest launched step and return its tokens, with -1 where logits were NaN."""
         host, event = self._flying.popleft()
         if event is not None:
             event.synchronize()
@@ -105,7 +104,7 @@ class DecodeLoop:
         return self.executor.buffers.view(rows, rows, rows, None, [QueryGroup(0, rows, 1, 0, width * PAGE)])
 
     def _follow_pages(self) -> None:
-        """Bring the page table up to date, entry by entry: filling one does not wait for the device."""
+        """Write changed entries of the page tables one by one: `fill_` does not synchronise with the device."""
         tables = self.executor.buffers.page_tables
         for row, request in enumerate(self.requests):
             if request.pages is None or _shape(request) == self._pages[row][0]:
@@ -119,6 +118,6 @@ class DecodeLoop:
 
 
 def _shape(request: Request) -> tuple[int, ...]:
-    """Changes whenever a sequence's pages do."""
+    """A value that changes whenever the sequence's pages change."""
     assert request.pages is not None
     return len(request.pages.shared), request.pages.capacity(), *request.pages.passed

@@ -1,4 +1,4 @@
-"""GraphExecutor: steps whose shapes repeat, captured once as CUDA graphs and replayed."""
+"""GraphExecutor: captures steps with recurring shapes as CUDA graphs and replays them."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,11 +10,11 @@ from genwright.text.loader import Model
 from genwright.text.ops.protocol import Weights
 from genwright.text.ops.step import Chunk
 from genwright.text.ops.torch_ops import TorchOps
-from genwright.text.ops.triton_ops import MOST_QUERIES
+from genwright.text.ops.triton_ops import MAX_DECODE_QUERIES
 
 
 class GraphExecutor(ResidentExecutor):
-    """A graph for each (batch bucket, tokens per sequence); other steps, such as prompts', run as they are."""
+    """One graph for each (batch bucket, tokens per sequence); other steps, such as prompts, run without a graph."""
 
     def __init__(
         self,
@@ -25,10 +25,10 @@ class GraphExecutor(ResidentExecutor):
         max_tokens: int,
         mtp: Weights | None = None,
         cache_bits: int | None = None,
-        most_graphed: int = 0,  # tokens of a step
+        max_graph_tokens: int = 0,  # larger steps run without a graph
     ):
         super().__init__(model, ops, pages, max_batch, max_tokens, mtp, cache_bits)
-        self.most_graphed = most_graphed
+        self.max_graph_tokens = max_graph_tokens
         self._logits: dict[tuple[int, int], tuple[torch.cuda.CUDAGraph, torch.Tensor]] = {}
         self._pool: Any = None
 
@@ -36,7 +36,7 @@ class GraphExecutor(ResidentExecutor):
         queries = len(chunks[0].tokens)
         same = all(len(chunk.tokens) == queries and (queries == 1 or chunk.all_logits) for chunk in chunks)
         bucket = self.bucket(len(chunks))
-        if not same or queries > MOST_QUERIES or bucket * queries > self.most_graphed:
+        if not same or queries > MAX_DECODE_QUERIES or bucket * queries > self.max_graph_tokens:
             return super().run(chunks)
         step = self.buffers.fill(chunks, padded=bucket)
         if (bucket, queries) not in self._logits:
@@ -46,12 +46,12 @@ class GraphExecutor(ResidentExecutor):
         return logits[: len(chunks) * queries].clone()
 
     def bucket(self, sequences: int) -> int:
-        """Sequences of the graph that serves so many: the next power of two."""
+        """The batch size of the graph for this number of sequences: the next power of two."""
         return min(1 << (sequences - 1).bit_length(), self.buffers.most_sequences)
 
     @torch.inference_mode()
     def capture(self, work: Callable[[], torch.Tensor]) -> tuple[torch.cuda.CUDAGraph, torch.Tensor]:
-        """A graph of `work`, which runs once before: kernels are compiled and libraries set up by then."""
+        """Capture `work` as a graph; it runs once first, so that kernels are compiled and libraries initialised."""
         work()
         torch.cuda.synchronize(self.model.device)
         graph = torch.cuda.CUDAGraph()

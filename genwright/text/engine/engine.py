@@ -1,4 +1,4 @@
-"""The engine's step: schedule, run, sample, take stock."""
+"""The engine's step: schedule, run, sample, update the requests."""
 
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
@@ -18,12 +18,12 @@ from genwright.text.ops.step import Chunk
 if TYPE_CHECKING:
     from genwright.text.engine.ahead import DecodeLoop
 
-AHEAD = 2  # steps of a decode loop that are on their way at the most
-Work = list[tuple[Request, int, Guess]]  # how many of a request's next tokens to compute, and a guess behind them
+AHEAD = 2  # most steps of a decode loop that are in flight
+Work = list[tuple[Request, int, Guess]]  # how many of a request's tokens to compute, and the draft's tokens after them
 
 
 class Engine:
-    """Runs requests of any mix of lengths together, a step at a time."""
+    """Runs requests of any lengths together, one step at a time."""
 
     def __init__(
         self,
@@ -41,13 +41,13 @@ class Engine:
         self.steps = 0
 
     def check(self, tokens: Sequence[int]) -> None:
-        """Refuse what cannot be a prompt."""
+        """Raise a UserError for token ids that cannot be a prompt."""
         if not tokens:
-            raise UserError("A prompt must have at least one token, and this one is empty.")
+            raise UserError("A prompt must have at least one token, but this one is empty.")
         if len(tokens) >= self.max_context:
             raise UserError(
-                f"The prompt has {len(tokens):,} tokens, but the context holds {self.max_context:,} with the answer; "
-                "pass a shorter prompt or a larger max_context."
+                f"The prompt has {len(tokens):,} tokens, but the context holds {self.max_context:,} including the "
+                "answer; pass a shorter prompt or a larger max_context."
             )
         self._check_ids(tokens)
 
@@ -58,7 +58,7 @@ class Engine:
                 raise UserError(f"Token ids must be between 0 and {vocab - 1:,}, not {short(token)}.")
 
     def submit(self, request: Request) -> None:
-        """Queue a request that can be served."""
+        """Check a request and add it to the queue."""
         self.check(request.tokens)
         params = request.params
         self._check_ids((*params.logit_bias, *params.stop_ids))
@@ -74,7 +74,7 @@ class Engine:
         return bool(self.scheduler.waiting or self.scheduler.running)
 
     def step(self) -> None:
-        """Advance what is scheduled."""
+        """Compute the next tokens of the scheduled requests."""
         self._drop_ended()
         if self.loop is not None and self._ran_ahead(self.loop):
             return
@@ -98,7 +98,7 @@ class Engine:
                 self.scheduler.remove(request, keep=request.finish_reason != "error")
 
     def cancel(self, requests: Iterable[Request]) -> None:
-        """End those of the requests that have not ended yet."""
+        """Finish those requests that have not finished yet."""
         for request in requests:
             request.finish("cancelled")
         self._drop_ended()
@@ -109,7 +109,7 @@ class Engine:
                 self.scheduler.remove(request, keep=True)
 
     def settle(self) -> None:
-        """Let nothing be on its way, so that another may use the executor."""
+        """Drain the decode loop, so that the executor can be used directly."""
         if self.loop is not None:
             self._land(self.loop)
 
@@ -119,11 +119,11 @@ class Engine:
         except RuntimeError as error:
             if not _out_of_memory(error):
                 raise
-            self._land(loop)  # the engine's own step makes room
+            self._land(loop)  # the ordinary step then makes room
             return False
 
     def _run_ahead(self, loop: "DecodeLoop") -> bool:
-        """Advance sequences that only decode, the next step on its way; False when there is other work."""
+        """Advance the decode loop while all requests only decode; False if there is other work."""
         running = self.scheduler.running
         if loop.requests != running:
             self._land(loop)
@@ -142,14 +142,14 @@ class Engine:
         return True
 
     def _has_room(self, requests: Sequence[Request], ahead: int) -> bool:
-        """Whether all go on for `ahead` tokens more than are known, and have pages for them."""
+        """Whether every request may grow by more than `ahead` tokens and has pages for them."""
         return all(
             len(request.tokens) + ahead < request.limit and self.scheduler.reserve(request, ahead) == ahead
             for request in requests
         )
 
     def _collect(self, loop: "DecodeLoop") -> None:
-        """Take the tokens of the oldest step on its way; when one of them ends a request, those of the others too."""
+        """Read the tokens of the oldest step in flight; if one of them ends a request, drain the loop."""
         self.steps += 1
         for request, token in zip(loop.requests, loop.collect(), strict=True):
             if request.finish_reason is not None or request.pages is None:
@@ -164,7 +164,7 @@ class Engine:
             self._land(loop)
 
     def _land(self, loop: "DecodeLoop") -> None:
-        """Let nothing be on its way, and let go of requests that have ended."""
+        """Drain the loop: read all steps in flight and remove requests that have finished."""
         while loop.flying:
             self._collect(loop)
         for request in loop.requests:
@@ -173,7 +173,7 @@ class Engine:
         loop.requests = []
 
     def _guess(self, scheduled: list[tuple[Request, int]]) -> Work:
-        """The step's work with what a draft guesses of it, chunks of equal length side by side."""
+        """The step's work with the tokens that a draft proposes; equal lengths are next to each other."""
         guesses: dict[Request, Guess] = {}
         if self.speculation is not None:
             budget = self.scheduler.max_tokens - sum(count for _, count in scheduled)
@@ -183,7 +183,7 @@ class Engine:
         return sorted(work, key=lambda item: item[1] + len(item[2].tokens)) if guesses else work
 
     def _give_way(self) -> None:
-        """Memory ran out: the youngest sequence waits, or fails if it is alone."""
+        """After running out of memory, pre-empt the youngest sequence, or fail it if it is the only one."""
         youngest = self.scheduler.running[-1]
         if len(self.scheduler.running) > 1:
             self.scheduler.preempt(youngest)
@@ -191,9 +191,9 @@ class Engine:
             youngest.finish("error")
 
     def _take(self, work: Work, logits: torch.Tensor) -> None:
-        """Sample for the sequences that are up to date."""
+        """Sample for the sequences whose tokens are all computed."""
         ready: list[tuple[Request, Guess]] = []
-        rows: list[int] = []  # of the logits: one per request that is ready, and one per token of its guess
+        rows: list[int] = []  # of the logits: one per ready request, and one per proposed token
         row = 0
         for request, count, guess in work:
             assert request.pages is not None
@@ -224,12 +224,12 @@ class Engine:
             return
         try:
             self.speculation.draft.observe(requests, chunks)
-        except RuntimeError as error:  # where memory runs out, the draft misses this step, and the text stays the same
+        except RuntimeError as error:  # out of memory: the draft misses this step, which never changes the text
             if not _out_of_memory(error):
                 raise
 
     def _add(self, request: Request, gain: list[int | None], logits: torch.Tensor) -> None:
-        """Give a request its tokens up to one that ends it; all but the last are in the cache already."""
+        """Append tokens to a request until one ends it; all but the last are already in the cache."""
         assert request.pages is not None
         for row, token in enumerate(gain):
             if token is None:

@@ -1,4 +1,4 @@
-"""Executors: what runs one step of a model."""
+"""Executors: run one step of a model."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -17,18 +17,17 @@ from genwright.text.ops.torch_ops import TorchOps
 
 
 class StepExecutor(Protocol):
-    """What the engine needs, wherever the weights are."""
+    """What the engine needs of an executor, wherever the weights are."""
 
     model: Model
     cache: Cache
 
     def run(self, chunks: Sequence[Chunk]) -> torch.Tensor:
-        """Logits [rows, vocab] in float32: of each chunk's last token, or of all where it asks for them."""
-        ...
+        """Logits [rows, vocab] in float32: of each chunk's last token, or of all its tokens with `all_logits`."""
 
 
 class ResidentExecutor(StepExecutor):
-    """Walks embed, blocks and head over one step's tokens; all weights are on one device."""
+    """Runs embed, blocks and head on one step's tokens, with all weights on one device."""
 
     def __init__(
         self,
@@ -37,13 +36,13 @@ class ResidentExecutor(StepExecutor):
         pages: int,
         max_batch: int,
         max_tokens: int,
-        mtp: Weights | None = None,  # the multi-token-prediction layer, where it is used
-        cache_bits: int | None = None,  # 8 or 4; None keeps the cache in the model's type
+        mtp: Weights | None = None,  # the multi-token-prediction layer, if it is the draft
+        cache_bits: int | None = None,  # 8 or 4; None keeps the model's dtype
     ):
         self.model, self.ops, self.mtp = model, ops, mtp
         spec = CacheSpec(model.architecture.cache_layers(model.cfg), model.dtype, cache_bits)
         self.cache = Cache(spec if mtp is None else spec.with_draft(), pages, model.device)
-        self.hidden: torch.Tensor | None = None  # [tokens, dim] after the final norm, of the last step, for `predict`
+        self.hidden: torch.Tensor | None = None  # of the last step, after the final norm: [tokens, dim], for `predict`
         longest, groups = model.max_context // PAGE, len(self.cache.spec.groups)
         self.buffers = StepBuffers(max_tokens, max_batch, longest, model.device, groups, model.rope_tables)
 
@@ -53,9 +52,9 @@ class ResidentExecutor(StepExecutor):
 
     @torch.inference_mode()
     def forward(self, step: Step) -> torch.Tensor:
-        """One pass over a step that is laid out."""
+        """One forward pass over a step."""
         model, cfg, ops = self.model, self.model.cfg, self.ops
-        with self._safely():
+        with self._amx_guard():
             x = model.architecture.embed(ops, cfg, model.outer, step)
             for weights, cache in zip(model.blocks, self.cache.layers[: cfg.layers], strict=True):
                 x = model.architecture.block(ops, cfg, weights, cache, x, step)
@@ -66,16 +65,16 @@ class ResidentExecutor(StepExecutor):
 
     @torch.inference_mode()
     def predict(self, chunks: Sequence[Chunk], hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The multi-token-prediction layer: float32 logits and hidden states after each chunk's last token.
+        """Run the multi-token-prediction layer; `hidden` [tokens, dim] is that of the token before each of the chunks'.
 
-        hidden [tokens, dim] belongs to the tokens before the chunks'. Returns [chunks, vocab] and [chunks, dim].
+        Returns float32 logits [chunks, vocab] and hidden states [chunks, dim] of each chunk's last token.
         """
         assert self.mtp is not None
         step, model = self.buffers.fill(chunks), self.model
-        with self._safely():
+        with self._amx_guard():
             logits, hidden = predict(self.ops, model.cfg, model.outer, self.mtp, self.cache.layers[-1], hidden, step)
         return logits.float(), hidden[step.logit_rows]
 
-    def _safely(self) -> AbstractContextManager[None]:
-        on_cpu, wide = self.model.device.type == "cpu", self.model.dtype == torch.float32
-        return safe_products() if on_cpu and not wide else nullcontext()
+    def _amx_guard(self) -> AbstractContextManager[None]:
+        on_cpu, is_float32 = self.model.device.type == "cpu", self.model.dtype == torch.float32
+        return safe_products() if on_cpu and not is_float32 else nullcontext()

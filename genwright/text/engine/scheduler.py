@@ -8,28 +8,24 @@ from genwright.text.engine.request import Request
 
 
 class Scheduler:
-    """First come, first served: running sequences get their token, then prompts get chunks of what is left."""
+    """First come, first served: decoding sequences get one token each, then prompts get chunks of the rest."""
 
     def __init__(self, pool: PagePool, max_batch: int, max_tokens: int):
         self.pool, self.max_batch, self.max_tokens = pool, max_batch, max_tokens
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []  # oldest first
-        self._full = False  # the next in the queue found too few pages, and none have come free since
+        self._full = False  # the next waiting request found too few pages, and none have been freed since
 
     def schedule(self) -> list[tuple[Request, int]]:
-        """The step's work: requests and how many of their next tokens to compute, single tokens first."""
+        """The requests of the next step and how many of their tokens to compute; decoding requests come first."""
         budget = self.max_tokens
         work: list[tuple[Request, int]] = []
-        for request in list(self.running):
-            if len(work) < budget and request.pages is not None and request.pending == 1 and self._make_room(request):
-                work.append((request, 1))
-        budget -= len(work)
-        for request in list(self.running):
-            if budget and request.pages is not None and request.pending > 1 and self._make_room(request):
+        for request in sorted(self.running, key=lambda request: request.pending > 1):
+            if budget and request.pages is not None and self._make_room(request):
                 count = min(request.pending, budget)
                 work.append((request, count))
                 budget -= count
-        # An older request may have taken the pages of a younger one that was scheduled already.
+        # A request may have been pre-empted after it was scheduled, to make room for an older one.
         work = [(request, count) for request, count in work if request.pages is not None]
         self._full = False
         while budget and self.may_admit():
@@ -47,11 +43,11 @@ class Scheduler:
         return work
 
     def may_admit(self) -> bool:
-        """Whether a step may take the next in the queue."""
+        """Whether the next step may admit a waiting request."""
         return bool(self.waiting) and len(self.running) < self.max_batch and not self._full
 
     def remove(self, request: Request, keep: bool) -> None:
-        """Take a request out, its prefix kept in the tree or its pages wiped."""
+        """Remove a request; `keep` keeps its tokens in the prefix tree, otherwise its pages are zeroed."""
         self._full = False
         if request.pages is not None:
             if keep:
@@ -64,8 +60,8 @@ class Scheduler:
             self.waiting.remove(request)
 
     def _admit(self, request: Request) -> bool:
-        """Pages for the whole prompt, so that half-read prompts cannot starve each other."""
-        fresh = request.params.prompt_logprobs and not request.output  # every token's logits are asked for
+        """Allocate pages for the whole prompt, so that partly computed prompts cannot block each other."""
+        fresh = request.params.prompt_logprobs and not request.output  # needs the logits of every token
         pages = self.pool.start(request.tokens[:1] if fresh else request.tokens)
         if pages is None:
             return False
@@ -75,11 +71,11 @@ class Scheduler:
         request.cached_tokens = max(request.cached_tokens, min(pages.length, request.prompt_tokens))
         request.pages = pages
         if fresh:
-            request.prompt_logprobs = [None]  # a pre-empted prompt starts over
+            request.prompt_logprobs = [None]  # a pre-empted prompt starts again
         return True
 
     def _make_room(self, request: Request) -> bool:
-        """Pages for all its tokens, taken from the youngest sequences if need be; False if it was the youngest."""
+        """Allocate pages for all its tokens, pre-empting the youngest sequences; False if it was itself pre-empted."""
         assert request.pages is not None
         while not self.pool.extend(request.pages, len(request.tokens)):
             youngest = self.running[-1]
@@ -89,26 +85,21 @@ class Scheduler:
         return True
 
     def reserve(self, request: Request, count: int) -> int:
-        """Pages for up to `count` tokens behind its own, if nobody runs on them; for how many there is room."""
+        """Allocate pages for up to `count` more tokens without pre-empting; returns how many tokens fit."""
         assert request.pages is not None
         return self.pool.reserve(request.pages, len(request.tokens) + count) - len(request.tokens)
 
     def preempt(self, request: Request) -> None:
-        """Back to the head of the queue; what it computed stays in the tree for as long as there is room."""
-        assert request.pages is not None
-        self.pool.finish(request.pages, request.tokens)
-        request.pages = None
-        self.running.remove(request)
+        """Move a running request back to the head of the queue; its pages stay in the tree until they are evicted."""
+        self.remove(request, keep=True)
         self.waiting.appendleft(request)
-        self._full = False
 
     def _is_being_computed(self, request: Request) -> bool:
-        """Whether a running prompt is about to compute whole pages that this one begins with too."""
+        """Whether a running prompt will compute full pages that this request also starts with."""
         for other in self.running:
             if other.pages is None or other.pages.length >= other.prompt_tokens:
                 continue
-            most = min(len(other.tokens), len(request.tokens) - 1) // PAGE
-            for page in range(most):
+            for page in range(min(len(other.tokens), len(request.tokens) - 1) // PAGE):
                 span = slice(page * PAGE, (page + 1) * PAGE)
                 if other.tokens[span] != request.tokens[span]:
                     break

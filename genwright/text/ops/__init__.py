@@ -1,1 +1,1 @@
-"""The operations that a block is written in: the protocol, its backends, and the formulas that they share."""
+"""The operations that models are written in: the protocol, its backends, and the formulas that they share."""

@@ -1,6 +1,7 @@
-"""Attention over a paged cache, for ragged queries: one token of a running sequence or a chunk of a prompt."""
+"""Attention over a paged cache: one query of a decoding sequence, or the queries of a chunk of a prompt."""
 
 import torch
+from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from genwright.kernels import PAGE
@@ -8,22 +9,22 @@ from genwright.text.cache.layout import LayerCache
 from genwright.text.ops.step import QueryGroup, Step
 
 
-def gather(cache: LayerCache, name: str, group: QueryGroup, step: Step, dtype: torch.dtype) -> torch.Tensor:
-    """What a group's sequences have in the cache, [sequences, length, ...]."""
+def gather(cache: LayerCache, name: str, group: QueryGroup, step: Step, dtype: torch.dtype) -> Tensor:
+    """The cached rows of a group's sequences, [sequences, length, ...]."""
     pages = step.page_tables[cache.group][group.sequences, : -(-group.length // PAGE)].reshape(-1)
     rows = cache.read(name, pages, dtype)
     return rows.view(group.count, -1, *rows.shape[2:])[:, : group.length]
 
 
 def attend_group(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, group: QueryGroup, step: Step, scale: float, window: int | None
-) -> torch.Tensor:
+    q: Tensor, k: Tensor, v: Tensor, group: QueryGroup, step: Step, scale: float, window: int | None
+) -> Tensor:
     """softmax(q k^T * scale) v: q [sequences * queries, heads, head_dim], k and v [sequences, length, kv_heads, _]."""
     heads, kv_heads = q.shape[1], k.shape[2]
     share = heads // kv_heads
     if (window, share) not in group.masks:
         group.masks[window, share] = _mask(group, step, window, share, q.dtype)
-    # The heads that share a key-value head stand as further queries of it, so that keys are never repeated.
+    # Heads that share a key-value head become further queries of it, so that keys are never repeated.
     grouped = q.view(group.count, group.queries, kv_heads, share, -1).permute(0, 2, 3, 1, 4).flatten(2, 3)
     mixed = scaled_dot_product_attention(
         grouped, k.transpose(1, 2), v.transpose(1, 2), attn_mask=group.masks[window, share], scale=scale
@@ -32,8 +33,8 @@ def attend_group(
     return mixed.reshape(-1, heads, v.shape[-1])
 
 
-def _mask(group: QueryGroup, step: Step, window: int | None, share: int, dtype: torch.dtype) -> torch.Tensor | None:
-    """What queries may see, as summands [sequences, 1, share * queries, group.length]; None where that is all."""
+def _mask(group: QueryGroup, step: Step, window: int | None, share: int, dtype: torch.dtype) -> Tensor | None:
+    """The additive mask [sequences, 1, share * queries, group.length]; None if every query sees every key."""
     if group.count == 1 and group.queries == 1 and (window is None or group.length <= window):
         return None
     position = step.positions[group.rows].view(group.count, 1, group.queries, 1)

@@ -1,4 +1,4 @@
-"""Which backend computes a model's ops."""
+"""Selects the backend that computes a model's ops."""
 
 from importlib.util import find_spec
 
@@ -10,7 +10,7 @@ from genwright.text.ops.torch_ops import TorchOps
 
 
 def new_ops(backend: str, device: torch.device, deterministic: bool) -> TorchOps:
-    """The ops of a backend of EngineConfig; `auto` is triton on an NVIDIA GPU, cpu on a CPU, and torch elsewhere."""
+    """The ops of EngineConfig.backend; `auto` picks triton on an NVIDIA GPU, cpu on a CPU, and torch elsewhere."""
     on_gpu = device.type == "cuda" and find_spec("triton") is not None
     if backend == "auto":
         backend = "triton" if on_gpu else "cpu" if device.type == "cpu" else "torch"
@@ -18,12 +18,10 @@ def new_ops(backend: str, device: torch.device, deterministic: bool) -> TorchOps
         return TorchOps(deterministic)
     if backend == "cpu":
         if device.type != "cpu":
-            raise UserError(f"The backend cpu computes on a CPU; the device is {device.type}.")
+            raise UserError(f"The backend cpu needs the device cpu, not {device.type}.")
         return CpuOps(deterministic)
     if not on_gpu:
-        raise UserError(
-            f"The backend {backend} needs an NVIDIA GPU and the package triton; the device is {device.type}."
-        )
+        raise UserError(f"The backend {backend} needs an NVIDIA GPU and the package triton, not device {device.type}.")
     if backend == "inductor":
         from genwright.text.ops.inductor_ops import InductorOps
 

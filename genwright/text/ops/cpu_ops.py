@@ -2,7 +2,7 @@
 
 from typing import Unpack
 
-import torch
+from torch import Tensor
 
 from genwright.kernels.cpu.attention import few_queries, rope_write
 from genwright.kernels.cpu.fused_linear import few_tokens_linear, few_tokens_operand, operand
@@ -15,27 +15,23 @@ from genwright.text.ops.torch_ops import TorchOps
 
 
 class CpuOps(TorchOps):
-    """A product is one call into C++ with the norm before it and the bias, gate and residual after it."""
+    """One C++ call computes a matrix product with the norm before it and the bias, gate and residual after it."""
 
-    def product(self, x: torch.Tensor, weight: Weight, bias: torch.Tensor | None = None) -> torch.Tensor:
+    def product(self, x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
         if not self.deterministic:
             return few_tokens_linear(x, weight, bias)
-        found = operand(x, weight, bias)  # computes each row by itself, however many there are
+        found = operand(x, weight, bias)  # its kernel computes each row alone, whatever the number of rows
         return super().product(x, weight, bias) if found is None else found.product(x, bias)
 
     def fused_linear(
-        self, x: torch.Tensor, weight: Weight, bias: torch.Tensor | None = None, **fused: Unpack[Fused]
-    ) -> torch.Tensor | None:
-        """None in deterministic mode: a row's bits would depend on how many rows there are."""
+        self, x: Tensor, weight: Weight, bias: Tensor | None = None, **fused: Unpack[Fused]
+    ) -> Tensor | None:
+        """None in deterministic mode, because a row's bits would depend on the number of rows."""
         found = None if self.deterministic else few_tokens_operand(x, weight, bias)
-        if found is None:
-            return None
-        return found.product(x, bias, **fused)
+        return None if found is None else found.product(x, bias, **fused)
 
-    def rope_write(
-        self, qkv: torch.Tensor, weights: Weights, attention: Attention, cache: LayerCache, step: Step
-    ) -> torch.Tensor:
-        """The kernel has PyTorch's bits, so deterministic mode takes it too."""
+    def rope_write(self, qkv: Tensor, weights: Weights, attention: Attention, cache: LayerCache, step: Step) -> Tensor:
+        """Deterministic mode uses the kernel too, because its bits equal PyTorch's."""
         if cache.spec.bits is None and attention.rope is not None and "q_norm" not in weights:
             k, v, tables = cache.rows["k"], cache.rows["v"], step.rope_tables[attention.rope]
             q = rope_write(qkv, tables, step.positions, step.slots[cache.group], k, v)
@@ -43,9 +39,7 @@ class CpuOps(TorchOps):
                 return q
         return super().rope_write(qkv, weights, attention, cache, step)
 
-    def attend_group(
-        self, q: torch.Tensor, attention: Attention, cache: LayerCache, group: QueryGroup, step: Step
-    ) -> torch.Tensor:
+    def attend_group(self, q: Tensor, attention: Attention, cache: LayerCache, group: QueryGroup, step: Step) -> Tensor:
         if cache.spec.bits is None:
             table, lengths = step.page_tables[cache.group][group.sequences], step.lengths[group.sequences]
             k, v = cache.rows["k"], cache.rows["v"]

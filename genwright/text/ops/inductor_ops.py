@@ -1,8 +1,9 @@
-"""The inductor backend: torch.compile in the place of our own products on a GPU, an alternative to measure against."""
+"""The inductor backend: matrix products by torch.compile on a GPU, to compare our own kernels with."""
 
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from genwright.quant.packed import Weight
 from genwright.text.ops.norm import rms_norm
@@ -14,30 +15,24 @@ _PLAIN = TorchOps()
 
 
 @torch.compile(dynamic=False)
-def _norm_linear(
-    x: torch.Tensor, norm: torch.Tensor, weight: Weight, bias: torch.Tensor | None, eps: float
-) -> torch.Tensor:
+def _norm_linear(x: Tensor, norm: Tensor, weight: Weight, bias: Tensor | None, eps: float) -> Tensor:
     return _PLAIN.product(rms_norm(x, norm, eps), weight, bias)
 
 
 @torch.compile(dynamic=False)
-def _add_product(
-    residual: torch.Tensor | None, x: torch.Tensor, weight: Weight, bias: torch.Tensor | None
-) -> torch.Tensor:
+def _add_product(residual: Tensor | None, x: Tensor, weight: Weight, bias: Tensor | None) -> Tensor:
     y = _PLAIN.product(x, weight, bias)
     return y if residual is None else residual + y
 
 
 class InductorOps(TritonOps):
-    """What stands before and after attention is compiled; attention and the cache's writes stay our kernels."""
+    """Products with their norms and residuals are compiled; attention and the writes to the cache use our kernels."""
 
-    def norm_linear(self, x: torch.Tensor, weights: Weights, norm: str, name: str, eps: float) -> torch.Tensor:
+    def norm_linear(self, x: Tensor, weights: Weights, norm: str, name: str, eps: float) -> Tensor:
         return _norm_linear(x, weights[norm], weights[name], weights.get(f"{name}.bias"), eps)
 
-    def fused_linear(self, *args: Any, **epilogue: Any) -> None:
-        """None, so that products go to the compiler."""
+    def fused_linear(self, *args: Any, **fused: Any) -> None:
+        """None, so that every product is compiled."""
 
-    def add_product(
-        self, residual: torch.Tensor | None, x: torch.Tensor, weight: Weight, bias: torch.Tensor | None
-    ) -> torch.Tensor:
+    def add_product(self, residual: Tensor | None, x: Tensor, weight: Weight, bias: Tensor | None) -> Tensor:
         return _add_product(residual, x, weight, bias)

@@ -1,12 +1,13 @@
 """RMSNorm (Zhang & Sennrich, 2019)."""
 
 import torch
+from torch import Tensor
 
 
-def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    """x / sqrt(mean(x^2) + eps) * weight over the last dimension; the mean in float32.
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """x / sqrt(mean(x^2) + eps) * weight over the last dimension, with the mean in float32.
 
-    Written out because on a CPU torch's own takes three times as long for the single row of a decoding step.
+    F.rms_norm takes three times as long for one row on a CPU.
     """
-    wide = x.float()
-    return (wide * torch.rsqrt(wide.square().mean(dim=-1, keepdim=True) + eps)).to(x.dtype) * weight
+    x32 = x.float()
+    return (x32 * torch.rsqrt(x32.square().mean(dim=-1, keepdim=True) + eps)).to(x.dtype) * weight

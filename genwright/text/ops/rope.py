@@ -5,15 +5,16 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from genwright.text.config import Rope
 
 
-def frequencies(rope: Rope, head_dim: int, context: int = 0) -> tuple[torch.Tensor, float]:
-    """Angle per position of each pair of channels [head_dim / 2], and the factor that cos and sin are scaled by.
+def frequencies(rope: Rope, head_dim: int, context: int = 0) -> tuple[Tensor, float]:
+    """The angle per position of each pair of channels [head_dim / 2], and the factor that cos and sin are scaled by.
 
-    `context` is the longest sequence that is to be held. Scalings that depend on the length (dynamic, longrope) go by
-    it, not by each sequence's own: cached keys keep their rotation, and prefixes are shared.
+    `context` is the maximum sequence length. Scalings that depend on the length (dynamic, longrope) use it instead of
+    each sequence's own length, because cached keys keep their rotation and prefixes are shared.
     """
     settings, theta = rope.settings, rope.theta
     if rope.kind == "dynamic":  # NTK-aware: the base grows with the context
@@ -25,7 +26,7 @@ def frequencies(rope: Rope, head_dim: int, context: int = 0) -> tuple[torch.Tens
     if rope.kind == "factors":
         return inv_freq / torch.tensor(settings["factors"], dtype=torch.float32), 1.0
     if rope.kind == "llama3":
-        return _llama3(inv_freq, **{key: settings[key] for key in _LLAMA3_KEYS}), 1.0
+        return _llama3(inv_freq, settings), 1.0
     if rope.kind == "yarn":
         return _yarn(inv_freq, rope, head_dim)
     if rope.kind == "longrope":
@@ -36,35 +37,28 @@ def frequencies(rope: Rope, head_dim: int, context: int = 0) -> tuple[torch.Tens
     return inv_freq, 1.0
 
 
-def cos_sin(inv_freq: torch.Tensor, scale: float, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def cos_sin(inv_freq: Tensor, scale: float, positions: Tensor) -> tuple[Tensor, Tensor]:
     """cos and sin of every position's angles, [tokens, 1, head_dim / 2] in float32."""
     angles = positions.float()[:, None, None] * inv_freq
     return angles.cos() * scale, angles.sin() * scale
 
 
-def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Rotate channel i against channel i + head_dim / 2: x [tokens, heads, head_dim], cos and sin as above."""
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotate channels i and i + head_dim / 2 of x [tokens, heads, head_dim]; cos and sin [tokens, 1, head_dim / 2]."""
     x1, x2 = x.chunk(2, dim=-1)
     return torch.cat((x1 * cos - x2 * sin, x2 * cos + x1 * sin), dim=-1).to(x.dtype)
 
 
-_LLAMA3_KEYS = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+def _llama3(inv_freq: Tensor, settings: Mapping[str, Any]) -> Tensor:
+    """Llama 3.1: divide low frequencies by `factor`, keep high ones, and interpolate between them."""
+    low, high = settings["low_freq_factor"], settings["high_freq_factor"]
+    turns = settings["original_max_position_embeddings"] * inv_freq / (2 * math.pi)  # within the original context
+    smooth: Tensor = ((turns - low) / (high - low)).clamp(0, 1)
+    scaled: Tensor = inv_freq / settings["factor"]
+    return inv_freq * smooth + scaled * (1 - smooth)
 
 
-def _llama3(
-    inv_freq: torch.Tensor,
-    factor: float,
-    low_freq_factor: float,
-    high_freq_factor: float,
-    original_max_position_embeddings: float,
-) -> torch.Tensor:
-    """Llama 3.1: divide low frequencies by `factor`, keep high ones, blend those between."""
-    turns = original_max_position_embeddings * inv_freq / (2 * math.pi)  # within the original context
-    smooth = ((turns - low_freq_factor) / (high_freq_factor - low_freq_factor)).clamp(0, 1)
-    return inv_freq * smooth + inv_freq / factor * (1 - smooth)
-
-
-def _yarn(inv_freq: torch.Tensor, rope: Rope, head_dim: int) -> tuple[torch.Tensor, float]:
+def _yarn(inv_freq: Tensor, rope: Rope, head_dim: int) -> tuple[Tensor, float]:
     """YaRN (Peng et al., 2023): a ramp over channels between interpolation and extrapolation, sections 3.2 to 3.4."""
     settings, factor = rope.settings, rope.settings["factor"]
     original = settings["original_max_position_embeddings"]
@@ -80,8 +74,8 @@ def _yarn(inv_freq: torch.Tensor, rope: Rope, head_dim: int) -> tuple[torch.Tens
     return inv_freq / factor * ramp + inv_freq * (1 - ramp), settings.get("attention_factor", _temperature(settings))
 
 
-def _longrope(inv_freq: torch.Tensor, settings: Mapping[str, Any], context: int) -> tuple[torch.Tensor, float]:
-    """LongRoPE (Ding et al., 2024): a factor for each frequency, of one list within the original context or another."""
+def _longrope(inv_freq: Tensor, settings: Mapping[str, Any], context: int) -> tuple[Tensor, float]:
+    """LongRoPE (Ding et al., 2024): a factor per frequency; contexts beyond the original have a list of their own."""
     original = settings["original_max_position_embeddings"]
     factors = torch.tensor(settings["long_factor" if context > original else "short_factor"], dtype=torch.float32)
     default = math.sqrt(1 + math.log(max(settings["factor"], 1.0)) / math.log(original))
@@ -89,7 +83,7 @@ def _longrope(inv_freq: torch.Tensor, settings: Mapping[str, Any], context: int)
 
 
 def _temperature(settings: Mapping[str, Any]) -> float:
-    """What attention's queries and keys grow by; DeepSeek moves a part of it, or all, to attention's scale."""
+    """YaRN's factor of cos and sin; DeepSeek applies a part of it, or all, in the softmax scale instead."""
 
     def mscale(share: float) -> float:
         return 0.1 * share * math.log(settings["factor"]) + 1.0 if settings["factor"] > 1 else 1.0

@@ -1,34 +1,35 @@
-"""Step: the tensors that one pass through the model reads, at addresses that never change."""
+"""Step: the input tensors of one forward pass, at fixed addresses so that CUDA graphs can be replayed."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
+from torch import Tensor
 
 from genwright.kernels import PAGE
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """The tokens of one sequence that a step computes, and where the sequence's cache lies."""
+    """The tokens of one sequence that a step computes, and the sequence's page tables."""
 
     tokens: Sequence[int]
     start: int  # position of the first of them
-    tables: Sequence[Sequence[int]]  # of each group of layers: the whole sequence's pages, with these tokens' own
-    all_logits: bool = False  # of every token, not of the last alone
+    tables: Sequence[Sequence[int]]  # of each group of layers: the sequence's pages, with those for these tokens
+    all_logits: bool = False  # whether logits of every token are wanted, or of the last one only
 
 
 @dataclass
 class QueryGroup:
-    """Neighbouring sequences of a step that have equally many queries, for backends that batch on the host."""
+    """Consecutive sequences of a step with the same number of queries, for backends that batch on the host."""
 
     first: int  # sequence
     count: int
     queries: int  # per sequence
     first_row: int
-    length: int  # of the longest of them
-    # By window and number of heads that share a key-value head, filled by `attend_group`.
-    masks: dict[tuple[int | None, int], torch.Tensor | None] = field(default_factory=dict)
+    length: int  # of the longest sequence
+    # Cached by `attend_group`: by window and the number of heads that share a key-value head.
+    masks: dict[tuple[int | None, int], Tensor | None] = field(default_factory=dict)
 
     @property
     def rows(self) -> slice:
@@ -39,29 +40,29 @@ class QueryGroup:
         return slice(self.first, self.first + self.count)
 
 
-RopeTables = tuple[torch.Tensor, torch.Tensor]  # cos and sin of every position, [context, 1, rope_dim / 2]
+RopeTables = tuple[Tensor, Tensor]  # cos and sin of every position, [context, 1, rope_dim / 2]
 
 
 @dataclass
 class Step:
-    """Views on the buffers: T tokens of B sequences with up to P pages each, logits wanted for R rows.
+    """Views of the buffers: T tokens of B sequences with up to P pages each; logits are wanted for R rows.
 
-    Page tables and slots are those of each group of layers that shares pages (`LayerCache.group`).
+    There is one page table and one tensor of slots for each group of layers that shares pages (`LayerCache.group`).
     """
 
-    tokens: torch.Tensor  # [T]
-    positions: torch.Tensor  # [T]
-    slots: Sequence[torch.Tensor]  # [T], where in the cache each token's row goes: page * PAGE + offset
-    page_tables: Sequence[torch.Tensor]  # [B, P]
-    lengths: torch.Tensor  # [B], tokens in the cache once this step has written its own
-    offsets: torch.Tensor  # [B + 1], the first row of each sequence's queries
-    logit_rows: torch.Tensor  # [R]
+    tokens: Tensor  # [T]
+    positions: Tensor  # [T]
+    slots: Sequence[Tensor]  # [T], where each token's row is written in the cache: page * PAGE + offset
+    page_tables: Sequence[Tensor]  # [B, P]
+    lengths: Tensor  # [B], tokens in the cache after this step's are written
+    offsets: Tensor  # [B + 1], the first row of each sequence's queries
+    logit_rows: Tensor  # [R]
     groups: list[QueryGroup]
-    rope_tables: Mapping[str, RopeTables] = field(default_factory=dict)  # by the name of a model's kind of RoPE
+    rope_tables: Mapping[str, RopeTables] = field(default_factory=dict)  # by the name of the model's kind of RoPE
     _rope: dict[str, RopeTables] = field(default_factory=dict)
 
     def rope(self, kind: str) -> RopeTables:
-        """cos and sin of the tokens' positions."""
+        """cos and sin at the tokens' positions."""
         if kind not in self._rope:
             cos, sin = self.rope_tables[kind]
             self._rope[kind] = cos[self.positions], sin[self.positions]
@@ -69,7 +70,7 @@ class Step:
 
     @property
     def queries(self) -> int | None:
-        """Tokens per sequence, where all have equally many."""
+        """Tokens per sequence, or None if the sequences differ."""
         return self.groups[0].queries if len(self.groups) == 1 else None
 
     @property
@@ -78,7 +79,7 @@ class Step:
 
 
 class StepBuffers:
-    """Fixed storage for steps of up to `tokens` tokens, `sequences` sequences and `pages` pages each."""
+    """Storage for steps of up to `tokens` tokens and `sequences` sequences with up to `pages` pages each."""
 
     def __init__(
         self,
@@ -94,7 +95,7 @@ class StepBuffers:
         self._flat = torch.zeros(sum(self._sizes), dtype=torch.int64, device=device)
         self.page_tables = torch.zeros(groups, sequences, pages, dtype=torch.int64, device=device)
         self.tokens, self.positions, self.logit_rows, self.lengths, self.offsets, *self.slots = self._split(self._flat)
-        # Written here and sent in one piece; on a CPU this is the storage itself.
+        # Filled on the host and copied to the device in one transfer; on a CPU it is the storage itself.
         self._host = self._flat if device.type == "cpu" else torch.zeros_like(self._flat, device="cpu").pin_memory()
         self._parts = [part.numpy() for part in self._split(self._host)]
 
@@ -102,14 +103,14 @@ class StepBuffers:
     def most_sequences(self) -> int:
         return self.page_tables.shape[1]
 
-    def _split(self, flat: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def _split(self, flat: Tensor) -> tuple[Tensor, ...]:
         return torch.split(flat, self._sizes)
 
     def fill(self, chunks: Sequence[Chunk], padded: int = 0) -> Step:
-        """Lay out a step; chunks of equal length should be neighbours.
+        """Write a step to the buffers; chunks of equal length should be next to each other.
 
-        With `padded`, for a graph: so many sequences of equally many tokens and the whole page table; those beyond the
-        chunks have length 0 and write to no slot.
+        `padded` is the number of sequences of a CUDA graph, which all have the same number of tokens and whole page
+        tables. Padding sequences have length 0 and slot -1, so that nothing is written for them.
         """
         tokens: list[int] = []
         positions: list[int] = []
@@ -133,7 +134,7 @@ class StepBuffers:
                 groups[-1].length = max(groups[-1].length, span.stop)
             else:
                 groups.append(QueryGroup(index, 1, count, first_row, span.stop))
-        # A graph's sequences grow, so it is told all their pages.
+        # A graph is replayed as its sequences grow, so it gets all their pages.
         width = max(len(c.tables[0]) for c in chunks) if padded else max(-(-g.length // PAGE) for g in groups)
         tables = [
             [[*t[:width], *([0] * (width - len(t)))] for t in each]
@@ -160,7 +161,7 @@ class StepBuffers:
         return self.view(len(tokens), len(logit_rows), padded or len(chunks), None if padded else width, groups)
 
     def view(self, tokens: int, logits: int, sequences: int, width: int | None, groups: list[QueryGroup]) -> Step:
-        """A step over the first rows of the storage, whatever they hold when it is run."""
+        """A step over the first rows of the buffers; their contents are read when it runs."""
         return Step(
             self.tokens[:tokens],
             self.positions[:tokens],

@@ -1,18 +1,20 @@
-"""The torch backend: every op in plain PyTorch, on any device. All other backends are tested against it."""
+"""The torch backend: every op in plain PyTorch, on any device. The other backends are tested against it."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Unpack
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 from torch.nn import functional as F
 
 from genwright.quant.packed import Packed, Weight
 from genwright.text.cache.layout import LayerCache
 from genwright.text.config import Attention, Mla, Moe
-from genwright.text.ops import deterministic as fixed
+from genwright.text.ops import deterministic
 from genwright.text.ops.attention import attend_group, gather
-from genwright.text.ops.latent_attention import absorbed, expanded, expanding_is_less, latent_row, rotate_tail
+from genwright.text.ops.latent_attention import absorbed, expanded, latent_row, prefer_expanded, rotate_tail
 from genwright.text.ops.moe import route, run_experts, weighted_sum
 from genwright.text.ops.norm import rms_norm
 from genwright.text.ops.protocol import LATENT_EPS, Fused, Ops, Weights
@@ -21,21 +23,21 @@ from genwright.text.ops.step import QueryGroup, Step
 
 
 class TorchOps(Ops):
-    """`group` is the process group whose ranks share the model; None is one rank."""
+    """`group` is the process group whose ranks share the model; None means a single rank."""
 
-    captures = False  # whether every op of a step leaves the host alone, so that a CUDA graph can hold it
+    capturable = False  # whether a CUDA graph can capture a step: no op of it waits for the host
 
     def __init__(self, deterministic: bool = False, group: dist.ProcessGroup | None = None):
         self.deterministic, self.group = deterministic, group
         self.rank = 0 if group is None else dist.get_rank(group)
 
-    def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
+    def all_reduce(self, x: Tensor) -> Tensor:
         """The sum over ranks."""
         if self.group is not None:
             dist.all_reduce(x, group=self.group)
         return x
 
-    def embedding(self, tokens: torch.Tensor, weights: Weights, name: str) -> torch.Tensor:
+    def embedding(self, tokens: Tensor, weights: Weights, name: str) -> Tensor:
         table = weights[name]
         if self.group is None:
             return F.embedding(tokens, table)
@@ -43,61 +45,53 @@ class TorchOps(Ops):
         here = (local >= 0) & (local < len(table))
         return self.all_reduce(F.embedding(local.clamp(0, len(table) - 1), table) * here[:, None])
 
-    def norm(self, x: torch.Tensor, weights: Weights, name: str, eps: float) -> torch.Tensor:
+    def norm(self, x: Tensor, weights: Weights, name: str, eps: float) -> Tensor:
         return rms_norm(x, weights[name], eps)
 
-    def layer_norm(self, x: torch.Tensor, weights: Weights, name: str, eps: float) -> torch.Tensor:
+    def layer_norm(self, x: Tensor, weights: Weights, name: str, eps: float) -> Tensor:
         return F.layer_norm(x, x.shape[-1:], weights.get(name), weights.get(f"{name}.bias"), eps)
 
-    def product(self, x: torch.Tensor, weight: Weight, bias: torch.Tensor | None = None) -> torch.Tensor:
-        """x weight^T + bias: x [tokens, inputs], weight [outputs, inputs]."""
+    def product(self, x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
+        """x weight^T + bias, with x [tokens, inputs] and weight [outputs, inputs]."""
         if self.deterministic:
-            return fixed.linear(x, weight, bias)
+            return deterministic.linear(x, weight, bias)
         return weight.linear(x, bias) if isinstance(weight, Packed) else F.linear(x, weight, bias)
 
     def fused_linear(
-        self, x: torch.Tensor, weight: Weight, bias: torch.Tensor | None = None, **fused: Unpack[Fused]
-    ) -> torch.Tensor | None:
+        self, x: Tensor, weight: Weight, bias: Tensor | None = None, **fused: Unpack[Fused]
+    ) -> Tensor | None:
         """residual + norm(x) weight^T + bias in one kernel, or None.
 
         A backend that has no fused kernel returns None; the op is then computed in separate steps.
         """
         return None
 
-    def linear(self, x: torch.Tensor, weights: Weights, name: str) -> torch.Tensor:
+    def linear(self, x: Tensor, weights: Weights, name: str) -> Tensor:
         return self.product(x, weights[name], weights.get(f"{name}.bias"))
 
-    def norm_linear(self, x: torch.Tensor, weights: Weights, norm: str, name: str, eps: float) -> torch.Tensor:
+    def norm_linear(self, x: Tensor, weights: Weights, norm: str, name: str, eps: float) -> Tensor:
         y = self.fused_linear(x, weights[name], bias=weights.get(f"{name}.bias"), norm=weights[norm], eps=eps)
         return self.linear(self.norm(x, weights, norm, eps), weights, name) if y is None else y
 
     def add_linear(
-        self, residual: torch.Tensor, x: torch.Tensor, weights: Weights, name: str, post_norm: str = "", eps: float = 0
-    ) -> torch.Tensor:
+        self, residual: Tensor, x: Tensor, weights: Weights, name: str, post_norm: str = "", eps: float = 0
+    ) -> Tensor:
         bias = weights.get(f"{name}.bias") if self.rank == 0 else None
         if post_norm:
             whole = self.all_reduce(self.product(x, weights[name], bias))
             return residual + self.norm(whole, weights, post_norm, eps)
-        first = residual if self.rank == 0 else None  # so that the sum over ranks has it once
+        first = residual if self.rank == 0 else None  # the sum over ranks must contain it once
         y = self.fused_linear(x, weights[name], bias=bias, residual=first)
         return self.all_reduce(self.add_product(first, x, weights[name], bias) if y is None else y)
 
-    def add_product(
-        self, residual: torch.Tensor | None, x: torch.Tensor, weight: Weight, bias: torch.Tensor | None
-    ) -> torch.Tensor:
+    def add_product(self, residual: Tensor | None, x: Tensor, weight: Weight, bias: Tensor | None) -> Tensor:
         """residual + x W^T + bias on this rank."""
         y = self.product(x, weight, bias)
         return y if residual is None else residual + y
 
     def add_gated_mlp(
-        self,
-        x: torch.Tensor,
-        weights: Weights,
-        norm: str,
-        eps: float,
-        activation: str = "silu",
-        post_norm: str = "",
-    ) -> torch.Tensor:
+        self, x: Tensor, weights: Weights, norm: str, eps: float, activation: str = "silu", post_norm: str = ""
+    ) -> Tensor:
         gated = None
         if activation == "silu":
             bias = weights.get("gate_up.bias")
@@ -106,14 +100,14 @@ class TorchOps(Ops):
             gated = self.gate(self.norm_linear(x, weights, norm, "gate_up", eps), activation)
         return self.add_linear(x, gated, weights, "down", post_norm, eps)
 
-    def add_mlp(self, residual: torch.Tensor, x: torch.Tensor, weights: Weights, activation: str) -> torch.Tensor:
+    def add_mlp(self, residual: Tensor, x: Tensor, weights: Weights, activation: str) -> Tensor:
         return self.add_linear(residual, self.activate(self.linear(x, weights, "fc1"), activation), weights, "fc2")
 
-    def add_moe(self, x: torch.Tensor, weights: Weights, norm: str, eps: float, moe: Moe) -> torch.Tensor:
+    def add_moe(self, x: Tensor, weights: Weights, norm: str, eps: float, moe: Moe) -> Tensor:
         residual, x = x, self.norm(x, weights, norm, eps)
-        shares, ids = self.route(x, weights, moe)
+        topk_weights, ids = self.route(x, weights, moe)
         gate_up, down = (weights[f"experts.{name}"].unflatten(0, (moe.experts, -1)) for name in ("gate_up", "down"))
-        mixed = self.mix(self.experts(x, ids, gate_up, down), shares)
+        mixed = self.mix(self.experts(x, ids, gate_up, down), topk_weights)
         if moe.shared_dim:
             gated = self.gate(self.linear(x, weights, "shared.gate_up"), "silu")
             shared = self.linear(gated, weights, "shared.down")
@@ -122,41 +116,37 @@ class TorchOps(Ops):
             mixed = mixed + shared
         return residual + self.all_reduce(mixed)
 
-    def route(self, x: torch.Tensor, weights: Weights, moe: Moe) -> tuple[torch.Tensor, torch.Tensor]:
-        """Weights and ids of each token's experts, [tokens, top_k]."""
+    def route(self, x: Tensor, weights: Weights, moe: Moe) -> tuple[Tensor, Tensor]:
+        """The routing weights and ids of each token's experts, both [tokens, top_k]."""
         logits, bias = self.linear(x.float(), weights, "router"), weights.get("router.correction")
-        return fixed.route(logits, bias, moe) if self.deterministic else route(logits, bias, moe)
+        return deterministic.route(logits, bias, moe) if self.deterministic else route(logits, bias, moe)
 
-    def experts(self, x: torch.Tensor, ids: torch.Tensor, gate_up: Weight, down: Weight) -> torch.Tensor:
+    def experts(self, x: Tensor, ids: Tensor, gate_up: Weight, down: Weight) -> Tensor:
         """down(silu(gate(x)) * up(x)) of each token's experts, [tokens, top_k, dim]."""
         if self.deterministic:
-            return fixed.experts(x, ids, gate_up, down, self.product)
+            return deterministic.experts(x, ids, gate_up, down, self.product)
         return run_experts(x, ids, gate_up, down, self.product)
 
-    def mix(self, y: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
-        """sum_k shares[t, k] y[t, k], in float32: y [tokens, top_k, dim]."""
-        return fixed.weighted_sum(y, shares) if self.deterministic else weighted_sum(y, shares)
+    def mix(self, y: Tensor, topk_weights: Tensor) -> Tensor:
+        """sum_k topk_weights[t, k] y[t, k] in float32, with y [tokens, top_k, dim]."""
+        return deterministic.weighted_sum(y, topk_weights) if self.deterministic else weighted_sum(y, topk_weights)
 
-    def activate(self, x: torch.Tensor, activation: str) -> torch.Tensor:
+    def activate(self, x: Tensor, activation: str) -> Tensor:
         function = ACTIVATIONS[activation]
-        return fixed.by_rows(function, x) if self.deterministic else function(x)
+        return deterministic.by_rows(function, x) if self.deterministic else function(x)
 
-    def gate(self, gate_up: torch.Tensor, activation: str) -> torch.Tensor:
-        """activation(gate) * up: [tokens, 2 ffn] to [tokens, ffn]."""
+    def gate(self, gate_up: Tensor, activation: str) -> Tensor:
+        """activation(gate) * up, from [tokens, 2 ffn] to [tokens, ffn]."""
         gate, up = gate_up.chunk(2, dim=-1)
         return self.activate(gate, activation) * up
 
-    def rope_attend(
-        self, qkv: torch.Tensor, weights: Weights, attention: Attention, cache: LayerCache, step: Step
-    ) -> torch.Tensor:
+    def rope_attend(self, qkv: Tensor, weights: Weights, attention: Attention, cache: LayerCache, step: Step) -> Tensor:
         return self.attend(self.rope_write(qkv, weights, attention, cache, step), attention, cache, step)
 
-    def rope_write(
-        self, qkv: torch.Tensor, weights: Weights, attention: Attention, cache: LayerCache, step: Step
-    ) -> torch.Tensor:
-        """Split the fused projection, rotate q and k, write k and v to their slots, and return q."""
+    def rope_write(self, qkv: Tensor, weights: Weights, attention: Attention, cache: LayerCache, step: Step) -> Tensor:
+        """Split the fused projection, apply norms and RoPE, write k and v to their slots, and return q."""
         kv_heads, head_dim = cache.spec.rows["k"]
-        split = [qkv.shape[1] // head_dim - 2 * kv_heads, kv_heads]  # the rank's own heads
+        split = [qkv.shape[1] // head_dim - 2 * kv_heads, kv_heads]  # heads of this rank
         qk, v = qkv.view(len(qkv), -1, head_dim).split((sum(split), kv_heads), dim=1)
         if "q_norm" in weights:
             parts = zip(("q_norm", "k_norm"), qk.split(split, dim=1), strict=True)
@@ -168,52 +158,41 @@ class TorchOps(Ops):
             cache.write(name, step.slots[cache.group], rows)
         return q
 
-    def attend(self, q: torch.Tensor, attention: Attention, cache: LayerCache, step: Step) -> torch.Tensor:
-        """softmax(q k^T * scale) v, causal within each sequence: q [tokens, heads, head_dim]."""
+    def attend(self, q: Tensor, attention: Attention, cache: LayerCache, step: Step) -> Tensor:
+        """softmax(q k^T * scale) v, causal within each sequence, with q [tokens, heads, head_dim]."""
         if self.deterministic:
-            return fixed.attend(q, lambda pages: fixed.keys_values(cache, pages), attention, cache, step).flatten(1)
+            return deterministic.attend(
+                q, lambda pages: deterministic.keys_values(cache, pages), attention, cache, step
+            ).flatten(1)
         parts = [self.attend_group(q[group.rows], attention, cache, group, step) for group in step.groups]
         return (parts[0] if len(parts) == 1 else torch.cat(parts)).flatten(1)
 
-    def attend_group(
-        self, q: torch.Tensor, attention: Attention, cache: LayerCache, group: QueryGroup, step: Step
-    ) -> torch.Tensor:
-        """The same for sequences of equally many queries."""
+    def attend_group(self, q: Tensor, attention: Attention, cache: LayerCache, group: QueryGroup, step: Step) -> Tensor:
+        """`attend` for sequences with the same number of queries."""
         k, v = (gather(cache, name, group, step, q.dtype) for name in ("k", "v"))
         return attend_group(q, k, v, group, step, attention.scale, attention.window)
 
     def latent_attend(
-        self,
-        q: torch.Tensor,
-        kv: torch.Tensor,
-        weights: Weights,
-        mla: Mla,
-        attention: Attention,
-        cache: LayerCache,
-        step: Step,
-    ) -> torch.Tensor:
+        self, q: Tensor, kv: Tensor, weights: Weights, mla: Mla, attention: Attention, cache: LayerCache, step: Step
+    ) -> Tensor:
         latent = self.norm(kv[:, : mla.kv_lora_rank], weights, "kv_norm", LATENT_EPS)
         cos_sin = step.rope(attention.rope or "")
         cache.write("latent", step.slots[cache.group], latent_row(kv, latent, mla, cos_sin))
         q = rotate_tail(q.unflatten(1, (-1, mla.qk_nope_head_dim + mla.qk_rope_head_dim)), mla, cos_sin)
         if self.deterministic:
-            return fixed.latent_attend(q, weights["kv_b"], mla, attention, cache, step).flatten(1)
+            return deterministic.latent_attend(q, weights["kv_b"], mla, attention, cache, step).flatten(1)
         parts = []
         for group in step.groups:
-            form = expanded if expanding_is_less(group, mla) else absorbed
+            form = expanded if prefer_expanded(group, mla) else absorbed
             latents = gather(cache, "latent", group, step, q.dtype)
             parts.append(form(q[group.rows], weights["kv_b"], latents, mla, group, step, attention.scale))
         return torch.cat(parts).flatten(1)
 
 
-def _gelu_tanh(x: torch.Tensor) -> torch.Tensor:
-    return F.gelu(x, approximate="tanh")
-
-
-ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": F.silu,
     "relu": F.relu,
     "gelu": F.gelu,
-    "gelu_tanh": _gelu_tanh,
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),
     "sigmoid": torch.sigmoid,
 }

@@ -1,10 +1,11 @@
-"""The triton backend: fused kernels on an NVIDIA GPU, in Triton and CUDA C++."""
+"""The triton backend: fused kernels in Triton and CUDA C++ for NVIDIA GPUs."""
 
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Unpack
 
 import torch
+from torch import Tensor
 from torch.nn.functional import linear
 
 from genwright.kernels.cuda.decode_attention import Scratch, rope_attend, serves
@@ -20,34 +21,34 @@ from genwright.kernels.triton.unpack import unpack
 from genwright.quant.packed import Packed, Weight
 from genwright.text.cache.layout import LayerCache
 from genwright.text.config import Attention, ModelConfig, Moe
-from genwright.text.ops.moe import FEW
+from genwright.text.ops.moe import MAX_GATHERED_TOKENS
 from genwright.text.ops.protocol import Fused, Weights
 from genwright.text.ops.step import Step
 from genwright.text.ops.torch_ops import TorchOps
 
-MOST_ROWS = 128  # of a product that unpacks weights as it goes; more are worth unpacking them first
-MOST_QUERIES = 8  # of a sequence, for attention that is split over its keys
+MAX_UNPACKING_ROWS = 128  # of a product that unpacks weights in its kernel; for more it pays to unpack them first
+MAX_DECODE_QUERIES = 8  # per sequence, for the attention kernel that splits the keys (flash decoding)
 
 
 class TritonOps(TorchOps):
-    """Few tokens take kernels that read each weight once, whatever its format; many take the library's products.
+    """Steps of few tokens use kernels that read each weight once, in any format; larger ones use cuBLAS.
 
-    Kernels start before the one ahead of them has ended (programmatic dependent launch) and wait for it inside.
-    In deterministic mode every product and every query takes one kernel with one tile, which sums in the same order
-    whatever is beside it.
+    Kernels use programmatic dependent launch (PDL) where the GPU has it: they start before the previous kernel ends.
+    In deterministic mode all products use one kernel, and all queries another, with a tile size that never changes, so
+    that sums are always taken in the same order.
     """
 
-    captures = True
+    capturable = True
 
     def __init__(
         self, device: torch.device, deterministic: bool = False, group: torch.distributed.ProcessGroup | None = None
     ) -> None:
         super().__init__(deterministic, group)
-        self._early = torch.cuda.get_device_capability(device) >= (9, 0)  # whether the GPU has such launches
+        self._pdl = torch.cuda.get_device_capability(device) >= (9, 0)
         self._scratch: dict[tuple[int, int], DecodeScratch] = {}
-        self._shared: dict[tuple[int, int], Scratch] = {}
+        self._rope_scratch: dict[tuple[int, int], Scratch] = {}
 
-    def product(self, x: torch.Tensor, weight: Weight, bias: torch.Tensor | None = None) -> torch.Tensor:
+    def product(self, x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
         if self.deterministic:
             return packed_matmul(x, weight, bias, deterministic=True)
         y = self.fused_linear(x, weight, bias=bias)
@@ -55,13 +56,13 @@ class TritonOps(TorchOps):
             return y
         if not isinstance(weight, Packed):
             return linear(x, weight, bias)
-        if len(x) <= MOST_ROWS:
+        if len(x) <= MAX_UNPACKING_ROWS:
             return packed_matmul(x, weight, bias)
         return linear(x, unpack(weight, x.dtype), bias)
 
     def fused_linear(
-        self, x: torch.Tensor, weight: Weight, bias: torch.Tensor | None = None, **fused: Unpack[Fused]
-    ) -> torch.Tensor | None:
+        self, x: Tensor, weight: Weight, bias: Tensor | None = None, **fused: Unpack[Fused]
+    ) -> Tensor | None:
         if self.deterministic or len(x) > MOST_TOKENS:
             return None
         known = operand(weight)
@@ -70,33 +71,29 @@ class TritonOps(TorchOps):
             return None
         if not x.is_contiguous() or x.data_ptr() % CHUNK:
             x = x.clone(memory_format=torch.contiguous_format)
-        return product(x, known, cut, bias=bias, dependent=self._early, **fused)
+        return product(x, known, cut, bias=bias, dependent=self._pdl, **fused)
 
-    def add_product(
-        self, residual: torch.Tensor | None, x: torch.Tensor, weight: Weight, bias: torch.Tensor | None
-    ) -> torch.Tensor:
-        if residual is not None and isinstance(weight, torch.Tensor) and bias is None and not self.deterministic:
+    def add_product(self, residual: Tensor | None, x: Tensor, weight: Weight, bias: Tensor | None) -> Tensor:
+        if residual is not None and isinstance(weight, Tensor) and bias is None and not self.deterministic:
             return torch.addmm(residual, x, weight.t())
         return super().add_product(residual, x, weight, bias)
 
-    def norm(self, x: torch.Tensor, weights: Weights, name: str, eps: float) -> torch.Tensor:
-        return rms_norm(x, weights[name], eps, pdl=self._early)
+    def norm(self, x: Tensor, weights: Weights, name: str, eps: float) -> Tensor:
+        return rms_norm(x, weights[name], eps, pdl=self._pdl)
 
-    def gate(self, gate_up: torch.Tensor, activation: str) -> torch.Tensor:
-        return silu_mul(gate_up, pdl=self._early) if activation == "silu" else super().gate(gate_up, activation)
+    def gate(self, gate_up: Tensor, activation: str) -> Tensor:
+        return silu_mul(gate_up, pdl=self._pdl) if activation == "silu" else super().gate(gate_up, activation)
 
-    def rope_attend(
-        self, qkv: torch.Tensor, weights: Weights, attention: Attention, cache: LayerCache, step: Step
-    ) -> torch.Tensor:
-        """One new token per sequence takes a kernel of its own."""
+    def rope_attend(self, qkv: Tensor, weights: Weights, attention: Attention, cache: LayerCache, step: Step) -> Tensor:
+        """Steps of one token per sequence use one kernel for RoPE, the writes to the cache and attention."""
         k, v = cache.rows["k"], cache.rows["v"]
         kv_heads, head_dim = k.shape[2:]
         heads = qkv.shape[1] // head_dim - 2 * kv_heads
         if self.deterministic or step.queries != 1 or not serves(k, heads):
             return super().rope_attend(qkv, weights, attention, cache, step)
         share = heads // kv_heads
-        if (share, head_dim) not in self._shared:
-            self._shared[share, head_dim] = Scratch.allocate(share, head_dim, qkv.device)
+        if (share, head_dim) not in self._rope_scratch:
+            self._rope_scratch[share, head_dim] = Scratch.allocate(share, head_dim, qkv.device)
         return rope_attend(
             qkv,
             None if attention.rope is None else step.rope_tables[attention.rope],
@@ -111,13 +108,11 @@ class TritonOps(TorchOps):
             heads,
             attention.scale,
             attention.window,
-            self._shared[share, head_dim],
-            self._early,
+            self._rope_scratch[share, head_dim],
+            self._pdl,
         )
 
-    def rope_write(
-        self, qkv: torch.Tensor, weights: Weights, attention: Attention, cache: LayerCache, step: Step
-    ) -> torch.Tensor:
+    def rope_write(self, qkv: Tensor, weights: Weights, attention: Attention, cache: LayerCache, step: Step) -> Tensor:
         kv_heads, head_dim = cache.spec.rows["k"]
         cos, sin = (None, None) if attention.rope is None else step.rope_tables[attention.rope]
         return rope_write(
@@ -135,66 +130,64 @@ class TritonOps(TorchOps):
             head_dim,
             step.positions,
             _scales(cache),
-            pdl=self._early,
+            pdl=self._pdl,
         )
 
-    def attend(self, q: torch.Tensor, attention: Attention, cache: LayerCache, step: Step) -> torch.Tensor:
+    def attend(self, q: Tensor, attention: Attention, cache: LayerCache, step: Step) -> Tensor:
         k, v, queries = cache.rows["k"], cache.rows["v"], step.queries
         table, scale, window = step.page_tables[cache.group], attention.scale, attention.window
-        if self.deterministic or queries is None or queries > MOST_QUERIES:
+        if self.deterministic or queries is None or queries > MAX_DECODE_QUERIES:
             lengths, offsets, most = step.lengths, step.offsets, step.most_queries
             return prefill_attention(
-                q, k, v, table, lengths, offsets, most, scale, window, _scales(cache), pdl=self._early
+                q, k, v, table, lengths, offsets, most, scale, window, _scales(cache), pdl=self._pdl
             )
         rows = queries * q.shape[1] // k.shape[2]
         if (rows, q.shape[2]) not in self._scratch:
             self._scratch[rows, q.shape[2]] = DecodeScratch.allocate(rows, q.shape[2], q.device)
         scratch = self._scratch[rows, q.shape[2]]
         return decode_attention(
-            q, k, v, table, step.lengths, queries, scale, window, scratch, _scales(cache), pdl=self._early
+            q, k, v, table, step.lengths, queries, scale, window, scratch, _scales(cache), pdl=self._pdl
         )
 
-    def route(self, x: torch.Tensor, weights: Weights, moe: Moe) -> tuple[torch.Tensor, torch.Tensor]:
+    def route(self, x: Tensor, weights: Weights, moe: Moe) -> tuple[Tensor, Tensor]:
         if self.deterministic or moe.groups > 1:
             return super().route(x, weights, moe)
         logits, bias = self.linear(x.float(), weights, "router"), weights.get("router.correction")
         sigmoid = moe.scores == "sigmoid"
-        return route(
-            logits, bias, moe.top_k, sigmoid=sigmoid, normalise=moe.normalise, scale=moe.scale, pdl=self._early
-        )
+        return route(logits, bias, moe.top_k, sigmoid=sigmoid, normalise=moe.normalise, scale=moe.scale, pdl=self._pdl)
 
-    def experts(self, x: torch.Tensor, ids: torch.Tensor, gate_up: Weight, down: Weight) -> torch.Tensor:
-        """Few tokens one by one, each expert read where it lies; of packed ones as many as keep the host out of it."""
+    def experts(self, x: Tensor, ids: Tensor, gate_up: Weight, down: Weight) -> Tensor:
+        """Few tokens are multiplied one at a time, with experts read in place, so that the host need not sort them."""
         first, second = operand(gate_up), operand(down)
-        if self.deterministic or len(x) > _most_alone(gate_up) or first is None or second is None:
+        if self.deterministic or len(x) > _max_single_tokens(gate_up) or first is None or second is None:
             return super().experts(x, ids, gate_up, down)
         cut = tiling(first, x[:1], gate=True, stack=True)
         if cut is None:
             return super().experts(x, ids, gate_up, down)
-        gated = product(x, first, cut, gate=True, experts=ids, dependent=self._early)
+        gated = product(x, first, cut, gate=True, experts=ids, dependent=self._pdl)
         cut = tiling(second, gated[:1], gate=False, stack=True)
         if cut is None:
             return super().experts(x, ids, gate_up, down)
-        y = product(gated, second, cut, experts=ids.view(-1, 1), dependent=self._early)
+        y = product(gated, second, cut, experts=ids.view(-1, 1), dependent=self._pdl)
         return y.view(*ids.shape, y.shape[1])
 
-    def mix(self, y: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
-        return super().mix(y, shares) if self.deterministic else mix(y, shares, pdl=self._early)
+    def mix(self, y: Tensor, topk_weights: Tensor) -> Tensor:
+        return super().mix(y, topk_weights) if self.deterministic else mix(y, topk_weights, pdl=self._pdl)
 
-    def most_graphed(self, cfg: ModelConfig, blocks: Sequence[Weights]) -> int:
-        """Tokens of a step that never asks the host, and so can be a CUDA graph."""
+    def max_graph_tokens(self, cfg: ModelConfig, blocks: Sequence[Weights]) -> int:
+        """The most tokens of a step that never waits for the host, so that a CUDA graph can capture it."""
         if cfg.mla is not None or (self.deterministic and cfg.moe is not None):
             return 0
         stacks = [weight for weights in blocks for name, weight in weights.items() if name.startswith("experts.")]
-        return min(map(_most_alone, stacks), default=sys.maxsize)
+        return min(map(_max_single_tokens, stacks), default=sys.maxsize)
 
 
-def _most_alone(experts: Weight) -> int:
-    """Tokens whose experts are multiplied one token at a time: plain ones have a grouped product for more."""
+def _max_single_tokens(experts: Weight) -> int:
+    """The most tokens whose experts are multiplied one token at a time; unpacked experts have a grouped product."""
     if operand(experts) is None:
         return 0
-    return MOST_TOKENS if isinstance(experts, torch.Tensor) else FEW
+    return MOST_TOKENS if isinstance(experts, Tensor) else MAX_GATHERED_TOKENS
 
 
-def _scales(cache: LayerCache) -> Mapping[str, torch.Tensor] | None:
+def _scales(cache: LayerCache) -> Mapping[str, Tensor] | None:
     return None if cache.spec.bits is None else cache.rows

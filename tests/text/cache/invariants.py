@@ -26,7 +26,7 @@ def check_pool(pool: PagePool, sequences: Sequence[SequencePages]) -> None:
     held = [*(node.pages for node in nodes), *(pages for sequence in sequences for pages in sequence.own)]
     everything = [*pool.free, *(page for pages in held for page in pages if page != NO_PAGE)]
     assert sorted(everything) == list(range(pool.cache.spec.null_pages, pool.cache.pages))
-    unused = set()
+    evictable = set()
     for node in nodes:
         holders = [sequence for sequence in sequences if node in sequence.shared]
         assert node.users == len(holders)
@@ -37,9 +37,9 @@ def check_pool(pool: PagePool, sequences: Sequence[SequencePages]) -> None:
             assert node.readers[group] == readers
             assert node.pages[group] != NO_PAGE or (pool.windows[group] and not readers)
             if pool.windows[group] and not readers and node.pages[group] != NO_PAGE:
-                unused.add((node, group))
+                evictable.add((node, group))
         if not node.users and not node.children:
-            unused.add((node, LEAF))
-    assert set(pool.unused) == unused
+            evictable.add((node, LEAF))
+    assert set(pool.evictable) == evictable
     for sequence in sequences:
         assert sequence.capacity() >= sequence.length

@@ -164,9 +164,9 @@ def test_local_layers_free_their_pages_and_global_ones_keep_them() -> None:
 
 def take_away(pool: PagePool, node: Prefix, group: int) -> None:
     """As happens to a page of a window when another sequence needs one."""
-    pool.unused.move_to_end((node, group), last=False)
+    pool.evictable.move_to_end((node, group), last=False)
     free, pool.free = pool.free, []
-    taken = pool._take()
+    taken = pool._allocate()
     pool.free = [*free, taken]
 
 
@@ -181,7 +181,7 @@ def test_a_prefix_is_reused_only_where_its_windows_are_whole() -> None:
     sequences.end(first, "release")
 
     def reused(length: int) -> int:
-        return len(pool._find([*text, 0][:length]))
+        return len(pool._match_prefix([*text, 0][:length]))
 
     assert [reused(length) for length in (300, 640, 641)] == [4, 9, 10]
     take_away(pool, nodes[7], group=0)  # which queries behind nine pages can see, and behind ten cannot

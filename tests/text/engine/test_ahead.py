@@ -43,7 +43,7 @@ def _quick(monkeypatch):
 
 
 def ahead_of(llm: LLM, pages: int, max_batch: int = 8) -> Engine:
-    executor = Unpadded(llm.model, CpuOps(deterministic=True), pages, max_batch, 128, most_graphed=0)
+    executor = Unpadded(llm.model, CpuOps(deterministic=True), pages, max_batch, 128, max_graph_tokens=0)
     return Engine(executor, max_batch, 128, min(llm.max_context, pages * PAGE), None, DecodeLoop(executor))
 
 

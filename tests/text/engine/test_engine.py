@@ -234,7 +234,7 @@ def test_an_exception_in_a_callback_leaves_the_engine_clean(tiny):
 
 def test_memory_that_is_too_small_says_what_would_fit(tmp_path):
     make("llama", tmp_path)
-    with pytest.raises(UserError, match="a smaller model, or a narrower dtype, would fit"):
+    with pytest.raises(UserError, match="a smaller model or a narrower dtype would fit"):
         LLM(tmp_path, device="cpu", dtype="float32", cpu_mem=1e-6)
     with pytest.raises(UserError, match=r"max_context=\d+ would fit"):
         LLM(tmp_path, device="cpu", dtype="float32", cpu_mem=0.00085, max_context=512)

@@ -9,7 +9,7 @@ from genwright.text.architectures.registry import named_shape, read_config
 from genwright.text.cache.layout import CacheSpec, LayerCache, LayerSpec
 from genwright.text.config import Mla
 from genwright.text.ops.attention import gather
-from genwright.text.ops.latent_attention import absorbed, expanded, expanding_is_less
+from genwright.text.ops.latent_attention import absorbed, expanded, prefer_expanded
 from genwright.text.ops.step import Chunk, StepBuffers
 
 HEADS = 4
@@ -50,7 +50,7 @@ def test_decoding_is_absorbed_and_a_whole_prompt_expanded():
 
     def expands(start: int, count: int) -> bool:
         step = StepBuffers(8192, 1, 1024, torch.device("cpu")).fill([Chunk([0] * count, start, [range(1024)])])
-        return expanding_is_less(step.groups[0], cfg.mla)
+        return prefer_expanded(step.groups[0], cfg.mla)
 
     assert not expands(4096, 1) and not expands(4096, 6) and not expands(8000, 64)
     assert expands(0, 512) and expands(4096, 512)

@@ -102,8 +102,8 @@ def test_only_steps_that_ask_the_host_for_nothing_become_graphs():
     packed = quantize(plain.flatten(0, 1)).unflatten(0, (4, -1))
     dense = read_config(named_shape("llama-3.2-1b"), "dense")
     sparse, latent = (read_config(named_shape(name), name) for name in ("mixtral-8x7b", "deepseek-v3"))
-    assert fused.most_graphed(dense, [{"qkv": plain}]) == deterministic.most_graphed(dense, [{}]) == sys.maxsize
-    assert fused.most_graphed(sparse, [{"qkv": plain}, {"experts.gate_up": plain}]) == 8
-    assert fused.most_graphed(sparse, [{"experts.gate_up": packed}]) == layer.FEW
-    assert fused.most_graphed(latent, [{"experts.gate_up": packed}]) == 0
-    assert deterministic.most_graphed(sparse, [{"experts.gate_up": packed}]) == 0
+    assert fused.max_graph_tokens(dense, [{"qkv": plain}]) == deterministic.max_graph_tokens(dense, [{}]) == sys.maxsize
+    assert fused.max_graph_tokens(sparse, [{"qkv": plain}, {"experts.gate_up": plain}]) == 8
+    assert fused.max_graph_tokens(sparse, [{"experts.gate_up": packed}]) == layer.MAX_GATHERED_TOKENS
+    assert fused.max_graph_tokens(latent, [{"experts.gate_up": packed}]) == 0
+    assert deterministic.max_graph_tokens(sparse, [{"experts.gate_up": packed}]) == 0
