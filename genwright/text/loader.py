@@ -24,7 +24,7 @@ from genwright.text.ops.protocol import Weights
 from genwright.text.ops.rope import cos_sin, frequencies
 from genwright.text.ops.step import RopeTables
 
-LOOKED_UP = ("embed", "positions")  # tables whose rows are looked up: they are not multiplied
+LOOKED_UP = ("embed", "positions")  # tables, of which a step reads some rows
 PIECE = {"cpu": 1 << 19, "cuda": 1 << 24}  # elements to quantize at a time; temporaries take ten times as much
 
 
@@ -75,9 +75,7 @@ class Loader:
     device: torch.device
     packed: bool = True
     quant: Format | None = None
-    progress: Callable[[int, int], None] = lambda done, total: (
-        None
-    )  # called with the number of tensors done and in total
+    progress: Callable[[int, int], None] = lambda done, total: None  # both are numbers of tensors
     rank: int = 0
     ranks: int = 1
     expert_parallel: bool = False
@@ -207,11 +205,7 @@ class Loader:
 
 def move(block: Weights, device: torch.device) -> dict[str, Any]:
     """A block's weights on a device; those that are on it already are not copied."""
-
-    def to(tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.to(device)
-
-    return {name: weight.map(to) if isinstance(weight, Packed) else to(weight) for name, weight in block.items()}
+    return {n: w.map(lambda t: t.to(device)) if isinstance(w, Packed) else w.to(device) for n, w in block.items()}
 
 
 def rope_tables(cfg: ModelConfig, max_context: int, device: torch.device) -> dict[str, RopeTables]:

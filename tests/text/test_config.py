@@ -1,4 +1,4 @@
-"""ModelConfig against transformers' own configurations, and one sentence for each thing that can be wrong."""
+"""ModelConfig against transformers' own configurations, and a one-sentence error for each mistake."""
 
 import json
 import math

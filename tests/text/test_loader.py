@@ -1,4 +1,4 @@
-"""Loading: what is held in memory meanwhile, what is reported, and random weights."""
+"""Loading: peak memory, progress, errors and random weights."""
 
 import json
 import os
@@ -33,7 +33,7 @@ CASES = {
     "int4": ("safetensors", "bfloat16", "int4:g64:asym"),
     "fp8": ("safetensors", "bfloat16", "fp8"),
 }
-# Loads each case in a process of its own, forked where torch is warm, and tells how anonymous memory grew.
+# Loads each case in a forked process in which torch is warm, and prints how anonymous memory grew.
 MEASURE = """
 import json, os, sys, threading, time
 from math import prod
@@ -119,7 +119,7 @@ def growth(full_size: bool, tmp_path_factory: pytest.TempPathFactory) -> dict[st
     }
     cases |= {method: (str(folder / "safetensors"), str(folder / method), method) for method in ("rtn", "gptq")}
     command = [sys.executable, "-c", MEASURE, str(folder / "warm"), json.dumps(cases)]
-    env = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "1000000"}  # glibc else keeps what is freed, in fragments
+    env = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "1000000"}  # else glibc keeps freed memory in fragments
     lines = subprocess.run(command, capture_output=True, text=True, check=True, env=env).stdout.splitlines()
     return dict(json.loads(line) for line in lines)
 

@@ -58,9 +58,7 @@ def weight_map(cfg: ModelConfig) -> WeightMap:
 def read_config(read: FieldReader, family: str, sizes: Mapping[str, Any]) -> ModelConfig:
     activation = read.text("hidden_activation", read.text("hidden_act", "gelu_pytorch_tanh"))
     if activation != "gelu_pytorch_tanh":
-        raise UserError(
-            f"{read.where} has the activation {short(activation)}; Gemma 3 supports only gelu_pytorch_tanh."
-        )
+        raise UserError(f"{read.where} has the activation {short(activation)}; Gemma 3 needs gelu_pytorch_tanh.")
     for key in ("attn_logit_softcapping", "final_logit_softcapping", "use_bidirectional_attention", "attention_bias"):
         if read.config.get(key):
             raise read.wrong(key, "null or false, the only supported value")
@@ -114,16 +112,14 @@ GGUF = {"gemma3": Gguf("gemma3_text", {**GGUF_LAYER, **_NORM_NAMES}, _gguf_confi
 
 _GEMMA = {"model_type": "gemma3_text", "torch_dtype": "bfloat16", "rms_norm_eps": 1e-6, "head_dim": 256}
 _GEMMA |= {"tie_word_embeddings": True, "query_pre_attn_scalar": 256, "sliding_window": 512}
-_LONG = {"sliding_window": 1024, "rope_scaling": {"rope_type": "linear", "factor": 8.0}}
+_GEMMA_LONG = {**_GEMMA, "sliding_window": 1024, "rope_scaling": {"rope_type": "linear", "factor": 8.0}}
+_GEMMA_27B = {**_GEMMA_LONG, "head_dim": 128, "query_pre_attn_scalar": 168}
 _ROWS: dict[str, Row] = {
     "gemma-3-270m": (_GEMMA, 640, 18, 4, 1, 2048, 262144, 32768, 1e6, {}),
     "gemma-3-1b": (_GEMMA, 1152, 26, 4, 1, 6912, 262144, 32768, 1e6, {}),
-    "gemma-3-4b": (_GEMMA, 2560, 34, 8, 4, 10240, 262208, 131072, 1e6, _LONG),
-    "gemma-3-12b": (_GEMMA, 3840, 48, 16, 8, 15360, 262208, 131072, 1e6, _LONG),
-    "gemma-3-27b": (
-        *(_GEMMA, 5376, 62, 32, 16, 21504, 262208, 131072, 1e6),
-        {**_LONG, "head_dim": 128, "query_pre_attn_scalar": 168},
-    ),
+    "gemma-3-4b": (_GEMMA_LONG, 2560, 34, 8, 4, 10240, 262208, 131072, 1e6, {}),
+    "gemma-3-12b": (_GEMMA_LONG, 3840, 48, 16, 8, 15360, 262208, 131072, 1e6, {}),
+    "gemma-3-27b": (_GEMMA_27B, 5376, 62, 32, 16, 21504, 262208, 131072, 1e6, {}),
 }
 SHAPES = configs(_ROWS)
 ALIASES: dict[str, str] = {}

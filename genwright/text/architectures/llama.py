@@ -203,20 +203,16 @@ _QWEN2 = {**_LLAMA, "model_type": "qwen2", "rms_norm_eps": 1e-6}
 _QWEN3 = {**_QWEN2, "model_type": "qwen3", "head_dim": 128}
 _MIXTRAL = {**_LLAMA, "model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2}
 _QWEN2_MOE = {**_QWEN2, "model_type": "qwen2_moe"}
-_QWEN3_MOE = {**_QWEN3, "model_type": "qwen3_moe"}
-_QWEN3_MOE |= {"num_experts": 128, "num_experts_per_tok": 8, "norm_topk_prob": True}
-_LLAMA31_ROPE = {
-    "rope_type": "llama3",
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 8192,
-}
-_LLAMA32_ROPE = {**_LLAMA31_ROPE, "factor": 32.0}
+_QWEN3_MOE = {**_QWEN3, "model_type": "qwen3_moe", "norm_topk_prob": True}
+_ROPE = {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+_ROPE |= {"original_max_position_embeddings": 8192}
+_LLAMA31 = {**_LLAMA, "rope_scaling": {**_ROPE, "factor": 8.0}}
+_LLAMA32 = {**_LLAMA, "rope_scaling": {**_ROPE, "factor": 32.0}, "tie_word_embeddings": True}
 
 
-def _experts(count: int, top_k: int, ffn_dim: int) -> dict[str, Any]:
-    return {"num_experts": count, "num_experts_per_tok": top_k, "moe_intermediate_size": ffn_dim}
+def _experts(count: int, top_k: int, ffn_dim: int, shared_dim: int | None = None) -> dict[str, Any]:
+    fields = {"num_experts": count, "num_experts_per_tok": top_k, "moe_intermediate_size": ffn_dim}
+    return fields if shared_dim is None else {**fields, "shared_expert_intermediate_size": shared_dim}
 
 
 _ROWS: dict[str, Row] = {
@@ -231,17 +227,11 @@ _ROWS: dict[str, Row] = {
     "codellama-34b-python": (_LLAMA, 8192, 48, 64, 8, 22016, 32000, 16384, 1e6, {}),
     "llama-3-8b": (_LLAMA, 4096, 32, 32, 8, 14336, 128256, 8192, 5e5, {}),
     "llama-3-70b": (_LLAMA, 8192, 80, 64, 8, 28672, 128256, 8192, 5e5, {}),
-    "llama-3.1-8b": (_LLAMA, 4096, 32, 32, 8, 14336, 128256, 131072, 5e5, {"rope_scaling": _LLAMA31_ROPE}),
-    "llama-3.1-70b": (_LLAMA, 8192, 80, 64, 8, 28672, 128256, 131072, 5e5, {"rope_scaling": _LLAMA31_ROPE}),
-    "llama-3.1-405b": (_LLAMA, 16384, 126, 128, 8, 53248, 128256, 131072, 5e5, {"rope_scaling": _LLAMA31_ROPE}),
-    "llama-3.2-1b": (
-        *(_LLAMA, 2048, 16, 32, 8, 8192, 128256, 131072, 5e5),
-        {"rope_scaling": _LLAMA32_ROPE, "tie_word_embeddings": True},
-    ),
-    "llama-3.2-3b": (
-        *(_LLAMA, 3072, 28, 24, 8, 8192, 128256, 131072, 5e5),
-        {"rope_scaling": _LLAMA32_ROPE, "tie_word_embeddings": True},
-    ),
+    "llama-3.1-8b": (_LLAMA31, 4096, 32, 32, 8, 14336, 128256, 131072, 5e5, {}),
+    "llama-3.1-70b": (_LLAMA31, 8192, 80, 64, 8, 28672, 128256, 131072, 5e5, {}),
+    "llama-3.1-405b": (_LLAMA31, 16384, 126, 128, 8, 53248, 128256, 131072, 5e5, {}),
+    "llama-3.2-1b": (_LLAMA32, 2048, 16, 32, 8, 8192, 128256, 131072, 5e5, {}),
+    "llama-3.2-3b": (_LLAMA32, 3072, 28, 24, 8, 8192, 128256, 131072, 5e5, {}),
     "mistral-7b": (_MISTRAL, 4096, 32, 32, 8, 14336, 32000, 32768, 1e4, {"sliding_window": 4096}),
     "qwen2.5-0.5b": (_QWEN2, 896, 24, 14, 2, 4864, 151936, 32768, 1e6, {"tie_word_embeddings": True}),
     "qwen2.5-7b": (_QWEN2, 3584, 28, 28, 4, 18944, 152064, 32768, 1e6, {}),
@@ -251,16 +241,10 @@ _ROWS: dict[str, Row] = {
     "tinyllama-1.1b": (_LLAMA, 2048, 22, 32, 4, 5632, 32000, 2048, 1e4, {}),
     "mixtral-8x7b": (_MIXTRAL, 4096, 32, 32, 8, 14336, 32000, 32768, 1e6, {}),
     "mixtral-8x22b": (_MIXTRAL, 6144, 56, 48, 8, 16384, 32000, 65536, 1e6, {}),
-    "qwen1.5-moe-a2.7b": (
-        *(_QWEN2_MOE, 2048, 24, 16, 16, 5632, 151936, 8192, 1e6),
-        _experts(60, 4, 1408) | {"shared_expert_intermediate_size": 5632},
-    ),
-    "qwen2-57b-a14b": (
-        *(_QWEN2_MOE, 3584, 28, 28, 4, 18944, 151936, 32768, 1e6),
-        _experts(64, 8, 2560) | {"shared_expert_intermediate_size": 20480},
-    ),
-    "qwen3-30b-a3b": (_QWEN3_MOE, 2048, 48, 32, 4, 6144, 151936, 40960, 1e6, {"moe_intermediate_size": 768}),
-    "qwen3-235b-a22b": (_QWEN3_MOE, 4096, 94, 64, 4, 12288, 151936, 40960, 1e6, {"moe_intermediate_size": 1536}),
+    "qwen1.5-moe-a2.7b": (_QWEN2_MOE, 2048, 24, 16, 16, 5632, 151936, 8192, 1e6, _experts(60, 4, 1408, 5632)),
+    "qwen2-57b-a14b": (_QWEN2_MOE, 3584, 28, 28, 4, 18944, 151936, 32768, 1e6, _experts(64, 8, 2560, 20480)),
+    "qwen3-30b-a3b": (_QWEN3_MOE, 2048, 48, 32, 4, 6144, 151936, 40960, 1e6, _experts(128, 8, 768)),
+    "qwen3-235b-a22b": (_QWEN3_MOE, 4096, 94, 64, 4, 12288, 151936, 40960, 1e6, _experts(128, 8, 1536)),
     "stories15m": (_LLAMA, 288, 6, 6, 6, 768, 32000, 256, 1e4, {}),
     "stories110m": (_LLAMA, 768, 12, 12, 12, 2048, 32000, 1024, 1e4, {}),
 }

@@ -121,6 +121,8 @@ def read_config(read: FieldReader, family: str, sizes: Mapping[str, Any]) -> Mod
 
 
 _OPT = {"model_type": "opt", "torch_dtype": "float16", "eos_token_id": 2}
+_OPT |= {"vocab_size": 50272, "max_position_embeddings": 2048}
+_FIELDS = ("hidden_size", "num_hidden_layers", "num_attention_heads", "ffn_dim")
 
 # name: dim, layers, heads, further fields
 _ROWS: dict[str, tuple[int, int, int, dict[str, Any]]] = {
@@ -136,16 +138,7 @@ _ROWS: dict[str, tuple[int, int, int, dict[str, Any]]] = {
     "galactica-30b": (7168, 48, 56, {"vocab_size": 50000, "activation_function": "gelu"}),
 }
 SHAPES = {
-    name: {
-        **_OPT,
-        "hidden_size": dim,
-        "num_hidden_layers": layers,
-        "num_attention_heads": heads,
-        "ffn_dim": 4 * dim,
-        "vocab_size": 50272,
-        "max_position_embeddings": 2048,
-        **more,
-    }
+    name: {**_OPT, **dict(zip(_FIELDS, (dim, layers, heads, 4 * dim), strict=True)), **more}
     for name, (dim, layers, heads, more) in _ROWS.items()
 }
 ALIASES = {f"opt-iml-{size}": f"opt-{size.removeprefix('max-')}" for size in ("1.3b", "30b", "max-1.3b", "max-30b")}

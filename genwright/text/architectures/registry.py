@@ -61,9 +61,7 @@ def find_shape(path: Path, arch: str | None, fits: Callable[[dict[str, Any]], bo
         return named_shape(arch)
     fitting = [name for name in SHAPES if fits(named_shape(name))]
     if not fitting:
-        raise UserError(
-            f"{path} fits none of the known shapes; put its config.json beside it, or name a shape with arch."
-        )
+        raise UserError(f"{path} fits none of the known shapes; put its config.json beside it, or name one by arch.")
     if len(fitting) > 1:
         # The longest name of a fitting shape that is part of a folder's name.
         spellings = {**ALIASES, **dict(zip(fitting, fitting, strict=True))}

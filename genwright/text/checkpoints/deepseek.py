@@ -160,9 +160,7 @@ class DeepSeekShards(Checkpoint):
         try:
             stored = self._join(name, part)
         except (RuntimeError, IndexError):
-            raise UserError(
-                f"{self.where(name)} has {name!r} of a shape that cannot be joined with the other shards."
-            ) from None
+            raise UserError(f"{self.where(name)} has {name!r} of a shape that does not fit the other shards.") from None
         return convert_dtype(self, name, stored, dtype)
 
     def _cut(self, name: str) -> int | None:
@@ -171,7 +169,7 @@ class DeepSeekShards(Checkpoint):
         return None if source is None or source.expert is not None else source.axis
 
     def _pieces(self, name: str) -> list[torch.Tensor]:
-        """The tensors of the files that make up a tensor, in order of rank; they are not read yet."""
+        """The shards' tensors that make up a tensor, in order of rank; nothing is read yet."""
         theirs = self._names[name]
         ranks = self._holders[theirs] if self._cut(name) is not None else self._holders[theirs][:1]
         return [self._files[rank].get_tensor(theirs) for rank in ranks]

@@ -14,7 +14,7 @@ from genwright.errors import UserError
 from genwright.quant.formats import Format
 from genwright.quant.ggml import FORMATS, TYPES, dequantize, repack
 from genwright.quant.packed import Packed
-from genwright.text.architectures.protocol import GGUF_OUTER, Gguf
+from genwright.text.architectures.protocol import GGUF_OUTER
 from genwright.text.architectures.registry import GGUF as ARCHITECTURES
 from genwright.text.architectures.registry import MODEL_TYPES, read_config
 from genwright.text.architectures.weight_map import Part
@@ -70,7 +70,11 @@ class GGUF(Checkpoint):
         header, *others = _open_parts(path)
         self.path, self.metadata = header.path, header.metadata  # those of the first part of a split model
         tensors = [tensor for part in (header, *others) for tensor in part.tensors]
-        self._names = self._find_names()
+        arch = self.metadata.get("general.architecture")
+        if not isinstance(arch, str) or arch not in ARCHITECTURES:
+            known = ", ".join(ARCHITECTURES)
+            raise UserError(f"{self.path} has the unknown architecture {arch!r:.60}; known are {known}.")
+        self._names = ARCHITECTURES[arch]
         self._tensors = {_hugging_face_name(tensor.name, self._names.layer): tensor for tensor in tensors}
         if len(self._tensors) < len(tensors):
             raise header.wrong("two of its tensors have the same name")
@@ -155,15 +159,6 @@ class GGUF(Checkpoint):
     def generation_config(self) -> FieldReader:
         given = {ours: self.metadata[theirs] for ours, theirs in SAMPLING.items() if theirs in self.metadata}
         return FieldReader(given | ({"do_sample": True} if given else {}), self.path)
-
-    def _find_names(self) -> Gguf:
-        """How llama.cpp writes this architecture."""
-        arch = self.metadata.get("general.architecture")
-        if not isinstance(arch, str) or arch not in ARCHITECTURES:
-            raise UserError(
-                f"{self.path} has the unknown architecture {arch!r:.60}; known are {', '.join(ARCHITECTURES)}."
-            )
-        return ARCHITECTURES[arch]
 
     def _hugging_face_config(self) -> dict[str, Any]:
         """The fields of config.json; `read_config` checks the values."""

@@ -23,7 +23,6 @@ class OptArrays(Checkpoint):
     def __init__(self, folder: Path, arch: str | None = None):
         self.path, self.folder = str(folder), folder
         self._names = {_hugging_face_name(file.name): file for file in sorted(folder.glob("decoder.*"))}
-        self._arrays: dict[str, np.ndarray] = {}
         config = folder / "config.json"
         given = arch is None and config.exists()
         self.hf_config: dict[str, Any] = read_json(config) if given else find_shape(folder, arch, self._fits)
@@ -58,14 +57,12 @@ class OptArrays(Checkpoint):
         return cast(torch.from_numpy(np.asarray(array)), dtype, f"{self.where(name)} stores its array", part)
 
     def _array(self, name: str) -> np.ndarray:
-        if name not in self._arrays:
-            path = self._names[name]
-            try:
-                # Copy-on-write, so that writing to a view does not change the file.
-                self._arrays[name] = np.lib.format.open_memmap(path, mode="c")
-            except (ValueError, OSError, EOFError, SyntaxError) as error:
-                raise UserError(f"{path} is not a valid NumPy file: {reason(error)}.") from None
-        return self._arrays[name]
+        path = self._names[name]
+        try:
+            # Copy-on-write, so that writing to a view does not change the file.
+            return np.lib.format.open_memmap(path, mode="c")
+        except (ValueError, OSError, EOFError, SyntaxError) as error:
+            raise UserError(f"{path} is not a valid NumPy file: {reason(error)}.") from None
 
     def _fits(self, shape: dict[str, Any]) -> bool:
         last = f"model.decoder.layers.{shape['num_hidden_layers'] - 1}.fc1.weight"

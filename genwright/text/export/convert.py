@@ -184,9 +184,7 @@ def _write_shards(
     if checkpoint.config.architecture != "deepseek" or moe is None:
         raise UserError(f"{checkpoint.path} is not a DeepSeek model; only those can be converted to DeepSeek's shards.")
     if moe.experts % ranks:
-        raise UserError(
-            f"{checkpoint.path} has {moe.experts} experts, which cannot be divided evenly among {ranks} ranks."
-        )
+        raise UserError(f"{checkpoint.path} has {moe.experts} experts, which is not a multiple of {ranks} ranks.")
     sources = cuts(checkpoint.config)
     parts: list[dict[str, Entry]] = [{} for _ in range(ranks)]
     shares: dict[str, dict[int, Part]] = {}  # each rank's part of each tensor

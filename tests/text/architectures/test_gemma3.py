@@ -1,4 +1,4 @@
-"""Gemma 3: what its window frees, and the real file against transformers."""
+"""Gemma 3: pages that its windows free, and the real file against transformers."""
 
 import os
 from pathlib import Path

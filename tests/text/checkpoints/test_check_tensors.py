@@ -1,4 +1,4 @@
-"""Tensors that a configuration does not call for: refused, told of, or known to be idle; in every format."""
+"""Unused tensors of a checkpoint: an error, a warning, or known buffers; in every format."""
 
 import json
 import warnings
@@ -19,7 +19,7 @@ from genwright.text.export.convert import convert
 
 
 def check(path: Path) -> list[str]:
-    """What is told of a checkpoint's tensors."""
+    """The warnings about a checkpoint's tensors."""
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always", GenwrightWarning)
         check_tensors(open_checkpoint(str(path)))
@@ -61,7 +61,7 @@ def opt(folder: Path, extra: dict[str, torch.Tensor]) -> Path:
     return folder
 
 
-# Format: how it is written with more tensors, one that would change the result, one that would not, one unknown.
+# Format: how to write it with more tensors, a tensor that would change the result, a buffer, an unknown tensor.
 FORMATS: dict[str, tuple[Callable[[Path, dict[str, torch.Tensor]], Path], str, str, str]] = {
     "Hugging Face": (
         *(hugging_face, "model.layers.1.self_attn.q_proj.bias"),

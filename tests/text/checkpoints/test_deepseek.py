@@ -1,4 +1,4 @@
-"""DeepSeek's folders: FP8 blocks, shards there and back, its own configurations, and what can be missing."""
+"""DeepSeek's folders: FP8 blocks, shards written and read, its own configurations, and missing files."""
 
 import json
 import re
@@ -119,7 +119,7 @@ ARGS |= {"rope_factor": 4.0, "mscale": 0.9, "dtype": "fp8"}
 
 
 def as_deepseeks(folder: Path, target: Path) -> None:
-    """What DeepSeek's own conversion leaves: no multi-token-prediction layer, no config.json, and its settings."""
+    """As DeepSeek's own script writes it: no multi-token-prediction layer, no config.json, and its own settings."""
     target.mkdir()
     for path in folder.glob("*.safetensors"):
         tensors = {name: t for name, t in load_file(path).items() if not name.startswith(f"layers.{LAYERS}.")}
@@ -138,7 +138,7 @@ def test_deepseeks_own_shards_load(folders):
 
 
 def test_a_short_context_switches_yarn_off_as_theirs_does(folders, tmp_path):
-    """And a model without YaRN is written so that their code leaves it out."""
+    """A model without YaRN is written so that DeepSeek's code does not apply it."""
     shutil.copytree(folders["theirs"], tmp_path / "short")
     short = {**ARGS, "max_seq_len": ARGS["original_seq_len"]}
     (tmp_path / "short" / "config_tiny.json").write_text(json.dumps(short))
@@ -242,7 +242,7 @@ def test_what_is_missing_or_mixed_up_is_one_sentence(sentence, folders, tmp_path
 @pytest.mark.parametrize(
     ("name", "ranks", "sentence"),
     [
-        ("fp8", 3, "has 8 experts, which cannot be divided evenly among 3 ranks"),
+        ("fp8", 3, "has 8 experts, which is not a multiple of 3 ranks"),
         (
             "fp8",
             8,

@@ -1,4 +1,4 @@
-"""Damaged GGUF files: one sentence each, whatever is wrong, and nothing allocated on a file's word."""
+"""Damaged GGUF files: each raises a one-sentence error, and counts in the file allocate nothing unchecked."""
 
 import random
 import resource

@@ -19,7 +19,7 @@ from genwright.errors import UserError
 
 LATER = ("opt-350m", "mixtral", "qwen2-moe", "deepseek-v2", "deepseek-v3")
 FAMILIES = ("llama", "llama-3.2", "llama-linear", "mistral", "qwen2-yarn", "qwen2-window", "qwen3", *LATER)
-KILOBYTES = 64 << 10  # that the peak of memory may grow by over all of them
+KILOBYTES = 64 << 10  # how much the peak memory may grow over all mutations
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     model.config.save_pretrained(made["bin"])
     torch.save({name: tensor.clone() for name, tensor in model.state_dict().items()}, made["bin"] / "pytorch_model.bin")
     for folder in made.values():
-        outcome(folder)  # what is first used takes memory once
+        outcome(folder)  # first use allocates memory once
     return made
 
 

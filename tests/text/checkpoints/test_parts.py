@@ -1,4 +1,4 @@
-"""Parts of tensors: joined they are the whole, bit for bit, in every format; and reading one leaves the rest alone."""
+"""Parts of tensors: joined they equal the whole tensor in every format, and reading one does not read the rest."""
 
 from collections.abc import Callable
 from itertools import pairwise
@@ -127,7 +127,7 @@ class Allocations(TorchDispatchMode):
 
 @pytest.mark.parametrize("kind", FORMATS)
 def test_a_part_is_read_without_the_rest(kind: str, tmp_path: Path) -> None:
-    """What is allocated shrinks with the part, for rows and for columns, also of what is packed."""
+    """Memory allocated shrinks with the part, for rows and columns, plain and packed."""
     checkpoint = open_checkpoint(str(FORMATS[kind](tmp_path)))
     decoder = "model.decoder.layers.0." if kind == "opt" else "model.layers.0."
     name = decoder + ("fc2.weight" if kind == "opt" else "mlp.down_proj.weight")
@@ -145,7 +145,7 @@ def test_a_part_is_read_without_the_rest(kind: str, tmp_path: Path) -> None:
                 with Allocations() as counted:
                     read(*arguments)
                 spent.append(counted.bytes)
-            # Tables of bits, and of what is drawn a piece or two, cost the same for any part.
+            # Lookup tables, and a piece or two of random values, cost the same for any part.
             fixed = {"random": 1 << 21, "gguf Q5_0": 1 << 16}.get(kind, 1 << 12)
             assert spent[1] <= 2 * share * spent[0] + fixed, (axis, spent)
 
@@ -163,7 +163,7 @@ def resident(path: Path) -> int:
 
 
 def test_only_the_pages_of_a_part_are_read(tmp_path: Path) -> None:
-    """Of a file of 256 MB, which is all holes."""
+    """The file has 256 MB and is sparse."""
     tiny_model("llama").config.save_pretrained(tmp_path)
     path, shape = tmp_path / "model.safetensors", (1 << 20, 64)
     with path.open("wb") as sink:
@@ -172,4 +172,4 @@ def test_only_the_pages_of_a_part_are_read(tmp_path: Path) -> None:
     checkpoint = open_checkpoint(str(tmp_path))
     before = resident(path)
     assert checkpoint.tensor("lm_head.weight", torch.bfloat16, Part(0, 500_000, 10)).sum() == 0
-    assert 0 < resident(path) - before <= 1 << 23  # kernels map some more around what is asked for
+    assert 0 < resident(path) - before <= 1 << 23  # the kernel reads ahead

@@ -124,7 +124,7 @@ def test_ggufs_blocks_stay_packed(kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("kind", "inner"), [("int8", 0), ("int4", 2), ("int4", 8)])
 def test_gptfasts_quantized_files(kind: str, inner: int, tmp_path: Path) -> None:
-    """With eight inner tiles no width divides, and gpt-fast pads."""
+    """No width is a multiple of eight inner tiles, so gpt-fast pads."""
     model = make("llama", tmp_path)
     (tmp_path / "model.safetensors").unlink()
     tensors, widened = gptfast_tensors(model), {}
@@ -149,7 +149,7 @@ def test_gptfasts_quantized_files(kind: str, inner: int, tmp_path: Path) -> None
     assert isinstance(packed.model.blocks[0]["qkv"], Int8 if kind == "int8" else Int4)
     error = (packed.logits(PROMPT) - wide.logits(PROMPT)).abs().max() / wide.logits(PROMPT).abs().max()
     assert error < (1e-5 if kind == "int8" else 2e-2), "minimums are rounded to float16, and this model is sharp"
-    if kind == "int8":  # four bits turn a model this sharp into another
+    if kind == "int8":  # four bits change the answers of this tiny model
         reference = reference_logits(model, PROMPT)
         assert (packed.logits(PROMPT) - reference).norm() / reference.norm() < 0.1
 
