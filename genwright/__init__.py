@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from genwright.text.engine.request import SamplingParams as SamplingParams
     from genwright.text.llm import LLM as LLM
 
-_HOMES = {
+_MODULES = {
     "Executor": "genwright.inspect.executor",
     "ImageModel": "genwright.images.sampling.pipeline",
     "LLM": "genwright.text.llm",
@@ -20,13 +20,13 @@ _HOMES = {
 }
 __all__ = ["LLM", "Executor", "ImageModel", "SamplingParams"]
 
-# These only set environment variables, which torch reads when it starts.
+# These only set environment variables, which torch reads when it is imported.
 disable_broken_amx()
 limit_spinning()
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name's home on first use, so that `import genwright` stays cheap."""
-    if name not in _HOMES:
+    """Import a public name on first use, so that `import genwright` stays fast."""
+    if name not in _MODULES:
         raise AttributeError(f"module 'genwright' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(import_module(_MODULES[name]), name)

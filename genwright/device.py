@@ -1,4 +1,4 @@
-"""Which device computes, and how much memory it has."""
+"""Choose the device, and measure its free memory."""
 
 import resource
 
@@ -9,26 +9,28 @@ from genwright.errors import UserError
 
 
 def pick_device(name: str) -> torch.device:
-    """The device of that name, of GPUs with its number; "auto" is a GPU where there is one."""
+    """The device of this name, with an index if it is a GPU; "auto" is a GPU if there is one."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise UserError(f"There is no device {name!r}; choose auto, cpu or cuda.") from None
-    if device.type not in ("cpu", "cuda"):
-        raise UserError(f"Genwright computes on cpu or cuda, not on {name!r}.")
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise UserError("There is no CUDA device here; choose cpu.")
-    if device.type == "cuda" and device.index is None:
+        raise UserError(f"Device {name!r} is unknown; choose auto, cpu or cuda.") from None
+    if device.type == "cpu":
+        return device
+    if device.type != "cuda":
+        raise UserError(f"Device {name!r} is not supported; choose auto, cpu or cuda.")
+    if not torch.cuda.is_available():
+        raise UserError("No CUDA device was found; choose cpu.")
+    if device.index is None:
         return torch.device("cuda", torch.cuda.current_device())
-    if device.type == "cuda" and device.index >= torch.cuda.device_count():
-        raise UserError(f"There is no device {name!r}: the last is cuda:{torch.cuda.device_count() - 1}.")
+    if device.index >= torch.cuda.device_count():
+        raise UserError(f"Device {name!r} does not exist; the last one is cuda:{torch.cuda.device_count() - 1}.")
     return device
 
 
 def free_memory(device: torch.device) -> int:
-    """Bytes that can be taken on a device, some left for others."""
+    """Bytes that may be used on a device, leaving some for other processes."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0] * 0.9)
     return int(psutil.virtual_memory().available * 0.8)

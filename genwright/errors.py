@@ -1,9 +1,9 @@
-"""What a user is told: the one exception that a mistake raises, and the one warning."""
+"""The exception for user mistakes, and the warning class."""
 
 
 class UserError(Exception):
-    """A bad path, flag, file, checkpoint or request, told in one sentence; the command line prints it and exits 1."""
+    """A bad path, flag, file, checkpoint or request, in one sentence; the command line prints it and exits with 1."""
 
 
 class GenwrightWarning(UserWarning):
-    """What a user should know though the work goes on, told in one sentence; the command line prints it on stderr."""
+    """Something a user should know, in one sentence; the command line prints it on stderr and continues."""

@@ -1,4 +1,4 @@
-"""Where Genwright keeps what it can make or fetch again."""
+"""The cache folder, for downloads, compiled kernels and other files that can be made again."""
 
 import fcntl
 import os
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def cache_folder() -> Path:
-    """GENWRIGHT_HOME, else genwright under the user's cache folder."""
+    """GENWRIGHT_HOME if set, otherwise `genwright` in the user's cache folder."""
     home = os.environ.get("GENWRIGHT_HOME")
     base = os.environ.get("XDG_CACHE_HOME", "~/.cache")
     return Path(home).expanduser() if home else Path(base).expanduser() / "genwright"
@@ -16,19 +16,19 @@ def cache_folder() -> Path:
 
 @contextmanager
 def lock(path: Path) -> Iterator[None]:
-    """One process at a time; the system drops the lock of a process that dies."""
+    """Hold an exclusive lock on a file; the system releases the lock of a process that dies."""
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
 def kernel_file(name: str) -> Path:
-    """Where a compiled kernel, or what was learnt about kernels, is kept."""
+    """The path of a compiled kernel or of a table of kernel timings."""
     return cache_folder() / "kernels" / name
 
 
 def keep(path: Path, data: bytes) -> None:
-    """Write a file whole or not at all; a folder that cannot be written to costs time at the next start, no more."""
+    """Write a file atomically; errors are ignored, because the file can be made again."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_suffix(f".{os.getpid()}")

@@ -2,7 +2,7 @@
 
 import torch
 
-from genwright.rng import extend, key, key_tensor, step_keys, uniform
+from genwright.rng import extend, key, key_tensor, uniform
 
 SEEDS = [0, 1, 7, 2**31, 2**32 - 1, 2**40 + 5, 2**63 - 1, -1, -(2**35)]
 
@@ -14,7 +14,7 @@ def test_keys_of_a_step_continue_the_key_of_the_request():
         whole = [
             key(seed, i, position, purpose) for i, (seed, position) in enumerate(zip(SEEDS, positions, strict=True))
         ]
-        assert torch.equal(step_keys(prefix, torch.tensor(positions), purpose), key_tensor(whole))
+        assert torch.equal(extend(extend(prefix, torch.tensor(positions)), purpose), key_tensor(whole))
 
 
 def test_one_key_is_extended_by_many_parts():

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from genwright.kernels.cpu.amx import safe_products
+from genwright.kernels.cpu.amx import without_broken_amx
 
 ROUNDS = 5
 BUFFER = {"cpu": 1 << 30, "cuda": 4 << 30}  # bytes, much larger than the caches
@@ -49,7 +49,7 @@ def matmul_rate(device: torch.device, dtype: torch.dtype) -> float:
     """Operations per second of a product of square matrices."""
     side = SIDE[device.type]
     a, b = (torch.randn(side, side, device=device).to(dtype) for _ in range(2))
-    with safe_products():
+    with without_broken_amx():
         return 2 * side**3 / fastest(lambda: a @ b, device)
 
 

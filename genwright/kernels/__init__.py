@@ -1,3 +1,3 @@
-"""What plain PyTorch does not do fast enough, or not safely enough."""
+"""Kernels for what plain PyTorch computes too slowly, and workarounds for where it would crash."""
 
-PAGE = 64  # tokens of a sequence whose cache lies together
+PAGE = 64  # tokens in a page of the KV cache

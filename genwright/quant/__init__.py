@@ -1,1 +1,1 @@
-"""Weight formats: how weights are stored, widened and multiplied."""
+"""Weight and cache formats: how values are stored and dequantized."""

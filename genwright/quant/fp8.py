@@ -1,4 +1,4 @@
-"""FP8 weights: e4m3 values that share a scale in blocks of 128 x 128 (DeepSeek-V3, section 3.3), or in rows."""
+"""FP8 weights: e4m3 values with a scale per block of 128 x 128 (DeepSeek-V3, section 3.3) or per row."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +13,7 @@ from genwright.quant.packed import Packed, spread
 BLOCK = 128
 VALUES = torch.float8_e4m3fn
 LARGEST = torch.finfo(VALUES).max  # 448
-TRIED = 8  # scales of a row
+CANDIDATES = 8  # scales that are tried for a row
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Fp8Blocks(Packed):
     values: Tensor
     scales: Tensor
     height: int = BLOCK  # rows per scale
-    width: int = BLOCK  # columns per scale; at least all of them where a row has one scale
+    width: int = BLOCK  # columns per scale; the number of columns or more for one scale per row
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -39,20 +39,20 @@ class Fp8Blocks(Packed):
 
     @classmethod
     def cat(cls, parts: Sequence["Fp8Blocks"]) -> "Fp8Blocks":
-        """Where a matrix ends within a block, all blocks are cut lower, each piece with the scale of its block."""
+        """If a matrix ends inside a block, all blocks are split into lower ones, which repeat the block's scale."""
         height = gcd(*(part.height for part in parts), *(part.shape[0] for part in parts[:-1]))
-        return super().cat([part._cut(height) for part in parts])
+        return super().cat([part._with_height(height) for part in parts])
 
-    def _cut(self, height: int) -> "Fp8Blocks":
+    def _with_height(self, height: int) -> "Fp8Blocks":
         scales = self.scales.repeat_interleave(self.height // height, dim=0)
         return replace(self, scales=scales[: -(-self.shape[0] // height)], height=height)
 
 
 def quantize(weight: Tensor, scale_fmt: str | None = None) -> Fp8Blocks:
-    """Round a matrix so that each block's largest value is e4m3's; `ue8m0` makes scales powers of two."""
+    """Quantize a matrix so that each block's largest value maps to 448; `ue8m0` rounds scales up to powers of two."""
     rows, columns = weight.shape
-    wide = pad(weight.float(), (0, -columns % BLOCK, 0, -rows % BLOCK))
-    blocks = wide.unflatten(1, (-1, BLOCK)).unflatten(0, (-1, BLOCK))  # [i, 128, j, 128]
+    padded = pad(weight.float(), (0, -columns % BLOCK, 0, -rows % BLOCK))
+    blocks = padded.unflatten(1, (-1, BLOCK)).unflatten(0, (-1, BLOCK))  # [i, 128, j, 128]
     scales = blocks.abs().amax(dim=(1, 3)).clamp(min=1e-4) / LARGEST
     if scale_fmt == "ue8m0":
         scales = scales.log2().ceil().exp2()
@@ -61,21 +61,21 @@ def quantize(weight: Tensor, scale_fmt: str | None = None) -> Fp8Blocks:
 
 
 def quantize_rows(weight: Tensor) -> Fp8Blocks:
-    """Round a matrix, each row with the scale that loses least of some.
+    """Quantize a matrix, choosing for each row the candidate scale with the smallest squared error.
 
-    The smallest makes the row's largest value e4m3's. From twice that on the same values would come again.
+    The first candidate maps the row's largest value to 448. At twice that scale the same values would come again.
     """
-    wide = weight.float()
-    smallest = wide.abs().amax(dim=-1, keepdim=True).clamp(min=1e-10) / LARGEST
-    scales, least = smallest, torch.full_like(smallest, torch.inf, dtype=torch.float64)
-    for i in range(TRIED):
-        tried = smallest * 2 ** (i / TRIED)
-        errors = (wide / tried).to(VALUES).float().mul_(tried).sub_(wide).square_()
-        lost = errors.sum(dim=-1, keepdim=True, dtype=torch.float64)  # so exact that every device chooses alike
-        scales, least = torch.where(lost < least, tried, scales), torch.minimum(lost, least)
-    return Fp8Blocks((wide / scales).to(VALUES), scales, 1, weight.shape[-1])
+    weight = weight.float()
+    smallest = weight.abs().amax(dim=-1, keepdim=True).clamp(min=1e-10) / LARGEST
+    scales, best = smallest, torch.full_like(smallest, torch.inf, dtype=torch.float64)
+    for i in range(CANDIDATES):
+        candidate = smallest * 2 ** (i / CANDIDATES)
+        errors = (weight / candidate).to(VALUES).float().mul_(candidate).sub_(weight).square_()
+        error = errors.sum(dim=-1, keepdim=True, dtype=torch.float64)  # float64, so that all devices choose the same
+        scales, best = torch.where(error < best, candidate, scales), torch.minimum(error, best)
+    return Fp8Blocks((weight / scales).to(VALUES), scales, 1, weight.shape[-1])
 
 
 def scales_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Of the scales of a matrix."""
+    """The shape of the block scales of a matrix."""
     return tuple(-(-size // BLOCK) for size in shape)

@@ -1,7 +1,7 @@
-"""GGML's block types: how llama.cpp stores weights, and how they become floats again.
+"""GGML's block types: how llama.cpp stores weights, and their dequantization.
 
-A quantized row is a run of blocks. A block holds its elements as small integers beside float16 scales; in a block of
-the "K" types there are 256 elements in sub-blocks, whose scales are small integers themselves. All is little-endian.
+A quantized row is a sequence of blocks. A block holds its elements as small integers with float16 scales. A block of
+the "K" types has 256 elements in sub-blocks, whose scales are themselves small integers. All is little-endian.
 """
 
 from collections.abc import Callable
@@ -15,16 +15,17 @@ from genwright.quant.int4 import Int4, pack
 from genwright.quant.int8 import Int8
 from genwright.quant.packed import Packed
 
-CHUNK = 1 << 20  # elements that are widened at a time: their float32 scratch stays in the processor's cache
+CHUNK = 1 << 20  # elements that are dequantized at a time, so that their float32 values stay in the CPU's cache
 NIBBLES = 0x0F0F0F0F0F0F0F0F
 
 
 def dequantize(raw: Tensor, kind: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Widen rows of the GGML type `kind` (a key of TYPES) to `dtype`; rows that are `dtype` already are only viewed."""
+    """Dequantize rows of the GGML type `kind` (a key of TYPES); a view if they are stored as `dtype` already."""
     # raw uint8 [rows, bytes_per_row] -> [rows, columns]
     block = TYPES[kind]
-    if block.stored == dtype:
-        return raw.view(dtype)
+    if block.stored is not None:
+        return raw.view(block.stored).to(dtype)
+    assert block.dequantize is not None
     columns = raw.shape[1] // block.bytes * block.elements
     blocks = raw.reshape(-1, block.bytes)
     result = torch.empty(len(blocks), block.elements, dtype=dtype)
@@ -32,15 +33,15 @@ def dequantize(raw: Tensor, kind: int, dtype: torch.dtype = torch.float32) -> Te
     scratch = torch.empty(min(step, len(blocks)), block.elements)
     for start in range(0, len(blocks), step):
         target = result[start : start + step]
-        wide = target if dtype == torch.float32 else scratch[: len(target)]
-        block.widen(blocks[start : start + step], wide)
-        if wide is not target:
-            target.copy_(wide)
+        values = target if dtype == torch.float32 else scratch[: len(target)]
+        block.dequantize(blocks[start : start + step], values)
+        if values is not target:
+            target.copy_(values)
     return result.view(-1, columns)
 
 
 def repack(raw: Tensor, kind: int) -> Packed:
-    """Rows of a type that is a format of ours too (a key of FORMATS), without widening; raw as for `dequantize`."""
+    """Rows of a type that one of our formats holds exactly (a key of FORMATS); raw as for `dequantize`."""
     block = TYPES[kind]
     rows = raw.split(max(1, CHUNK * block.bytes // block.elements // raw.shape[1]))
     parts = [_repack(some.reshape(-1, block.bytes), kind, len(some)) for some in rows]
@@ -56,18 +57,6 @@ def _repack(blocks: Tensor, kind: int, rows: int) -> Packed:
     minimums = half[:, :, 1].contiguous() if FORMATS[kind].asymmetric else None
     nibbles = _nibbles(blocks[:, -group // 2 :], group // 2).view(rows, -1)
     return Int4(pack(nibbles), scales, minimums, nibbles.shape[1], group)
-
-
-def _f32(blocks: Tensor, out: Tensor) -> None:
-    out.copy_(blocks.view(torch.float32))
-
-
-def _f16(blocks: Tensor, out: Tensor) -> None:
-    out.copy_(blocks.view(torch.float16))
-
-
-def _bf16(blocks: Tensor, out: Tensor) -> None:
-    out.copy_(blocks.view(torch.bfloat16))
 
 
 def _q4_0(blocks: Tensor, out: Tensor) -> None:
@@ -103,7 +92,7 @@ def _q5_k(blocks: Tensor, out: Tensor) -> None:
 
 
 def _q6_k(blocks: Tensor, out: Tensor) -> None:
-    # Each half of 128 elements: 64 bytes of low nibbles, and 32 bytes that hold the two high bits of its four quarters.
+    # Each half of 128 elements has 64 bytes of low nibbles and 32 bytes with the two high bits of its four quarters.
     high = blocks[:, 128:192].reshape(-1, 2, 32)
     high = torch.stack([(high >> 2 * quarter & 3) << 4 for quarter in range(4)], dim=2)
     q = _nibbles(blocks[:, :128], 64).add_(high.view(-1, 256))
@@ -112,9 +101,9 @@ def _q6_k(blocks: Tensor, out: Tensor) -> None:
 
 
 def _affine_sub_blocks(blocks: Tensor, q: Tensor, out: Tensor) -> None:
-    """Q4_K and Q5_K: eight sub-blocks of 32 with 6-bit scales and minima, packed into the 12 bytes at 4."""
-    # Bytes 0-3 and 4-7: the first four scales and minima, and in their top bits the other four's two highest bits;
-    # bytes 8-11: the other four's low nibbles, scales low and minima high.
+    """Q4_K and Q5_K: eight sub-blocks of 32 with 6-bit scales and minima, packed into the 12 bytes at offset 4."""
+    # Bytes 0-3 and 4-7: the first four scales and minima; their top two bits are the high bits of the other four.
+    # Bytes 8-11: the low nibbles of the other four, scales in the low half and minima in the high half.
     first, low = blocks[:, 4:12].reshape(-1, 2, 4), blocks[:, 12:16]
     other = torch.stack((low & 15, low >> 4), dim=1) | first >> 6 << 4
     scale, minimum = torch.cat((first & 63, other), dim=2).unbind(1)
@@ -128,32 +117,32 @@ def _half(blocks: Tensor, at: int) -> Tensor:
 
 
 def _nibbles(packed: Tensor, width: int) -> Tensor:
-    """Of each `width` bytes the low nibbles, then the high ones; uint8 [blocks, bytes] -> [blocks, 2 * bytes]."""
-    # Eight bytes at a time: torch is slow on rows of 16 single bytes.
+    """For each `width` bytes, the low nibbles, then the high ones; uint8 [blocks, bytes] -> [blocks, 2 * bytes]."""
+    # Eight bytes at a time, because torch is slow on rows of 16 single bytes.
     words = packed.clone(memory_format=torch.contiguous_format).view(torch.int64).view(len(packed), -1, width // 8)
     return torch.stack((words, words >> 4), dim=2).bitwise_and_(NIBBLES).view(torch.uint8).view(len(packed), -1)
 
 
 def _fifth_bits(packed: Tensor) -> Tensor:
     """Four bytes of bits, lowest first, as 0 or 16 per element; uint8 [blocks, 4] -> [blocks, 32]."""
-    eight = (torch.arange(256)[:, None] >> torch.arange(8) & 1) << 4  # for every byte its eight bits
-    return eight.to(torch.uint8).view(torch.int64).take(packed.long()).view(torch.uint8)
+    table = (torch.arange(256)[:, None] >> torch.arange(8) & 1) << 4  # the eight bits of every byte
+    return table.to(torch.uint8).view(torch.int64).take(packed.long()).view(torch.uint8)
 
 
 @dataclass(frozen=True)
 class BlockType:
-    """How many elements a block holds, in how many bytes, how it widens, and the float type that it may be already."""
+    """The elements and bytes of a block, and either its float dtype or the function that dequantizes it."""
 
     name: str
     elements: int
     bytes: int
-    widen: Callable[[Tensor, Tensor], None]  # blocks uint8 [n, bytes], out float32 [n, elements]
+    dequantize: Callable[[Tensor, Tensor], None] | None = None  # blocks uint8 [n, bytes], out float32 [n, elements]
     stored: torch.dtype | None = None
 
 
 TYPES = {
-    0: BlockType("F32", 1, 4, _f32, torch.float32),
-    1: BlockType("F16", 1, 2, _f16, torch.float16),
+    0: BlockType("F32", 1, 4, stored=torch.float32),
+    1: BlockType("F16", 1, 2, stored=torch.float16),
     2: BlockType("Q4_0", 32, 18, _q4_0),
     3: BlockType("Q4_1", 32, 20, _q4_1),
     6: BlockType("Q5_0", 32, 22, _q5_0),
@@ -162,35 +151,15 @@ TYPES = {
     12: BlockType("Q4_K", 256, 144, _q4_k),
     13: BlockType("Q5_K", 256, 176, _q5_k),
     14: BlockType("Q6_K", 256, 210, _q6_k),
-    30: BlockType("BF16", 1, 2, _bf16, torch.bfloat16),
+    30: BlockType("BF16", 1, 2, stored=torch.bfloat16),
 }
 
-# Those that our own formats hold exactly.
+# Types that our own formats hold exactly.
 FORMATS = {2: Format("int4", 32), 3: Format("int4", 32, asymmetric=True), 8: Format("int8", 32)}
 
-# Named only to say that they are not read.
+# Types that are not supported; their names are for error messages.
 OTHER_TYPES = {
-    9: "Q8_1",
-    10: "Q2_K",
-    11: "Q3_K",
-    15: "Q8_K",
-    16: "IQ2_XXS",
-    17: "IQ2_XS",
-    18: "IQ3_XXS",
-    19: "IQ1_S",
-    20: "IQ4_NL",
-    21: "IQ3_S",
-    22: "IQ2_S",
-    23: "IQ4_XS",
-    24: "I8",
-    25: "I16",
-    26: "I32",
-    27: "I64",
-    28: "F64",
-    29: "IQ1_M",
-    34: "TQ1_0",
-    35: "TQ2_0",
-    39: "MXFP4",
-    40: "NVFP4",
-    41: "Q1_0",
-}
+    9: "Q8_1", 10: "Q2_K", 11: "Q3_K", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S",
+    20: "IQ4_NL", 21: "IQ3_S", 22: "IQ2_S", 23: "IQ4_XS", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64",
+    29: "IQ1_M", 34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4", 40: "NVFP4", 41: "Q1_0",
+}  # fmt: skip

@@ -1,6 +1,6 @@
-"""GPTQ (Frantar et al., 2022): columns are rounded one after the other, and what each loses moves to those after it.
+"""GPTQ (Frantar et al., 2022): round columns one by one, and correct the columns not yet rounded for each error.
 
-The model is handed over as hidden states and blocks; only one block's weights are there at a time.
+The model is given as hidden states and blocks; only one block's weights are in memory at a time.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -16,24 +16,24 @@ from genwright.quant.formats import Format
 from genwright.quant.int4 import ZERO, Int4, nearest, pack
 from genwright.quant.packed import Packed
 
-DAMPING = 0.1  # of the Hessian's mean diagonal, added to it: for the inputs that the calibration text lacks
-BLOCK = 128  # columns whose errors are spread over the rest at once
-PIECE = 1 << 21  # weights that are rounded together: scratch takes several times as much
-Observe = Callable[[str, Tensor], None]  # what is observed, and the inputs [tokens, inputs] that it gets
+DAMPING = 0.1  # share of the Hessian's mean diagonal that is added to it, for inputs that the calibration text lacks
+BLOCK = 128  # columns whose errors are applied to the remaining columns at once
+PIECE = 1 << 21  # weights that are rounded together; temporary memory is several times as large
+Observe = Callable[[str, Tensor], None]  # called with a name and the inputs [tokens, inputs] of its matrices
 
 
 class Block(Protocol):
-    """One layer: its matrices [outputs, inputs] that are to be packed, and how it runs with what they hold."""
+    """One layer: its matrices [outputs, inputs] that are to be quantized, and its forward pass."""
 
-    matrices: dict[str, dict[str, Tensor]]  # by what is observed, and by name: several may have the same inputs
+    matrices: dict[str, dict[str, Tensor]]  # by observed name, then by matrix name: several may share their inputs
 
     def run(self, x: Tensor, observe: Observe | None = None) -> Tensor:
-        """The layer's output of x [tokens, dim]; `observe`, if there is one, is told every matrix's inputs."""
+        """The layer's output for x [tokens, dim]; `observe`, if given, is called with the inputs of the matrices."""
         ...
 
 
 def calibrate(hidden: list[Tensor], blocks: Iterable[Block], form: Format) -> Iterator[dict[str, Packed]]:
-    """Each block's matrices, packed with the inputs that they get from the blocks before, which hold rounded ones."""
+    """Quantize each block's matrices, using the inputs that the already quantized blocks before it produce."""
     for block in blocks:
         packed = _pack_block(block, hidden, form)
         hidden = [block.run(x) for x in hidden]
@@ -65,7 +65,7 @@ def _pack_block(block: Block, hidden: list[Tensor], form: Format) -> dict[str, P
 class Inverse:
     """The order in which columns are rounded, and the upper Cholesky factor of the inverse Hessian in that order.
 
-    Columns with large inputs go first, while the others can still make up for them.
+    Columns with large inputs come first, while there are other columns left to correct their errors.
     """
 
     order: Tensor
@@ -73,30 +73,30 @@ class Inverse:
 
     @classmethod
     def of(cls, hessian: Tensor) -> "Inverse":
-        """Of X^T X, damped (the paper's step 3)."""
+        """From the Hessian X^T X, which is damped (the paper's step 3)."""
         diagonal = hessian.diagonal().clone()
         mean, order = diagonal.mean(), diagonal.argsort(descending=True, stable=True)
         hessian.diagonal().add_(torch.where(diagonal == 0, mean.clamp(min=1.0), DAMPING * mean))
-        # L L^T = H with its order reversed, so that L^-1, reversed again, is the upper factor of H^-1. Each line frees
-        # what the one before has made: of a wide layer such a matrix is nearly as large as all its weights.
+        # L L^T = H in reversed order, so that L^-1, reversed again, is the upper factor of H^-1. Each line frees the
+        # matrix of the line before, because it is nearly as large as all weights of a layer.
         hessian = hessian[order.flip(0)[:, None], order.flip(0)]
         try:
             hessian = torch.linalg.cholesky(hessian)
         except torch.linalg.LinAlgError as error:
             raise UserError(
-                "a layer's inputs on the calibration text are not numbers, or too alike for GPTQ; another text, or "
-                "--method rtn, may do."
+                "GPTQ failed because a layer's inputs on the calibration text are NaN or too similar; try another "
+                "calibration text or --method rtn."
             ) from error
-        inverse = torch.eye(len(hessian), device=hessian.device).T  # columns first, as LAPACK solves in place
+        inverse = torch.eye(len(hessian), device=hessian.device).T  # column-major, so that LAPACK solves in place
         torch.linalg.solve_triangular(hessian, inverse, upper=False, out=inverse)
         del hessian
         return cls(order, inverse.flip(0, 1))
 
 
 def round_columns(weight: Tensor, inverse: Inverse | None, form: Format) -> Packed:
-    """Pack [rows, columns] so that tr((w - q) H (w - q)^T) is small; without H to nearest.
+    """Quantize [rows, columns] so that tr((w - q) H (w - q)^T) is small; without H, round to nearest.
 
-    Scales are those of rounding to nearest, so the order of the columns is no part of the format.
+    Scales are those of rounding to nearest, so the stored format does not depend on the order of the columns.
     """
     packed = form.quantize(weight)
     if inverse is None:
@@ -104,22 +104,22 @@ def round_columns(weight: Tensor, inverse: Inverse | None, form: Format) -> Pack
     order, upper = inverse.order, inverse.upper
     step, low, width = _grid(packed)
     groups = (order // width).tolist()
-    w = weight.float().T[order]  # [columns, rows], so that a column lies in one piece; codes take its place
+    w = weight.float().T[order]  # [columns, rows], so that a column is contiguous; overwritten by the codes q
     for first in range(0, len(w), BLOCK):
         last = min(first + BLOCK, len(w))
-        lost = torch.empty_like(w[first:last])
+        errors = torch.empty_like(w[first:last])
         for i in range(first, last):
             column, at = w[i], groups[i]
             q = _code(packed, column, step[at], low[at])
-            error = torch.sub(column, torch.addcmul(low[at], q, step[at]), out=lost[i - first]).div_(upper[i, i])
+            error = torch.sub(column, torch.addcmul(low[at], q, step[at]), out=errors[i - first]).div_(upper[i, i])
             w[i + 1 : last].addr_(upper[i, i + 1 : last], error, alpha=-1)
             column.copy_(q)
-        w[last:].addmm_(upper[first:last, last:].T, lost, alpha=-1)
+        w[last:].addmm_(upper[first:last, last:].T, errors, alpha=-1)
     return _with_codes(packed, w[order.argsort()].T)
 
 
 def _grid(packed: Packed) -> tuple[Tensor, Tensor, int]:
-    """A weight is its code times a step plus a low: both float32 [groups, rows], and how many columns share one."""
+    """step and low (float32 [groups, rows], weight = code * step + low), and the number of columns per group."""
     if isinstance(packed, fp8.Fp8Blocks):
         step = packed.scales.repeat_interleave(packed.height, dim=0)[: packed.shape[0]].T.contiguous()
         return step, torch.zeros_like(step), packed.width

@@ -1,7 +1,7 @@
-"""int4 weights in groups of columns: w = (q - 8) s, or with a minimum per group w = q s + m, and 0 <= q <= 15.
+"""int4 weights in groups of columns: w = (q - 8) s, or with a minimum per group w = q s + m, where 0 <= q <= 15.
 
-Eight weights lie in a 32-bit word, the even ones in its lower half: nibble i is weight 2 i of the eight and nibble
-i + 4 weight 2 i + 1, so that `word >> 4 i & 0x000F000F` is a pair of neighbours.
+A 32-bit word holds eight weights, the even ones in its lower half: nibble i is weight 2 i and nibble i + 4 is weight
+2 i + 1, so that `word >> 4 i & 0x000F000F` is a pair of neighbours.
 """
 
 from dataclasses import dataclass, replace
@@ -12,21 +12,21 @@ from torch.nn.functional import pad
 
 from genwright.quant.packed import Packed, in_groups, spread
 
-WORD = 8  # weights
-ZERO = 8  # the q of 0 where there are no minimums
+WORD = 8  # weights per word
+ZERO = 8  # the q of weight 0 without minimums
 LARGEST = 15
 PAIR = 0x000F000F
 
 
 @dataclass(frozen=True)
 class Int4(Packed):
-    """words int32 [..., rows, ceil(columns / 8)], scales and minimums [..., rows, groups]; the last may be shorter."""
+    """words int32 [..., rows, ceil(columns / 8)], scales and minimums [..., rows, groups]."""
 
     words: Tensor
     scales: Tensor
     minimums: Tensor | None
-    inputs: int  # columns; nibbles beyond are 0
-    group: int  # columns per scale, a multiple of 8
+    inputs: int  # columns; the padding nibbles after them are 0
+    group: int  # columns per scale, a multiple of 8; the last group may be shorter
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -40,17 +40,15 @@ class Int4(Packed):
         return replace(part, inputs=length) if dim == 1 else part
 
     def dequantize(self, dtype: torch.dtype) -> Tensor:
-        wide = unpack(self.words)[..., : self.inputs].float()
+        q = unpack(self.words)[..., : self.inputs].float()
         scales = spread(self.scales, self.group, self.inputs)
         if self.minimums is None:
-            wide.sub_(ZERO).mul_(scales)
-        else:
-            wide.mul_(scales).add_(spread(self.minimums, self.group, self.inputs))
-        return wide.to(dtype)
+            return q.sub_(ZERO).mul_(scales).to(dtype)
+        return q.mul_(scales).add_(spread(self.minimums, self.group, self.inputs)).to(dtype)
 
 
 def quantize(weight: Tensor, group: int, asymmetric: bool, scales_dtype: torch.dtype = torch.float16) -> Int4:
-    """Round [..., rows, columns] to the nearest of each group's 16 values."""
+    """Round [..., rows, columns] to the nearest of its group's 16 values."""
     columns = weight.shape[-1]
     groups = in_groups(weight, group)
     scales, minimums = fit(groups, asymmetric, scales_dtype)
@@ -59,11 +57,11 @@ def quantize(weight: Tensor, group: int, asymmetric: bool, scales_dtype: torch.d
 
 
 def fit(groups: Tensor, asymmetric: bool, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
-    """Scales and minimums [..., groups] of float32 [..., groups, columns], in the type that they are stored in."""
+    """Scales and minimums [..., groups] of float32 [..., groups, columns], in the dtype that is stored."""
     if asymmetric:
         minimums = groups.amin(dim=-1).to(dtype)
         return ((groups.amax(dim=-1) - minimums.float()) / LARGEST).to(dtype), minimums
-    # The values are -8 to 7 scales: the scale's sign puts the largest of either sign on -8 (llama.cpp's Q4_0).
+    # A group's values are -8 s to 7 s. The sign of s is chosen so that the value largest in magnitude is -8 s, as Q4_0.
     largest = groups.gather(-1, groups.abs().argmax(dim=-1, keepdim=True)).squeeze(-1)
     return (largest / -ZERO).to(dtype), None
 
@@ -77,13 +75,13 @@ def nearest(weight: Tensor, scales: Tensor, minimums: Tensor | None) -> Tensor:
 
 
 def pack(q: Tensor) -> Tensor:
-    """[..., columns] of 0 to 15 to words, int32 [..., ceil(columns / 8)]."""
+    """Pack q [..., columns] into int32 words [..., ceil(columns / 8)]."""
     pairs = pad(q.to(torch.int32), (0, -q.shape[-1] % WORD)).unflatten(-1, (-1, 4, 2))
     pairs = pairs[..., 0] | pairs[..., 1] << 16
     return pairs[..., 0] | pairs[..., 1] << 4 | pairs[..., 2] << 8 | pairs[..., 3] << 12
 
 
 def unpack(words: Tensor) -> Tensor:
-    """The q of every weight, int16 [..., 8 * words], padding included."""
+    """The q of every weight, int16 [..., 8 * words], including padding."""
     pairs = torch.stack([words >> 4 * i & PAIR for i in range(4)], dim=-1)
-    return pairs.view(torch.int16).flatten(-2)  # the lower half of a word comes first
+    return pairs.view(torch.int16).flatten(-2)  # little-endian: the lower half of a word comes first

@@ -1,4 +1,4 @@
-"""int8 weights: w = q s with |q| <= 127, one scale per output channel or per group of columns (GGUF's Q8_0 has 32)."""
+"""int8 weights: w = q s with |q| <= 127 and a scale per row or per group of columns (32 in GGUF's Q8_0)."""
 
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ class Int8(Packed):
 
     values: Tensor
     scales: Tensor
-    group: int  # columns per scale; at least all of them where a row has one scale
+    group: int  # columns per scale; the number of columns or more for one scale per row
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -30,7 +30,7 @@ class Int8(Packed):
 
 
 def quantize(weight: Tensor, group: int | None = None, scales_dtype: torch.dtype = torch.float32) -> Int8:
-    """Round [..., rows, columns] so that each group's largest value is 127; None is one group per row."""
+    """Quantize [..., rows, columns] so that each group's largest value maps to 127; group None is a whole row."""
     columns = weight.shape[-1]
     group = group or columns
     groups = in_groups(weight, group)

@@ -1,4 +1,4 @@
-"""Packed: a weight kept in fewer bits than it is computed with."""
+"""Packed: the base class of quantized weights."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ from torch.nn.functional import linear
 
 @dataclass(frozen=True)
 class Packed(ABC):
-    """A matrix [outputs, inputs], or a stack of them; each format is a subclass whose fields are how it is stored."""
+    """A quantized matrix [outputs, inputs], or a stack of them; the fields of a subclass are what it stores."""
 
     @property
     @abstractmethod
@@ -22,26 +22,26 @@ class Packed(ABC):
     def dequantize(self, dtype: torch.dtype) -> Tensor: ...
 
     def tensors(self) -> dict[str, Tensor]:
-        """What memory and files hold, by name."""
+        """The stored tensors by field name."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value for name, value in values.items() if isinstance(value, Tensor)}
 
     def map(self, function: Callable[[Tensor], Tensor]) -> Self:
-        """The same weight with each of its tensors replaced."""
+        """The same weight with `function` applied to each of its tensors."""
         return replace(self, **{name: function(tensor) for name, tensor in self.tensors().items()})
 
     @classmethod
     def cat(cls, parts: Sequence[Self]) -> Self:
-        """The rows of several matrices of one format in one, copied."""
+        """Concatenate the rows of several matrices of one format."""
         tensors = [part.tensors() for part in parts]
         return replace(parts[0], **{name: torch.cat([each[name] for each in tensors]) for name in tensors[0]})
 
     def unflatten(self, dim: int, sizes: tuple[int, int]) -> Self:
-        """As torch's: a fused matrix seen as a stack of equal ones; `dim` is 0."""
+        """As Tensor.unflatten: view a fused matrix as a stack of equal ones; `dim` must be 0."""
         return self.map(lambda tensor: tensor.unflatten(dim, sizes))
 
     def narrow(self, dim: int, start: int, length: int) -> Self:
-        """As torch's: rows (0) or columns (1) of a matrix. Those that share a scale must stay together."""
+        """As Tensor.narrow: some rows (0) or columns (1) of a matrix, in multiples of what shares a scale."""
 
         def cut(name: str, tensor: Tensor) -> Tensor:
             unit = self.unit(name, dim)
@@ -50,12 +50,12 @@ class Packed(ABC):
         return replace(self, **{name: cut(name, tensor) for name, tensor in self.tensors().items()})
 
     def unit(self, name: str, dim: int) -> int:
-        """How many rows (0) or columns (1) an entry of one of the tensors is for."""
+        """How many rows (0) or columns (1) of the matrix one entry of the stored tensor `name` covers."""
         return 1
 
     def __getitem__(self, index: int | Tensor) -> Self:
         """One or several matrices of a stack."""
-        # 8-bit floats as bytes: not every device has indexing for them.
+        # 8-bit floats are indexed as bytes, because not every device can index them.
         return self.map(lambda t: t.view(torch.uint8)[index].view(t.dtype) if t.itemsize == 1 else t[index])
 
     def linear(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -67,19 +67,19 @@ Weight = Tensor | Packed
 
 
 def tensors_of(weight: Weight) -> list[Tensor]:
-    """The tensors that hold a weight, packed or not."""
+    """The tensors that store a weight, packed or not."""
     return [weight] if isinstance(weight, Tensor) else list(weight.tensors().values())
 
 
 def in_groups(weight: Tensor, group: int) -> Tensor:
-    """[..., columns] to float32 [..., groups, group]; a shorter last group is filled up with its last column."""
+    """[..., columns] to float32 [..., groups, group]; a shorter last group is padded with its last column."""
     group = min(group, weight.shape[-1])
-    filling = weight[..., -1:].expand(*weight.shape[:-1], -weight.shape[-1] % group)
-    return torch.cat((weight, filling), dim=-1).float().unflatten(-1, (-1, group))
+    padding = weight[..., -1:].expand(*weight.shape[:-1], -weight.shape[-1] % group)
+    return torch.cat((weight, padding), dim=-1).float().unflatten(-1, (-1, group))
 
 
 def spread(scales: Tensor, group: int, columns: int) -> Tensor:
-    """One per group to one per column, float32 [..., columns]; of a single group it stays one."""
+    """Repeat scales per group to float32 [..., columns]; a single group stays [..., 1] and broadcasts."""
     if scales.shape[-1] == 1:
         return scales.float()
     return scales.float().repeat_interleave(group, dim=-1)[..., :columns]

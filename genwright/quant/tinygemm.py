@@ -1,8 +1,8 @@
-"""The tiles of torch's int4 products on a GPU (`_convert_weight_to_int4pack`), in which gpt-fast saves weights.
+"""The layout of torch's int4 GPU kernel (`_convert_weight_to_int4pack`), in which gpt-fast saves weights.
 
-Words int32 [n / 8, k / (16 t), 32, t / 2] for t inner tiles. Of the 32 lanes, lane l has row l / 4, and in each word of
-two tiles of 16 columns: the columns 2 (l % 4) and the one after it, and the two that lie 8 further. Eight weights lie
-in a word as they do in ours. A weight is (q - 8) s + z; s and z are bfloat16 [groups, n, 2].
+Words int32 [n / 8, k / (16 t), 32, t / 2] for t inner tiles. Lane l of 32 holds row l / 4. A word covers two tiles of
+16 columns; in each, the lane holds columns 2 (l % 4) and 2 (l % 4) + 1, and the two that are 8 further. The order of
+the eight weights in a word is the same as in int4.py. A weight is (q - 8) s + z; s and z are bfloat16 [groups, n, 2].
 """
 
 import torch
@@ -12,12 +12,12 @@ from genwright.quant.int4 import ZERO, Int4, pack, unpack
 
 
 def columns(words: Tensor) -> int:
-    """Of the matrix that the tiles hold, padding included."""
+    """The number of columns of the matrix, including padding."""
     return words.shape[1] * words.shape[3] * 32
 
 
 def repack(words: Tensor, scales_and_zeros: Tensor, inputs: int, group: int) -> Int4:
-    """The first `inputs` columns; the minimum z - 8 s, which is not stored, is rounded to float16."""
+    """Convert the first `inputs` columns to Int4; the minimum z - 8 s is rounded to float16."""
     rows, outer, _, inner = words.shape
     q = unpack(words).view(rows, outer, 8, 4, inner, 2, 2, 2)  # row, pair of columns, word, tile, half, one of the pair
     q = q.permute(0, 2, 1, 4, 5, 6, 3, 7).reshape(rows * 8, -1)[:, :inputs]

@@ -72,7 +72,7 @@ def test_exit_codes(arguments: list[str], code: int, words: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([TINY, "."], "exists already; name a folder that does not."),
+        ([TINY, "."], "exists already; name a new folder."),
         (
             [TINY, "new", "--to", "onnx"],
             "the format should be one of safetensors, bf16, gptfast, deepseek, and is 'onnx'.",

@@ -28,8 +28,8 @@ def test_a_folder_is_written_and_opened(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--format", "int5"], r"^There is no weight format 'int5'; formats are int8, int4, "),
-        (["--format", "int4:g20"], r"groups of 20; they must be a multiple of 8 columns\.$"),
+        (["--format", "int5"], r"^Weight format 'int5' is unknown; choose int8, int4, "),
+        (["--format", "int4:g20"], r"must be a multiple of 8 columns up to 65,536, not 20\.$"),
         (["--method", "awq"], r"^--method must be rtn or gptq, not 'awq'\.$"),
         (["--method", "gptq"], r"^--method gptq and --calibration FILE must be given together\.$"),
         (["--calibration", "x.txt"], r"^--method gptq and --calibration FILE must be given together\.$"),
@@ -43,5 +43,5 @@ def test_bad_arguments_are_one_sentence(arguments: list[str], sentence: str, tmp
 
 
 def test_what_exists_is_left_alone(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"exists already; name a folder that does not\.$"):
+    with pytest.raises(UserError, match=r"exists already; name a new folder\.$"):
         app([TINY, str(tmp_path)], standalone_mode=False)

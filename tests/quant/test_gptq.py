@@ -92,7 +92,7 @@ def test_blocks_see_what_the_packed_ones_before_give() -> None:
         x = packed["weight"].linear(x)
 
 
-def test_inputs_that_are_not_numbers_are_one_sentence() -> None:
+def test_nan_inputs_are_one_sentence() -> None:
     for hessian in (torch.full((4, 4), float("nan")), -torch.eye(4)):
-        with pytest.raises(UserError, match="not numbers, or too alike"):
+        with pytest.raises(UserError, match="are NaN or too similar"):
             Inverse.of(hessian)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from genwright.errors import UserError
 from genwright.images.model.unet import UNet
-from genwright.kernels.cpu.amx import safe_products
+from genwright.kernels.cpu.amx import without_broken_amx
 
 
 class Runner:
@@ -26,7 +26,7 @@ class Runner:
         # Rows without an image repeat the first or last one.
         source = (torch.arange(rows, device=self.device) - lead).clamp(0, len(x) - 1)
         outputs = []
-        with safe_products():
+        with without_broken_amx():
             for part in source.split(self.micro_batch):
                 inputs = x[part], t[part], None if labels is None else labels[part]
                 outputs.append(self._replay(*inputs) if x.is_cuda else self.unet(*inputs))

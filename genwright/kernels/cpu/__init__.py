@@ -1,1 +1,1 @@
-"""What this processor can do, and what it must be kept from."""
+"""C++ kernels for the CPU, and checks of what the processor supports."""

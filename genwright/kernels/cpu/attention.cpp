@@ -1,7 +1,7 @@
-// Attention of a few queries per sequence over a paged cache, read where it lies.
+// Attention of a few queries per sequence over a paged cache, which is read in place.
 //
-// A head of a query is one piece of work: scores of all keys that it may see, their softmax, and the sum of values, in
-// float32. So its bits depend on its own sequence alone, and not on how many others there are.
+// The unit of work is one head of one query: the scores of all visible keys, their softmax and the sum of values, in
+// float32. Its bits therefore depend only on its own sequence, not on the batch.
 
 #include "vectors.h"
 
@@ -9,28 +9,26 @@
 #include <cmath>
 #include <vector>
 
-extern "C" void GOMP_parallel(void (*function)(void*), void* data, unsigned threads, unsigned flags);
-
 namespace {
 
-using F = FORMAT;                     // Float32 or Bf16: of everything that is read and written
-constexpr bool NARROW = F::BYTES < Float32::BYTES;
-constexpr int VECTORS = DIM / LANES;  // of a head
+using F = FORMAT;                     // Float32 or Bf16, the type of all inputs and outputs
+constexpr bool BF16 = F::BYTES < Float32::BYTES;
+constexpr int VECTORS = DIM / LANES;  // per head
 constexpr int HEAD = VECTORS * F::BYTES;
 static_assert(DIM % LANES == 0);
 
-struct Attention {  // `Attention` of attend.py
+struct Attention {  // `Attention` of attention.py
   const char* q;                   // [sequences * queries, heads, DIM]
   const char *k, *v;               // [pages, PAGE, kv_heads, DIM]
-  const int64_t *pages, *lengths;  // [sequences, width], and tokens of each sequence, its queries' own included
-  char* out;                       // as q
+  const int64_t *pages, *lengths;  // [sequences, width] and [sequences]; a length includes the queries
+  char* out;                       // like q
   int64_t sequences, queries, heads, kv_heads, width, window;  // window: 0 for none
   float scale;
 };
 
 struct Work {
   const Attention& a;
-  std::atomic<int64_t> next;  // the first head that no thread has taken
+  std::atomic<int64_t> next;  // the next head to compute
 };
 
 void one_head(const Attention& a, int64_t row, int64_t head, std::vector<float>& scores) {
@@ -56,11 +54,11 @@ void one_head(const Attention& a, int64_t row, int64_t head, std::vector<float>&
     for (int n = 0; n < 4 && i + n < end; n++) scores[i + n - first] = four[n];
   }
 
-  float most = -INFINITY;
-  for (int64_t i = 0; i < end - first; i++) most = std::max(most, scores[i]);  // a NaN reaches the sum by itself
+  float maximum = -INFINITY;
+  for (int64_t i = 0; i < end - first; i++) maximum = std::max(maximum, scores[i]);  // skips NaN, which still reaches the sum
   Vector total = {};
   for (int64_t i = 0; i < padded; i += LANES) {
-    const Vector p = exponential(load<Vector>(&scores[i]) - most);
+    const Vector p = exponential(load<Vector>(&scores[i]) - maximum);
     memcpy(&scores[i], &p, sizeof p);
     total += p;
   }
@@ -72,7 +70,7 @@ void one_head(const Attention& a, int64_t row, int64_t head, std::vector<float>&
     const char* value = a.v + offset(i);
     for (int c = 0; c < VECTORS; c++) mixed[c] += F::part(value + c * F::BYTES, 0) * scores[i - first];
   }
-  for (int c = 0; c < VECTORS; c++) write(rounded(mixed[c] / sum, NARROW), a.out + here, c * LANES, LANES, NARROW);
+  for (int c = 0; c < VECTORS; c++) write(rounded(mixed[c] / sum, BF16), a.out + here, c * LANES, LANES, BF16);
 }
 
 void attend_some(void* data) {
@@ -83,7 +81,7 @@ void attend_some(void* data) {
     one_head(a, i / a.heads, i % a.heads, scores);
 }
 
-struct Rotation {  // `Rotation` of attend.py
+struct Rotation {  // `Rotation` of attention.py
   const char* qkv;                   // [tokens, heads + 2 kv_heads, DIM]
   const float *cos, *sin;            // [context, DIM / 2]
   const int64_t *positions, *slots;  // [tokens]
@@ -91,7 +89,7 @@ struct Rotation {  // `Rotation` of attend.py
   int64_t tokens, heads, kv_heads;
 };
 
-// Products are rounded before they are added, as torch does it.
+// Products are rounded before they are added, as in torch.
 #ifdef __clang__
 #pragma clang fp contract(off)
 #else
@@ -100,16 +98,16 @@ __attribute__((optimize("fp-contract=off")))
 void rotate_head(const char* from, const float* cos, const float* sin, char* to) {
   constexpr int HALF = DIM / 2;
   for (int c = 0; c < HALF; c += LANES) {
-    const Vector x1 = read(from, c, HALF - c, NARROW), x2 = read(from, HALF + c, HALF - c, NARROW);
+    const Vector x1 = read(from, c, HALF - c, BF16), x2 = read(from, HALF + c, HALF - c, BF16);
     const Vector cosine = read(cos, c, HALF - c, false), sine = read(sin, c, HALF - c, false);
-    write(rounded(x1 * cosine - x2 * sine, NARROW), to, c, HALF - c, NARROW);
-    write(rounded(x2 * cosine + x1 * sine, NARROW), to, HALF + c, HALF - c, NARROW);
+    write(rounded(x1 * cosine - x2 * sine, BF16), to, c, HALF - c, BF16);
+    write(rounded(x2 * cosine + x1 * sine, BF16), to, HALF + c, HALF - c, BF16);
   }
 }
 
 }  // namespace
 
-// Rotates q and k, and writes k and v to their slots.
+// Apply RoPE to q and k, and write k and v to their slots.
 extern "C" void rotate(const Rotation* t) {
   for (int64_t token = 0; token < t->tokens; token++) {
     const char* from = t->qkv + token * (t->heads + 2 * t->kv_heads) * HEAD;

@@ -1,6 +1,6 @@
-"""Attention of a few queries per sequence over a paged cache, and the write to it before: small C++ kernels.
+"""C++ kernels for attention of a few queries per sequence over a paged cache, and for RoPE with the cache write.
 
-They are compiled when they are first needed, for a type of cache and the sizes of heads and pages.
+A kernel is compiled at first use for the cache's dtype, head size and page size.
 """
 
 import ctypes
@@ -8,12 +8,12 @@ from functools import cache
 
 import torch
 
-from genwright.kernels.cpu.build import library
+from genwright.kernels.cpu.build import load_library
 
 FORMATS = {torch.float32: "Float32", torch.bfloat16: "Bf16"}
-MOST_QUERIES = 8  # with more, torch's attention reads keys less often
-MOST_ROTATED = 48  # tokens: more are worth torch's threads
-MOST_DIM = 256  # of a head: it is held in registers
+MAX_QUERIES = 8  # per sequence; with more, torch's attention is faster because queries share the loads of keys
+MAX_ROTATED = 48  # tokens; with more, torch is faster because it uses several threads
+MAX_DIM = 256  # of a head, which is held in registers
 
 
 class Attention(ctypes.Structure):
@@ -43,28 +43,28 @@ def rope_write(
     k: torch.Tensor,
     v: torch.Tensor,
 ) -> torch.Tensor | None:
-    """q, rotated, of few tokens, whose k, rotated too, and v go to their slots; None without a kernel for it.
+    """Rotate q and k, write k and v to their slots, and return q; None if there is no kernel for these inputs.
 
     qkv [tokens, (heads + 2 kv_heads) * head_dim], tables cos and sin [context, 1, head_dim / 2] in float32, positions
     and slots [tokens], k and v [pages, PAGE, kv_heads, head_dim]. Returns [tokens, heads, head_dim].
     """
     tokens, kv_heads, dim = len(qkv), *k.shape[2:]
     heads = qkv.shape[1] // dim - 2 * kv_heads
-    given = (qkv, *tables, positions, slots, k, v)
-    if tokens > MOST_ROTATED or not qkv.is_cpu or not all(tensor.is_contiguous() for tensor in given):
+    inputs = (qkv, *tables, positions, slots, k, v)
+    if tokens > MAX_ROTATED or not qkv.is_cpu or not all(tensor.is_contiguous() for tensor in inputs):
         return None
     if not qkv.dtype == k.dtype == v.dtype or v.shape != k.shape or 2 * tables[0].shape[-1] != dim:
         return None
-    found = _kernel_for(k)
-    if found is None:
+    library = _kernel_for(k)
+    if library is None:
         return None
     q = qkv.new_empty(tokens, heads, dim)
     pointers = (tensor.data_ptr() for tensor in (qkv, *tables, positions, slots, q, k, v))
-    found.rotate(Rotation(*pointers, tokens, heads, kv_heads))
+    library.rotate(Rotation(*pointers, tokens, heads, kv_heads))
     return q
 
 
-def few_queries(
+def paged_attention(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
@@ -73,43 +73,43 @@ def few_queries(
     scale: float,
     window: int | None,
 ) -> torch.Tensor | None:
-    """softmax(q k^T * scale) v, causal, of the last tokens of each sequence, for inference; None without a kernel.
+    """Causal softmax(q k^T * scale) v of each sequence's last tokens; None if there is no kernel for these inputs.
 
     q [sequences * queries, heads, head_dim], k and v [pages, PAGE, kv_heads, head_dim], pages [sequences, width] and
-    lengths [sequences], which count the queries themselves.
+    lengths [sequences], which include the queries.
     """
     rows, heads, dim = q.shape
     queries = rows // lengths.shape[0]
-    if not q.is_cpu or queries > MOST_QUERIES or v.shape[-1] != dim:
+    if not q.is_cpu or queries > MAX_QUERIES or v.shape[-1] != dim:
         return None
     if not q.dtype == k.dtype == v.dtype or not (k.is_contiguous() and v.is_contiguous()):
         return None
     if not pages.dtype == lengths.dtype == torch.int64 or pages.stride(1) != 1 or not lengths.is_contiguous():
         return None
-    found = _kernel_for(k)
-    if found is None:
+    library = _kernel_for(k)
+    if library is None:
         return None
     q = q.contiguous()
     out = torch.empty_like(q)
     pointers = (tensor.data_ptr() for tensor in (q, k, v, pages, lengths, out))
     sizes = (lengths.shape[0], queries, heads, k.shape[2], pages.stride(0), window or 0)
-    found.attend(Attention(*pointers, *sizes, scale), torch.get_num_threads())
+    library.attend(Attention(*pointers, *sizes, scale), torch.get_num_threads())
     return out
 
 
 def _kernel_for(cache: torch.Tensor) -> ctypes.CDLL | None:
-    """Of pages [pages, PAGE, kv_heads, head_dim]."""
+    """The kernel for a cache [pages, PAGE, kv_heads, head_dim]."""
     page, _, dim = cache.shape[1:]
-    if cache.dtype not in FORMATS or dim > MOST_DIM or dim % 16:
+    if cache.dtype not in FORMATS or dim > MAX_DIM or dim % 16:
         return None
     return kernel(FORMATS[cache.dtype], dim, page)
 
 
 @cache
 def kernel(form: str, dim: int, page: int) -> ctypes.CDLL | None:
-    """attention.cpp for a type of cache and the sizes of heads and pages, if it can be had."""
-    found = library("attention", FORMAT=form, DIM=dim, PAGE=page)
-    if found is not None:
-        found.attend.argtypes = [ctypes.POINTER(Attention), ctypes.c_int]
-        found.rotate.argtypes = [ctypes.POINTER(Rotation)]
-    return found
+    """attention.cpp, compiled for a format, head size and page size; None if that is not possible."""
+    library = load_library("attention", FORMAT=form, DIM=dim, PAGE=page)
+    if library is not None:
+        library.attend.argtypes = [ctypes.POINTER(Attention), ctypes.c_int]
+        library.rotate.argtypes = [ctypes.POINTER(Rotation)]
+    return library

@@ -1,4 +1,4 @@
-"""C++ of this folder, compiled for this processor at its first use."""
+"""Compile this folder's C++ for this processor at first use."""
 
 import ctypes
 import hashlib
@@ -20,18 +20,18 @@ FLAGS = ("-O3", "-march=native", "-std=c++17", "-ffp-contract=fast", "-shared", 
 
 
 @cache
-def library(source: str, **defines: str | int) -> ctypes.CDLL | None:
-    """`source`.cpp with those names defined, if it can be had."""
+def load_library(source: str, **defines: str | int) -> ctypes.CDLL | None:
+    """`source`.cpp, compiled with these macros; None if it cannot be compiled or loaded."""
     path = build(cache_folder() / "kernels", source, **defines)
     try:
-        # It leaves GOMP_parallel open, which torch's OpenMP runtime fills in.
+        # GOMP_parallel is resolved from the OpenMP runtime that torch has loaded.
         return ctypes.CDLL(str(path)) if path else None
     except OSError:
         return None
 
 
 def build(folder: Path, source: str, **defines: str | int) -> Path | None:
-    """The library in that folder, compiled now if it is not there; None where that does not work."""
+    """The path of the library in `folder`, compiled if missing; None if that fails."""
     flags = (*FLAGS, *(f"-D{name}={value}" for name, value in defines.items()))
     processor = " ".join((platform.system(), platform.machine(), *sorted(cpu_flags())))
     main = FOLDER / f"{source}.cpp"
@@ -42,26 +42,26 @@ def build(folder: Path, source: str, **defines: str | int) -> Path | None:
         return target
     compiler = next(filter(None, map(shutil.which, (os.environ.get("CXX", "c++"), "g++", "clang++"))), None)
     if compiler is None:
-        _warn("No C++ compiler (c++, g++ or clang++) was found; install one, or name it in CXX")
+        _warn("No C++ compiler (c++, g++ or clang++) was found; install one or set CXX")
         return None
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with lock(folder / "lock"), tempfile.TemporaryDirectory(dir=folder) as scratch:
-            if not target.exists():  # another process may have been faster
+            if not target.exists():  # another process may have built it meanwhile
                 part = Path(scratch) / target.name
                 command = [compiler, *flags, "-o", str(part), str(main)]
                 subprocess.run(command, capture_output=True, check=True, timeout=60)
                 part.rename(target)
     except OSError as error:
-        _warn(f"{folder} cannot be written: {error.strerror}")
+        _warn(f"Folder {folder} cannot be written: {error.strerror}")
         return None
     except subprocess.SubprocessError:
-        _warn(f"{compiler} could not compile {main.name}")
+        _warn(f"Compiler {compiler} failed on {main.name}")
         return None
     return target
 
 
 def _warn(why: str) -> None:
-    """Say what is lost; Python shows a warning once per process."""
-    lost = "Without the C++ kernels decoding on a CPU takes two to three times as long."
-    warnings.warn(f"{why}. {lost}", GenwrightWarning, stacklevel=1)
+    """Python shows the same warning once per process."""
+    effect = "Without the C++ kernels, decoding on a CPU takes two to three times as long."
+    warnings.warn(f"{why}. {effect}", GenwrightWarning, stacklevel=1)

@@ -1,9 +1,9 @@
-// y = x W^T for few tokens, in one pass over W, whose rows stay where the checkpoint put them, packed or not, and what stands
-// around it: before it a norm, after it a bias, the gate of an MLP, a residual; rounded where plain torch rounds.
+// y = x W^T for few tokens, in one pass over W, which is read in place, packed or not. Fused with a norm before it and a
+// bias, an MLP's gate and a residual after it, and rounded where plain torch rounds.
 //
-// Where reading W is most of the work, further tokens cost little. Each sum of a token and a row is one vector of partial
-// sums, added up along the inputs in order and then across its lanes in a fixed tree: its bits depend on the two rows
-// that it is the product of, and not on how many tokens or threads there are.
+// The time is mostly that of reading W, so further tokens cost little. The product of a token and a row is one vector of
+// partial sums, added along the inputs in order and then across its lanes in a fixed tree. Its bits depend only on the
+// token and the row, not on the number of tokens or threads.
 
 #include "weights.h"
 
@@ -13,44 +13,41 @@
 #include <utility>
 #include <vector>
 
-// Of the OpenMP runtime that torch has loaded: a second one would have threads of its own, that wait by spinning.
-extern "C" void GOMP_parallel(void (*function)(void*), void* data, unsigned threads, unsigned flags);
-
 namespace {
 
-using F = FORMAT;  // which the compiler is told
+using F = FORMAT;  // a compiler flag
 constexpr Scales S = SCALES;
 constexpr bool PAIRS = std::is_same_v<F, Bf16Pairs>;
 constexpr bool PLAIN = F::PARTS == 1 || PAIRS;  // x stays in its order
-constexpr int64_t COLUMNS = F::PARTS * LANES;   // of a step
-// Floats of x in a step, or pairs of bf16; of MINIMUMS the last are the parts' sum.
+constexpr int64_t COLUMNS = F::PARTS * LANES;   // per step
+// Floats of x per step, or pairs of bf16; with MINIMUMS, followed by the sum of the parts.
 constexpr int64_t WIDTH = PAIRS ? LANES : COLUMNS + (S == MINIMUMS) * LANES;
-constexpr int TOKENS = LANES == 16 ? 6 : 2;  // of 32 registers, or of 16, most hold sums
-constexpr int MOST_OUTPUTS = 16;
-// Rows of W at a time: four are read from memory faster than more; with many tokens more share what is read of x.
-constexpr int outputs_of(int tokens) { return PLAIN || tokens < 3 ? 4 : MOST_OUTPUTS; }
-// Of those, one after the other: memory is read in its order, which the processor foresees. Side by side they share x.
+constexpr int TOKENS = LANES == 16 ? 6 : 2;  // at a time, so that the sums fit the 32 or 16 vector registers
+constexpr int MAX_OUTPUTS = 16;
+// Rows of W at a time. Four rows are read from memory fastest; with many tokens, more rows share the loads of x.
+constexpr int outputs_of(int tokens) { return PLAIN || tokens < 3 ? 4 : MAX_OUTPUTS; }
+// Whether those rows are computed one after the other, which reads memory in order; side by side, they share loads of x.
 constexpr bool one_by_one(int tokens) { return tokens == 1 || (PLAIN && tokens < (PAIRS ? 6 : 5)); }
-constexpr int CHUNK = 256 << 10;  // bytes of W that a thread takes at a time; they stay in its cache for further tokens
+constexpr int CHUNK = 256 << 10;  // bytes of W that a thread takes at a time; they stay in its cache for the next tokens
 
-struct Epilogue {             // `Epilogue` of products.py: in x's type, or null
+struct Epilogue {           // `Epilogue` of fused_linear.py; tensors have x's type and may be null
   const void *norm, *bias;  // [inputs], [outputs]
-  const void* residual;     // as y
+  const void* residual;     // like y
   float eps;                // of the norm
   int32_t gate;             // y is silu(first half) * second half
-  int32_t narrow;           // whether x's type is bf16, else float32
+  int32_t bf16;             // x is bf16, not float32
 };
 
 struct Product {
   Groups groups;
-  Epilogue around;
-  int64_t steps;   // of a row
+  Epilogue epilogue;
+  int64_t steps;   // per row
   const float* x;  // PLAIN: [tokens, steps, WIDTH]; others: [turns, steps, tokens of the turn, WIDTH]
   float* sums;     // [tokens, outputs]
-  void* y;         // [tokens, outputs or half of them]
+  void* y;         // [tokens, rows]
   int64_t tokens;
-  int64_t rows, chunk;        // of y, and of those that a thread takes at a time
-  std::atomic<int64_t> next;  // the first row that no thread has taken
+  int64_t rows, chunk;        // outputs, or half of them with a gate; how many of them a thread takes at a time
+  std::atomic<int64_t> next;  // the next row to compute
 };
 
 Vector silu(Vector v) {
@@ -58,43 +55,43 @@ Vector silu(Vector v) {
   return v * (v > 0 ? Vector{} + 1 : e) / (1 + e);
 }
 
-// x [tokens, inputs], normed if there is a norm, in rows of `stride` numbers: float32, or bf16 for PAIRS.
-void prepare(const void* x, int64_t tokens, int64_t inputs, const Epilogue& around, int64_t stride, void* to) {
+// Write x [tokens, inputs], normalised if there is a norm, in rows of `stride` values: float32, or bf16 for PAIRS.
+void prepare(const void* x, int64_t tokens, int64_t inputs, const Epilogue& epilogue, int64_t stride, void* to) {
   for (int64_t t = 0; t < tokens; t++) {
     Vector squares = {};
-    for (int64_t i = 0; around.norm && i < inputs; i += LANES) {
-      const Vector v = read(x, t * inputs + i, inputs - i, around.narrow);
+    for (int64_t i = 0; epilogue.norm && i < inputs; i += LANES) {
+      const Vector v = read(x, t * inputs + i, inputs - i, epilogue.bf16);
       squares += v * v;
     }
     float sum = 0;
     for (int i = 0; i < LANES; i++) sum += squares[i];
-    const float factor = 1 / std::sqrt(sum / inputs + around.eps);
+    const float factor = 1 / std::sqrt(sum / inputs + epilogue.eps);
     for (int64_t i = 0; i < inputs; i += LANES) {
-      Vector v = read(x, t * inputs + i, inputs - i, around.narrow);
-      if (around.norm) {
-        const Vector weight = read(around.norm, i, inputs - i, around.narrow);
-        v = rounded(rounded(v * factor, around.narrow) * weight, around.narrow);
+      Vector v = read(x, t * inputs + i, inputs - i, epilogue.bf16);
+      if (epilogue.norm) {
+        const Vector weight = read(epilogue.norm, i, inputs - i, epilogue.bf16);
+        v = rounded(rounded(v * factor, epilogue.bf16) * weight, epilogue.bf16);
       }
       write(v, to, t * stride + i, inputs - i, PAIRS);
     }
   }
 }
 
-// The sums of rows `first` to `end` become what they are to be in y.
+// Apply the epilogue to the sums of rows `first` to `end`, and write them to y.
 void finish(const Product& p, int64_t first, int64_t end) {
-  const Epilogue& a = p.around;
+  const Epilogue& a = p.epilogue;
   const int64_t outputs = p.groups.w.outputs;
   const auto value = [&](int64_t t, int64_t row, int64_t count) {
     const Vector sum = read(p.sums, t * outputs + row, count, false);
-    return rounded(a.bias ? sum + read(a.bias, row, count, a.narrow) : sum, a.narrow);
+    return rounded(a.bias ? sum + read(a.bias, row, count, a.bf16) : sum, a.bf16);
   };
   for (int64_t t = 0; t < p.tokens; t++)
     for (int64_t row = first; row < end; row += LANES) {
       const int64_t count = end - row, at = t * p.rows + row;
       Vector v = value(t, row, count);
-      if (a.gate) v = rounded(rounded(silu(v), a.narrow) * value(t, p.rows + row, count), a.narrow);
-      if (a.residual) v = rounded(read(a.residual, at, count, a.narrow) + v, a.narrow);
-      write(v, p.y, at, count, a.narrow);
+      if (a.gate) v = rounded(rounded(silu(v), a.bf16) * value(t, p.rows + row, count), a.bf16);
+      if (a.residual) v = rounded(read(a.residual, at, count, a.bf16) + v, a.bf16);
+      write(v, p.y, at, count, a.bf16);
     }
 }
 
@@ -107,14 +104,14 @@ void read_scales(const Groups& groups, int64_t row, float* scales) {
   }
 }
 
-// Calls `use` with the first and the number of some tokens, as even as can be.
+// Split the tokens into turns of nearly equal size, and call `use` with the first token and the count of each.
 template <class Use>
 void by_turns(int64_t tokens, Use use) {
   const int64_t turns = (tokens + TOKENS - 1) / TOKENS;
   for (int64_t i = 0; i < turns; i++) use(tokens * i / turns, tokens * (i + 1) / turns - tokens * i / turns);
 }
 
-// Some outputs, before `end`, of T tokens.
+// Up to OUTPUTS rows from `row` on, before `end`, for T tokens.
 template <int T>
 void tile(const Product& p, int64_t row, int64_t end, int64_t token, float* scratch) {
   constexpr int OUTPUTS = outputs_of(T);
@@ -125,9 +122,9 @@ void tile(const Product& p, int64_t row, int64_t end, int64_t token, float* scra
   const float* x = p.x + token * p.steps * WIDTH;
   const int64_t to_token = PLAIN ? p.steps * WIDTH : WIDTH, to_step = PLAIN ? WIDTH : T * WIDTH;
   const char* rows[OUTPUTS];
-  char padded[OUTPUTS][F::BYTES] = {};  // the last step, where it is not a whole one
+  char padded[OUTPUTS][F::BYTES] = {};  // the last step, if it is incomplete
   for (int n = 0; n < OUTPUTS; n++) {
-    const int64_t here = row + std::min(n, count - 1);  // where W ends sooner, its last row again
+    const int64_t here = row + std::min(n, count - 1);  // past the end, repeat the last row
     rows[n] = w.values + here * w.row_bytes;
     if (whole < p.steps) memcpy(padded[n], rows[n] + whole * F::BYTES, w.row_bytes % F::BYTES);
     if constexpr (S != ROWS) read_scales(groups, here, scratch + n * 2 * groups.floats);
@@ -136,7 +133,7 @@ void tile(const Product& p, int64_t row, int64_t end, int64_t token, float* scra
   const auto add = [&](int n, int64_t k) {
     const char* from = k < whole ? rows[n] + k * F::BYTES : padded[n];
     const float* here = x + k * to_step;
-    if (!one_by_one(T))  // the next rows, in memory's order
+    if (!one_by_one(T))  // prefetch the next rows in memory order
       __builtin_prefetch(rows[0] + OUTPUTS * w.row_bytes + (k * OUTPUTS + n) * F::BYTES);
     Vector parts[T] = {};
 #ifdef __AVX512BF16__
@@ -187,10 +184,10 @@ void tiles(const Product& p, int64_t row, int64_t end, int64_t token, int tokens
 
 void multiply(void* data) {
   Product& p = *(Product*)data;
-  std::vector<float> scratch(MOST_OUTPUTS * 2 * p.groups.floats);
+  std::vector<float> scratch(MAX_OUTPUTS * 2 * p.groups.floats);
   for (int64_t first; (first = p.next.fetch_add(p.chunk)) < p.rows;) {
     const int64_t end = std::min(first + p.chunk, p.rows);
-    for (int64_t shift = 0; shift < p.groups.w.outputs; shift += p.rows)  // with a gate, both halves' rows
+    for (int64_t shift = 0; shift < p.groups.w.outputs; shift += p.rows)  // with a gate, the rows of both halves
       by_turns(p.tokens, [&](int64_t token, int64_t count) {
         tiles(p, shift + first, shift + end, token, count, scratch.data(), std::make_integer_sequence<int, TOKENS>());
       });
@@ -227,8 +224,8 @@ void dequantize(void* data) {
   }
 }
 
-// x [tokens, inputs], rows `stride` apart, in the order of steps, 0 beyond the last column:
-// [steps, tokens, COLUMNS and perhaps their sum].
+// Reorder x [tokens, inputs] (row stride `stride`) to [steps, tokens, COLUMNS], zero-padded, followed in each step by the
+// sum of its parts if `sums`.
 void arrange(const float* x, int64_t stride, int64_t tokens, int64_t inputs, bool sums, float* to) {
   for (int64_t column = 0; column < inputs; column += COLUMNS)
     for (int64_t t = 0; t < tokens; t++) {
@@ -247,37 +244,37 @@ int64_t steps_of(const Matrix* w) { return (w->inputs + COLUMNS - 1) / COLUMNS; 
 
 }  // namespace
 
-// Floats in a row of `widen`, and of `reorder`, which puts x in the same order.
+// The number of floats in a row of `widen` and of `reorder`, which puts x in the same order.
 extern "C" int64_t row_floats(const Matrix* w) { return steps_of(w) * COLUMNS; }
 
 extern "C" void reorder(const Matrix* w, const float* x, int64_t tokens, float* to) {
   for (int64_t t = 0; t < tokens; t++) arrange(x + t * w->inputs, 0, 1, w->inputs, false, to + t * row_floats(w));
 }
 
-// y = x W^T, and what stands around it: x [tokens, inputs]
-extern "C" void product(const Matrix* w, const Epilogue* around, const void* x, void* y, int64_t tokens, int threads) {
-  const int64_t steps = steps_of(w), stride = steps * COLUMNS, rows = w->outputs / (around->gate ? 2 : 1);
-  const bool in_place = PLAIN && PAIRS == bool(around->narrow) && !around->norm && w->inputs == stride;
-  const bool finished = !around->narrow && !around->bias && !around->gate && !around->residual;
+// y = x W^T with its epilogue: x [tokens, inputs]
+extern "C" void product(const Matrix* w, const Epilogue* epilogue, const void* x, void* y, int64_t tokens, int threads) {
+  const int64_t steps = steps_of(w), stride = steps * COLUMNS, rows = w->outputs / (epilogue->gate ? 2 : 1);
+  const bool in_place = PLAIN && PAIRS == bool(epilogue->bf16) && !epilogue->norm && w->inputs == stride;
+  const bool finished = !epilogue->bf16 && !epilogue->bias && !epilogue->gate && !epilogue->residual;
   std::vector<Vector> prepared(in_place ? 0 : tokens * stride / LANES);  // which are aligned, and zeros
   std::vector<Vector> arranged(PLAIN ? 0 : tokens * steps * WIDTH / LANES);
   std::vector<float> sums(finished ? 0 : tokens * w->outputs);
   const float* inputs = (const float*)(in_place ? x : prepared.data());
-  if (!in_place) prepare(x, tokens, w->inputs, *around, stride, prepared.data());
+  if (!in_place) prepare(x, tokens, w->inputs, *epilogue, stride, prepared.data());
   if (!PLAIN)
     by_turns(tokens, [&](int64_t token, int64_t count) {
       float* to = (float*)arranged.data() + token * steps * WIDTH;
       arrange(inputs + token * stride, stride, count, w->inputs, S == MINIMUMS, to);
     });
-  // As many for each thread, of about CHUNK bytes.
+  // The same number of chunks for each thread, of about CHUNK bytes each.
   const int64_t parts = threads * std::max<int64_t>(w->outputs * w->row_bytes / (CHUNK * threads), 1);
-  const int64_t chunk = ((rows + parts - 1) / parts + MOST_OUTPUTS - 1) / MOST_OUTPUTS * MOST_OUTPUTS;
-  Product p{Groups(*w, F::PARTS), *around, steps, PLAIN ? inputs : (const float*)arranged.data(),
+  const int64_t chunk = ((rows + parts - 1) / parts + MAX_OUTPUTS - 1) / MAX_OUTPUTS * MAX_OUTPUTS;
+  Product p{Groups(*w, F::PARTS), *epilogue, steps, PLAIN ? inputs : (const float*)arranged.data(),
             finished ? (float*)y : sums.data(), y, tokens, rows, std::max<int64_t>(chunk, 1), {0}};
   GOMP_parallel(multiply, &p, threads, 0);
 }
 
-// The rows of W from `first` to `end` in float32.
+// Dequantize the rows of W from `first` to `end` to float32.
 extern "C" void widen(const Matrix* w, int64_t first, int64_t end, float* to, int threads) {
   Rows rows{Groups(*w, F::PARTS), steps_of(w), to, first, end, {first}};
   GOMP_parallel(dequantize, &rows, threads, 0);

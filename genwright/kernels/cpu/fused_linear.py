@@ -1,6 +1,6 @@
-"""Products of few tokens: a small C++ kernel, compiled for this processor when a format of weights first needs it.
+"""Fused linear layers of few tokens: a C++ kernel, compiled for this processor when a weight format is first used.
 
-Where there is no compiler, or it fails, everything goes through torch as before.
+Without a working compiler, all products use torch.
 """
 
 import ctypes
@@ -13,18 +13,18 @@ from torch.nn.functional import linear
 from torch.utils.weak import WeakIdKeyDictionary
 
 from genwright.kernels.cpu.amx import cpu_flags, has_bf16
-from genwright.kernels.cpu.build import library
+from genwright.kernels.cpu.build import load_library
 from genwright.quant.fp8 import VALUES, Fp8Blocks
 from genwright.quant.int4 import Int4
 from genwright.quant.int8 import Int8
 from genwright.quant.packed import Packed, Weight
 
-# By the type of what is stored; packed weights have one of their own each.
+# The C++ format of each stored dtype; every packed format has its own dtype.
 FORMATS = {torch.float32: "Float32", torch.bfloat16: "Bf16", torch.int8: "Int8", torch.int32: "Int4", VALUES: "Fp8"}
-FP8_STEP = 64  # columns that the kernel reads at a time: they share a scale
-MOST_TOKENS = 48  # with more, MKL's products are faster (Ice Lake, 2 cores)
-MOST_TOKENS_BF16 = 8  # where the processor multiplies bf16 itself
-PIECE = 512  # rows that are widened at a time for more tokens: the last-level cache holds them
+FP8_STEP = 64  # columns per step of the kernel, which must share a scale
+MAX_TOKENS = 48  # with more, MKL is faster (measured on two cores of an Ice Lake)
+MAX_TOKENS_BF16 = 8  # the same for bf16 on processors that multiply bf16 in hardware
+PIECE = 512  # rows that are dequantized at a time for many tokens; they fit the last-level cache
 
 
 class Matrix(ctypes.Structure):
@@ -42,12 +42,12 @@ class Epilogue(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("norm", "bias", "residual")),
         ("eps", ctypes.c_float),
-        *((name, ctypes.c_int32) for name in ("gate", "narrow")),
+        *((name, ctypes.c_int32) for name in ("gate", "bf16")),
     )
 
 
 class Operand(NamedTuple):
-    """A weight that there is a kernel for, which reads it where it lies: it has to outlive this."""
+    """A weight and the kernel that reads it in place; the weight must outlive this."""
 
     matrix: Matrix
     library: ctypes.CDLL
@@ -64,22 +64,22 @@ class Operand(NamedTuple):
     ) -> torch.Tensor:
         """residual + W norm(x) + bias, or with `gate` silu(y1) * y2 of its halves, summed in float32.
 
-        A row's bits do not depend on the other rows. x [tokens, inputs], norm [inputs], bias [outputs], residual as y
+        x [tokens, inputs], norm [inputs], bias [outputs], residual like y. A row's bits do not depend on other rows.
         """
         x = self._check(x).contiguous()
         y = x.new_empty(len(x), self.matrix.outputs // (2 if gate else 1))
         others = [None if tensor is None else tensor.to(x.dtype).contiguous() for tensor in (norm, bias, residual)]
-        starts = (None if tensor is None else tensor.data_ptr() for tensor in others)
-        around = Epilogue(*starts, eps, gate, x.dtype == torch.bfloat16)
-        self.library.product(self.matrix, around, x.data_ptr(), y.data_ptr(), len(x), torch.get_num_threads())
+        pointers = (None if tensor is None else tensor.data_ptr() for tensor in others)
+        epilogue = Epilogue(*pointers, eps, gate, x.dtype == torch.bfloat16)
+        self.library.product(self.matrix, epilogue, x.data_ptr(), y.data_ptr(), len(x), torch.get_num_threads())
         return y
 
     def by_pieces(self, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-        """The same for many tokens, by torch's products with some widened rows of the weight at a time."""
-        wide, outputs = self._check(x).float().contiguous(), self.matrix.outputs
+        """W x + bias for many tokens: dequantize some rows of the weight at a time, and multiply by torch."""
+        x_float32, outputs = self._check(x).float().contiguous(), self.matrix.outputs
         columns = self.library.row_floats(self.matrix)
-        piece, ordered = wide.new_empty(min(PIECE, outputs), columns), wide.new_empty(len(x), columns)
-        self.library.reorder(self.matrix, wide.data_ptr(), len(x), ordered.data_ptr())
+        piece, ordered = x_float32.new_empty(min(PIECE, outputs), columns), x_float32.new_empty(len(x), columns)
+        self.library.reorder(self.matrix, x_float32.data_ptr(), len(x), ordered.data_ptr())
         ordered = ordered.to(x.dtype if has_bf16() else torch.float32)
         y = ordered.new_empty(len(x), outputs)
         for first in range(0, outputs, PIECE):
@@ -90,31 +90,31 @@ class Operand(NamedTuple):
 
     def _check(self, x: torch.Tensor) -> torch.Tensor:
         if x.shape[1] != self.matrix.inputs:
-            raise ValueError(f"rows of {x.shape[1]} do not fit a weight of {self.matrix.inputs} columns")
+            raise ValueError(f"x has {x.shape[1]} columns, but the weight has {self.matrix.inputs}")
         return x
 
 
 def few_tokens_linear(x: torch.Tensor, weight: Weight, bias: torch.Tensor | None = None) -> torch.Tensor:
-    """x weight^T + bias on any device, for inference: by the kernel where that is faster, else by torch."""
-    few = few_tokens_operand(x, weight, bias)
-    if few is not None:
-        return few.product(x, bias)
+    """x weight^T + bias on any device, for inference; by the kernel if that is faster, otherwise by torch."""
+    kernel_operand = few_tokens_operand(x, weight, bias)
+    if kernel_operand is not None:
+        return kernel_operand.product(x, bias)
     if isinstance(weight, torch.Tensor) and (x.dtype != torch.bfloat16 or has_bf16()):
         return linear(x, weight, bias)
-    found = operand(x, weight, bias)
-    if found is None:
-        return weight.linear(x, bias) if isinstance(weight, Packed) else linear(x, weight, bias)
-    return found.by_pieces(x, bias)
+    kernel_operand = operand(x, weight, bias)
+    if kernel_operand is not None:
+        return kernel_operand.by_pieces(x, bias)
+    return weight.linear(x, bias) if isinstance(weight, Packed) else linear(x, weight, bias)
 
 
 def few_tokens_operand(x: torch.Tensor, weight: Weight, bias: torch.Tensor | None = None) -> Operand | None:
-    """None where there is no kernel, or so many tokens that torch is faster."""
-    most = MOST_TOKENS_BF16 if x.dtype == torch.bfloat16 and has_bf16() else MOST_TOKENS
-    return operand(x, weight, bias) if len(x) <= most else None
+    """None if there is no kernel for these inputs, or so many tokens that torch is faster."""
+    limit = MAX_TOKENS_BF16 if x.dtype == torch.bfloat16 and has_bf16() else MAX_TOKENS
+    return operand(x, weight, bias) if len(x) <= limit else None
 
 
 def operand(x: torch.Tensor, weight: Weight, bias: torch.Tensor | None = None) -> Operand | None:
-    """None where there is no kernel for this: it takes matrices on a CPU, packed or of x's type."""
+    """None if there is no kernel for these inputs: it takes matrices on a CPU, packed or of x's dtype."""
     if not x.is_cpu or x.dtype not in (torch.float32, torch.bfloat16) or x.dim() != 2:
         return None
     if isinstance(weight, torch.Tensor) and not (weight.dtype == x.dtype and (bias is None or bias.dtype == x.dtype)):
@@ -125,14 +125,14 @@ def operand(x: torch.Tensor, weight: Weight, bias: torch.Tensor | None = None) -
     return found
 
 
-# By weight, for as long as it lives: making one takes longer than some products.
+# Cached by weight for as long as the weight lives, because making an operand takes longer than some products.
 _operands: MutableMapping[Weight, Operand | None] = WeakIdKeyDictionary()
 
 
 def _operand(weight: Weight) -> Operand | None:
     scales: torch.Tensor | None = None
     minimums: torch.Tensor | None = None
-    height, least = 1, 8
+    height, unit = 1, 8
     match weight:
         case torch.Tensor():
             values, inputs = weight, weight.shape[-1]
@@ -142,41 +142,37 @@ def _operand(weight: Weight) -> Operand | None:
         case Int8(values, scales, group):
             inputs = values.shape[-1]
         case Fp8Blocks(values, scales, height, group):
-            inputs, least = values.shape[-1], FP8_STEP
+            inputs, unit = values.shape[-1], FP8_STEP
         case _:
             return None
-    if not _plain(values):
+    stored = [tensor for tensor in (values, scales, minimums) if tensor is not None]
+    if not all(tensor.is_cpu and tensor.dim() == 2 and tensor.is_contiguous() for tensor in stored):
         return None
-    if scales is not None and not (_plain(scales) and scales.dtype in (torch.float32, torch.float16)):
+    scale_types = {tensor.dtype for tensor in stored[1:]}
+    if len(scale_types) > 1 or not scale_types <= {torch.float32, torch.float16}:
         return None
-    if scales is not None and minimums is not None and not (_plain(minimums) and minimums.dtype == scales.dtype):
-        return None
-    if group < inputs and group % least:
+    if group < inputs and group % unit:
         return None
     form = FORMATS[values.dtype]
     kind = "MINIMUMS" if minimums is not None else "GROUPS" if group < inputs or form == "Int4" else "ROWS"
     pairs = form == "Bf16" and "avx512_bf16" in cpu_flags()
-    library = (kernel("Bf16Pairs") if pairs else None) or kernel(form, kind)  # a compiler may not know of pairs
+    library = (kernel("Bf16Pairs") if pairs else None) or kernel(form, kind)  # an old compiler may not support pairs
     if library is None:
         return None
-    starts = (None if tensor is None else tensor.data_ptr() for tensor in (values, scales, minimums))
-    half = scales is not None and scales.dtype == torch.float16
+    pointers = (None if tensor is None else tensor.data_ptr() for tensor in (values, scales, minimums))
+    half = scale_types == {torch.float16}
     sizes = len(values), inputs, values.shape[1] * values.itemsize, max(group, 1), height, half
-    return Operand(Matrix(*starts, *sizes), library)
-
-
-def _plain(matrix: torch.Tensor) -> bool:
-    return matrix.is_cpu and matrix.dim() == 2 and matrix.is_contiguous()
+    return Operand(Matrix(*pointers, *sizes), library)
 
 
 @cache
 def kernel(form: str = "Float32", scales: str = "ROWS") -> ctypes.CDLL | None:
-    """fused_linear.cpp for a format and a kind of scales, as weights.h names them, if it can be had."""
-    found = library("fused_linear", FORMAT=form, SCALES=scales)
-    if found is not None:
+    """fused_linear.cpp, compiled for a format and kind of scales of weights.h; None if that is not possible."""
+    library = load_library("fused_linear", FORMAT=form, SCALES=scales)
+    if library is not None:
         pointer, integer, matrix = ctypes.c_void_p, ctypes.c_int64, ctypes.POINTER(Matrix)
-        found.product.argtypes = [matrix, ctypes.POINTER(Epilogue), pointer, pointer, integer, ctypes.c_int]
-        found.reorder.argtypes = [matrix, pointer, integer, pointer]
-        found.widen.argtypes = [matrix, integer, integer, pointer, ctypes.c_int]
-        found.row_floats.argtypes, found.row_floats.restype = [matrix], integer
-    return found
+        library.product.argtypes = [matrix, ctypes.POINTER(Epilogue), pointer, pointer, integer, ctypes.c_int]
+        library.reorder.argtypes = [matrix, pointer, integer, pointer]
+        library.widen.argtypes = [matrix, integer, integer, pointer, ctypes.c_int]
+        library.row_floats.argtypes, library.row_floats.restype = [matrix], integer
+    return library

@@ -1,4 +1,4 @@
-// Vectors of floats as wide as the processor's, sums across their lanes, and what is stored plainly in memory.
+// Float vectors as wide as the processor's registers, sums across their lanes, and loads and stores of float32 and bf16.
 
 #pragma once
 
@@ -9,6 +9,9 @@
 #if defined(__F16C__) || defined(__AVX2__) || defined(__AVX512F__)
 #include <immintrin.h>
 #endif
+
+// From the OpenMP runtime that torch has loaded. A second runtime would have its own threads, which spin while they wait.
+extern "C" void GOMP_parallel(void (*function)(void*), void* data, unsigned threads, unsigned flags);
 
 namespace {
 
@@ -43,7 +46,7 @@ inline Vector from_float16(Halves h) {
 #endif
 }
 
-inline Vector permute(Vector v, Words index) {  // looks at as many bits of the index as it needs
+inline Vector permute(Vector v, Words index) {  // uses only the low bits of the index
 #if defined(__AVX512F__)
   return (Vector)_mm512_permutexvar_ps((__m512i)index, (__m512)v);
 #elif defined(__AVX2__)
@@ -57,7 +60,7 @@ inline Vector permute(Vector v, Words index) {  // looks at as many bits of the 
 
 using Lanes = std::make_integer_sequence<int, LANES>;
 
-// Where lane i of the folded vectors a and b comes from: the first half of a group of SIZE lanes; a's groups, then b's.
+// The source of lane i when a and b are folded: the first half of each group of SIZE lanes, a's groups before b's.
 constexpr int source(int i, int size) {
   int lane = i % (LANES / 2), half = size / 2;
   return (i < LANES / 2 ? 0 : LANES) + lane / half * size + lane % half;
@@ -93,7 +96,7 @@ inline Vector larger(Vector a, Vector b) { return a > b ? a : b; }
 
 // e^x for x <= 0, as in the Cephes library.
 inline Vector exponential(Vector x) {
-  x = larger(Vector{} - 87, x);  // a NaN stays one
+  x = larger(Vector{} - 87, x);  // keeps NaN
   const Vector n = (x * 1.44269504088896341f + 12582912.0f) - 12582912.0f;  // rounded
   x = x - n * 0.693359375f + n * 2.12194440e-4f;
   Vector p = x * 1.9875691500e-4f + 1.3981999507e-3f;
@@ -106,7 +109,7 @@ inline Vector exponential(Vector x) {
 
 struct Float32 {
   static constexpr int BYTES = 4 * LANES, PARTS = 1;
-  static constexpr float UNIT = 1;  // of what `part` gives
+  static constexpr float UNIT = 1;  // factor by which the result of `part` is too small
   static constexpr int column(int lane, int) { return lane; }
   static inline Vector part(const char* from, int) { return load<Vector>(from); }
 };
@@ -116,7 +119,7 @@ struct Bf16 {  // the upper half of a float32
   static constexpr float UNIT = 1;
   static constexpr int column(int lane, int) { return lane; }
   static inline Vector part(const char* from, int) {
-#ifdef __AVX512F__  // where GCC makes two halves of it, and eight instructions
+#ifdef __AVX512F__  // GCC compiles the generic form to eight instructions here
     return (Vector)((Words)_mm512_cvtepu16_epi32((__m256i)load<Halves>(from)) << 16);
 #else
     return (Vector)(__builtin_convertvector(load<Halves>(from), Words) << 16);
@@ -124,24 +127,24 @@ struct Bf16 {  // the upper half of a float32
   }
 };
 
-// Up to LANES numbers of a float32 or a bf16 array; zeros beyond.
-inline Vector read(const void* from, int64_t at, int64_t count, bool narrow) {
+// Up to LANES values of a float32 or bf16 array, then zeros.
+inline Vector read(const void* from, int64_t at, int64_t count, bool bf16) {
   char bytes[Float32::BYTES] = {};
-  const int size = narrow ? 2 : 4;
+  const int size = bf16 ? 2 : 4;
   memcpy(bytes, (const char*)from + at * size, std::min<int64_t>(count, LANES) * size);
-  return narrow ? Bf16::part(bytes, 0) : Float32::part(bytes, 0);
+  return bf16 ? Bf16::part(bytes, 0) : Float32::part(bytes, 0);
 }
 
-inline void write(Vector v, void* to, int64_t at, int64_t count, bool narrow) {
+inline void write(Vector v, void* to, int64_t at, int64_t count, bool bf16) {
   const Halves halves = __builtin_convertvector((Words)v >> 16, Halves);
-  const int size = narrow ? 2 : 4;
-  memcpy((char*)to + at * size, narrow ? (const void*)&halves : &v, std::min<int64_t>(count, LANES) * size);
+  const int size = bf16 ? 2 : 4;
+  memcpy((char*)to + at * size, bf16 ? (const void*)&halves : &v, std::min<int64_t>(count, LANES) * size);
 }
 
-// To the nearest bf16, ties to even.
-inline Vector rounded(Vector v, bool narrow) {
+// Round to the nearest bf16, ties to even; unchanged if `bf16` is false.
+inline Vector rounded(Vector v, bool bf16) {
   const Words bits = (Words)v, nearest = (bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000u;
-  return !narrow ? v : (Vector)(v == v ? nearest : Words{} + 0x7FC00000u);
+  return !bf16 ? v : (Vector)(v == v ? nearest : Words{} + 0x7FC00000u);
 }
 
 }  // namespace

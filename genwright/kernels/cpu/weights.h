@@ -1,25 +1,25 @@
-// How a weight lies in memory, and how its rows become vectors of floats.
+// The memory layouts of weights, and how their rows become vectors of floats.
 //
-// A format takes a row in steps of BYTES; a step holds PARTS vectors of LANES weights. Lane i of part j is the weight in
-// column `column(i, j)` of the step, and inputs are put in the same order once, so that no weight has to move sideways.
-// A lane of any part belongs to the same group of columns, so parts are added up before they meet the group's scale.
+// A format reads a row in steps of BYTES; a step holds PARTS vectors of LANES weights. Lane i of part j is the weight in
+// column `column(i, j)` of the step. The inputs are put in the same order once, so that weights need no shuffles. Lane i
+// of every part belongs to the same group of columns, so parts are summed before they are multiplied by the scale.
 
 #include "vectors.h"
 
 namespace {
 
-enum Scales { ROWS, GROUPS, MINIMUMS };  // one per row or none at all; one per group; a minimum beside it
+enum Scales { ROWS, GROUPS, MINIMUMS };  // per row or none; per group; per group with a minimum
 
-struct Matrix {          // `Matrix` of products.py
+struct Matrix {          // `Matrix` of fused_linear.py
   const char* values;    // [outputs, row_bytes]
-  const void* scales;    // [ceil(outputs / height), groups], float32 or float16; null where there are none
-  const void* minimums;  // in the same way
+  const void* scales;    // [ceil(outputs / height), groups], float32 or float16, or null
+  const void* minimums;  // like scales
   int64_t outputs, inputs, row_bytes;
   int64_t group, height;  // columns and rows that share a scale
   int64_t half;           // whether scales are float16
 };
 
-struct Bf16Pairs {  // two in a lane; where the processor multiplies pairs of bf16, x too is kept as bf16, in its own order
+struct Bf16Pairs {  // two per lane, for processors that multiply pairs of bf16; x stays bf16 in its own order
   static constexpr int BYTES = 4 * LANES, PARTS = 2;
   static constexpr float UNIT = 1;
   static constexpr int column(int lane, int part) { return 2 * lane + part; }
@@ -29,7 +29,7 @@ struct Bf16Pairs {  // two in a lane; where the processor multiplies pairs of bf
   }
 };
 
-struct Int8 {  // four in a lane
+struct Int8 {  // four per lane
   static constexpr int BYTES = 4 * LANES, PARTS = 4;
   static constexpr float UNIT = 1;
   static constexpr int column(int lane, int part) { return 4 * lane + part; }
@@ -38,7 +38,7 @@ struct Int8 {  // four in a lane
   }
 };
 
-struct Int4 {  // eight in a lane, in the order of quant/int4.py, less 8: minimums are shifted by as much
+struct Int4 {  // eight per lane, in the order of quant/int4.py, minus 8; minimums are shifted accordingly
   static constexpr int BYTES = 4 * LANES, PARTS = 8;
   static constexpr float UNIT = 1;
   static constexpr int column(int lane, int part) { return 8 * lane + part % 4 * 2 + part / 4; }
@@ -52,23 +52,23 @@ struct Int4 {  // eight in a lane, in the order of quant/int4.py, less 8: minimu
   }
 };
 
-struct Fp8 {  // e4m3 is float16 with fewer bits and 2^8 times the value; its NaN, which no weight is, becomes 480
+struct Fp8 {  // e4m3's bits are a float16 of 2^-8 times the value; NaN becomes 480, but no weight is NaN
   static constexpr int BYTES = 4 * LANES, PARTS = 4;
   static constexpr float UNIT = 256;
-  static constexpr int column(int lane, int part) { return LANES * part + lane; }  // groups are whole steps
+  static constexpr int column(int lane, int part) { return LANES * part + lane; }  // a group is a multiple of a step
   static inline Vector part(const char* from, int j) {
-    Shorts wide = __builtin_convertvector(load<Bytes>(from + LANES * j), Shorts);
-    return from_float16((Halves)(wide << 7) & 0xBFFF);
+    Shorts bits = __builtin_convertvector(load<Bytes>(from + LANES * j), Shorts);
+    return from_float16((Halves)(bits << 7) & 0xBFFF);
   }
 };
 
-// How the lanes of a row find their scales.
+// The scale of each lane of a row.
 struct Groups {
   const Matrix& w;
-  uint32_t count, lanes;  // groups of a row; lanes of a group
-  bool even;       // whether a vector lies in one group, or whole groups in a vector; else `read` copies for each lane
-  int64_t floats;  // that `read` writes
-  Words index;     // of a lane's scale, from that of lane 0
+  uint32_t count, lanes;  // groups per row; lanes per group
+  bool even;       // a vector lies in one group, or holds whole groups; otherwise `read` copies a scale for each lane
+  int64_t floats;  // number of floats that `read` writes
+  Words index;     // offset of each lane's scale from that of lane 0
 
   Groups(const Matrix& w, int parts) : w(w), count((w.inputs + w.group - 1) / w.group) {
     lanes = count <= 1 ? 1u << 31 : w.group / parts;
@@ -77,7 +77,7 @@ struct Groups {
     for (int i = 0; i < LANES; i++) index[i] = even ? i / lanes : i;
   }
 
-  // A row's scales (or minimums) in float32, times `unit`; then zeros, as no lane beyond a row may be a NaN.
+  // Write a row's scales (or minimums) in float32, times `unit`, then zeros, because lanes past the row must not be NaN.
   void read(const void* from, int64_t row, float unit, float* to) const {
     const int64_t start = uint32_t(row) / uint32_t(w.height) * int64_t(count), end = floats - LANES;
     int64_t i = 0;
@@ -94,7 +94,7 @@ struct Groups {
     return w.half ? from_float16(Halves{((const uint16_t*)from)[i]})[0] : ((const float*)from)[i];
   }
 
-  // Those of a step's lanes.
+  // The scales of a step's lanes.
   Vector of(const float* row, int64_t step) const {
     return permute(load<Vector>(row + uint32_t(step * LANES) / (even ? lanes : 1)), index);
   }

@@ -1,1 +1,1 @@
-"""CUDA C++, compiled when it is first needed by the NVRTC that comes with PyTorch: no toolkit has to be installed."""
+"""CUDA C++ kernels, compiled at first use by the NVRTC library that comes with PyTorch; no CUDA toolkit is needed."""

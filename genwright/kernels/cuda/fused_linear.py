@@ -1,48 +1,47 @@
-"""Products of a few tokens with a weight of any format, with what stands around them: norm, bias, gate, residual."""
+"""Linear layers of a few tokens with a weight of any format, fused with the norm, bias, gate and residual."""
 
 from dataclasses import dataclass
-from functools import cache
 
 import torch
 
-from genwright.kernels.cuda.nvrtc import Kernel, compile_kernel
+from genwright.kernels.cuda.nvrtc import compiled_kernel, multiprocessors
 from genwright.quant.fp8 import Fp8Blocks
 from genwright.quant.int4 import Int4
 from genwright.quant.int8 import Int8
 from genwright.quant.packed import Weight
 
-MOST_TOKENS = 8
-CHUNK = 16  # bytes that a thread reads at once
+MAX_TOKENS = 8
+CHUNK = 16  # bytes per load of a thread
 PLAIN = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 INT8, INT4, FP8 = 3, 4, 5
 
 
 @dataclass(frozen=True)
 class Tiling:
-    """How a product is cut: which kernel, threads of a block at most, rows (gemv) or chunks ahead (others), blocks."""
+    """Which kernel computes a product, and its launch parameters."""
 
     kernel: str
-    threads: int
-    depth: int
-    blocks: int  # on a multiprocessor
+    threads: int  # at most, per block
+    depth: int  # rows at a time (gemv), or chunks in flight (the other kernels)
+    blocks: int  # per multiprocessor
 
 
 @dataclass(frozen=True)
 class Operand:
-    """A weight, or a stack of equally large ones, as the kernel reads it."""
+    """A weight, or a stack of weights of one shape, as the kernels read it."""
 
     format: int
-    matrix: torch.Tensor  # [rows, ...] or [stack, rows, ...] of whole chunks
+    matrix: torch.Tensor  # [rows, ...] or [stack, rows, ...]; a row is a whole number of chunks
     columns: int
-    width: int  # columns in a chunk
+    width: int  # columns per chunk
     scales: torch.Tensor | None = None
     minimums: torch.Tensor | None = None
-    group: int = 0  # columns per scale, 0 where a row has one
+    group: int = 0  # columns per scale; 0 for one scale per row
     scale_rows: int = 1  # rows per scale
 
 
 def operand(weight: Weight) -> Operand | None:
-    """None for a weight that the kernel cannot read: rows that are no whole chunks, or groups that cut one."""
+    """None if the kernels cannot read the weight: a row or a group of columns is not a whole number of chunks."""
     if isinstance(weight, torch.Tensor):
         found = Operand(PLAIN.get(weight.dtype, -1), weight, weight.shape[-1], CHUNK // weight.itemsize)
     elif isinstance(weight, Int8):
@@ -74,58 +73,41 @@ def product(
 ) -> torch.Tensor:
     """residual + W norm(x) + bias, or with `gate` silu(y1) * y2 of its halves: x [tokens, columns].
 
-    Of a stack, `experts` [tokens, share] (int64) are the matrices that each token is multiplied by, one token at a
-    time: [tokens * share, outputs]. No residual then.
+    If the weight is a stack, `experts` [tokens, share] (int64) selects each token's matrices; the result is
+    [tokens * share, outputs], and a residual is not supported.
     """
     assert x.shape[1] == weight.columns
     tokens, outputs = len(x), weight.matrix.shape[-2] // (2 if gate else 1)
     pairs = tokens if experts is None else experts.numel()
     chunks = weight.columns // weight.width
     y = x.new_empty(pairs, outputs)
+    scale_type = 0 if weight.scales is None else PLAIN[weight.scales.dtype]
     shape = {
-        "FORMAT": weight.format,
-        "X_TYPE": PLAIN[x.dtype],
-        "SCALE_TYPE": 0 if weight.scales is None else PLAIN[weight.scales.dtype],
-        "OUTPUTS": outputs,
-        "COLUMNS": weight.columns,
-        "GROUP": weight.group,
-        "SCALE_ROWS": weight.scale_rows,
-        "BLOCKS": tiling.blocks,
-        "NORM": norm is not None,
-        "GATE": gate,
-        "MINIMUMS": weight.minimums is not None,
-        "PDL": dependent,
+        "FORMAT": weight.format, "X_TYPE": PLAIN[x.dtype], "SCALE_TYPE": scale_type, "OUTPUTS": outputs,
+        "COLUMNS": weight.columns, "GROUP": weight.group, "SCALE_ROWS": weight.scale_rows, "BLOCKS": tiling.blocks,
+        "NORM": norm is not None, "GATE": gate, "MINIMUMS": weight.minimums is not None, "PDL": dependent,
         "SHARE": 0 if experts is None else experts.shape[1],
-    }
+    }  # fmt: skip
     if tiling.kernel == "gemv":
         per_thread = -(-chunks // tiling.threads)
-        threads = -(-chunks // (per_thread * 32)) * 32  # as many as all have work for
+        threads = -(-chunks // (per_thread * 32)) * 32  # no warp without work
         rows, shared = tiling.depth, 0
         shape |= {"THREADS": threads, "ROWS": rows}
     else:
         threads, rows = tiling.threads, 16
-        lanes = threads // 8 * tiling.depth  # chunks of x go round in so many
-        taken = -(-chunks // lanes) * lanes
+        unit = threads // 8 * tiling.depth
+        padded_chunks = -(-chunks // unit) * unit
         shape |= {"THREADS": threads, "DEPTH": tiling.depth}
         if tiling.kernel == "integer_mma":
-            shared = taken * (2 * weight.width + 8) + CHUNK
+            shared = padded_chunks * (2 * weight.width + 8) + CHUNK
         else:
             assert experts is None
-            shared = tokens * (taken * weight.width * 2 + 64) + 8 * weight.width
+            shared = tokens * (padded_chunks * weight.width * 2 + 64) + 8 * weight.width
             shape["TOKENS"] = tokens
-    work = -(-outputs // (rows // 2 if gate else rows))
-    side = 1 if experts is None else pairs
-    grid = min(work, -(-tiling.blocks * _multiprocessors(x.device.index) // side))
+    tiles = -(-outputs // (rows // 2 if gate else rows))
+    grid_y = 1 if experts is None else pairs
+    grid_x = min(tiles, -(-tiling.blocks * multiprocessors(x.device.index) // grid_y))
     arguments = (x, norm, eps, weight.matrix, weight.scales, weight.minimums, bias, residual, y, experts)
-    _kernel(x.device.index, tiling.kernel, **shape)((grid, side, 1), threads, arguments, shared, dependent)
+    kernel = compiled_kernel(x.device.index, tiling.kernel, **shape)
+    kernel((grid_x, grid_y, 1), threads, arguments, shared, dependent)
     return y
-
-
-@cache
-def _kernel(device: int, name: str, **defines: int) -> Kernel:
-    return compile_kernel(name, defines)
-
-
-@cache
-def _multiprocessors(device: int) -> int:
-    return int(torch.cuda.get_device_properties(device).multi_processor_count)

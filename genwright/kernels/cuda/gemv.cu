@@ -1,22 +1,19 @@
-// y = W x for one token: bytes of W are the cost, so every thread streams 16-byte chunks of it and nothing else.
+// y = W x for one token. The time is that of reading W, so each thread streams 16-byte chunks of W.
 //
-// A block's threads share a row's columns, each always the same ones, so x (with the norm's weight on it) stays in
-// registers. A block walks over groups of ROWS rows; the next group's chunks are on their way while this one is summed.
-// Weights wait for nobody: the first group is asked for before the kernel waits for the one that writes x.
+// The threads of a block split the columns of a row. A thread always has the same columns, so x (times the norm's weight)
+// stays in registers. A block loops over tiles of ROWS rows and loads the next tile while it sums the current one. The
+// first tile is loaded before the kernel waits for the previous kernel, which writes x.
 //
-// Compiled for one shape, so that addresses are constants: a division or a 64-bit product per chunk costs much. The macros:
-// FORMAT (a plain one or FP8), X_TYPE, SCALE_TYPE; OUTPUTS and COLUMNS of the result and of x; GROUP (columns per
-// scale, 0 where a row has one) and SCALE_ROWS; THREADS, ROWS, BLOCKS (per multiprocessor); the switches NORM, GATE,
-// PDL; SHARE (tokens' matrices of a stack, 0 where there is only one).
+// Compiled for one shape, so that addresses are constants: a division or a 64-bit product per chunk is slow. Macros:
+// FORMAT (unpacked or FP8), X_TYPE, SCALE_TYPE; OUTPUTS, COLUMNS; GROUP (columns per scale, 0 for one scale per row),
+// SCALE_ROWS (rows per scale); THREADS, ROWS, BLOCKS (per multiprocessor); flags NORM, GATE, PDL; SHARE (experts per
+// token if W is a stack, else 0).
 
 #include "types.cuh"
 
-#define ROW_CHUNKS (COLUMNS / WIDTH)
 #define CHUNKS ((ROW_CHUNKS + THREADS - 1) / THREADS)  // per thread
-#define STEP (GATE ? ROWS / 2 : ROWS)                 // outputs of a group
-#define GROUPS ((OUTPUTS + STEP - 1) / STEP)
 
-// One chunk's columns of x or of the norm's weight.
+// The columns of x, or of the norm's weight, that belong to a chunk.
 __device__ __forceinline__ void load_columns(const void* at, int chunk, float (&values)[WIDTH]) {
 #if WIDTH < 8
 #pragma unroll
@@ -28,7 +25,7 @@ __device__ __forceinline__ void load_columns(const void* at, int chunk, float (&
 #endif
 }
 
-// The sum over one chunk of weight times x.
+// sum + the dot product of one chunk with x.
 __device__ __forceinline__ float dot(const Chunk& c, const float (&x)[WIDTH], float sum) {
 #pragma unroll
     for (int word = 0; word < 4; word++) {
@@ -50,18 +47,18 @@ __device__ __forceinline__ float dot(const Chunk& c, const float (&x)[WIDTH], fl
             sum = fmaf(half_to_float((u16)(pair >> 16)), x[4 * word + 2 * i + 1], sum);
         }
 #else
-#error "integer_mma.cu reads whole numbers"
+#error "gemv.cu does not read INT8 and INT4; use integer_mma.cu"
 #endif
     }
     return sum;
 }
 
-struct Group {
+struct Tile {
     Chunk chunk[ROWS][CHUNKS];
 #if GROUP
     float scale[ROWS][CHUNKS];
 #endif
-    float bias, row_scale;  // of one row, in the lanes that finish this group
+    float bias, row_scale;  // of one row, in the lanes that finish this tile
 };
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
@@ -71,49 +68,39 @@ gemv(const void* x, const void* norm, float eps, const Chunk* weight, const void
     __shared__ float squares[WARPS];
     const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
 
-    int base = 0;  // the first row of the matrix that this block multiplies by
-    if (SHARE) {   // which matrix that is, the kernel before may have written
-        join_stream();
-        base = experts[blockIdx.y] * OUTPUTS * (GATE ? 2 : 1);
-        x = (const char*)x + (long)(blockIdx.y / max(SHARE, 1)) * COLUMNS * X_BYTES;
-        y = (char*)y + (long)blockIdx.y * OUTPUTS * X_BYTES;
-    }
-    // A gated pair: the first half of a group are rows of the gate, the second the same rows of the up-projection.
-    auto row_of = [&](int number, int r) {
-        int row = number * STEP + r % STEP;
-        if (OUTPUTS % STEP) row = row < OUTPUTS ? row : OUTPUTS - 1;
-        return base + (GATE && r >= STEP ? row + OUTPUTS : row);
-    };
+    const int base = select_expert(x, y, experts);
+    // r is below ROWS already; the remainder tells the compiler so.
+    auto row_of = [&](int number, int r) { return base + matrix_row(number, GATE ? r : r % ROWS); };
     auto has = [&](int i) { return (i + 1) * THREADS <= ROW_CHUNKS || thread + i * THREADS < ROW_CHUNKS; };
-    auto fetch = [&](Group& g, int number, int turn, bool there) {
+    auto fetch = [&](Tile& tile, int number, int turn, bool valid) {
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
             const int row = row_of(number, r);
             const Chunk* chunks = weight + (long)row * ROW_CHUNKS + thread;
 #pragma unroll
             for (int i = 0; i < CHUNKS; i++) {
-                load_chunk(g.chunk[r][i], chunks + i * THREADS, there && has(i));
+                load_chunk(tile.chunk[r][i], chunks + i * THREADS, valid && has(i));
 #if GROUP
                 if (!has(i)) continue;
                 const int place = row / SCALE_ROWS * SCALES + (thread + i * THREADS) * WIDTH / GROUP;
-                g.scale[r][i] = load_as_float<SCALE_TYPE>(scales, place);
+                tile.scale[r][i] = load_as_float<SCALE_TYPE>(scales, place);
 #endif
             }
         }
-        g.bias = 0.0f;
-        g.row_scale = 1.0f;
+        tile.bias = 0.0f;
+        tile.row_scale = 1.0f;
         if (warp == turn % WARPS && lane < ROWS) {
             const int row = row_of(number, lane);
-            if (bias) g.bias = load_as_float<X_TYPE>(bias, row);
+            if (bias) tile.bias = load_as_float<X_TYPE>(bias, row);
 #if FORMAT == FP8
-            if (!GROUP) g.row_scale = load_as_float<SCALE_TYPE>(scales, row);
+            if (!GROUP) tile.row_scale = load_as_float<SCALE_TYPE>(scales, row);
 #endif
         }
     };
 
     int number = blockIdx.x, turn = 0;
-    Group even{}, odd{};  // zeros stay where a thread has no columns
-    fetch(even, number, 0, true);  // there are no more blocks than groups
+    Tile even{}, odd{};  // zeros where a thread has no columns
+    fetch(even, number, 0, true);  // the grid has at most TILES blocks
     if (!SHARE) join_stream();
 
     float mine[CHUNKS][WIDTH];
@@ -144,11 +131,11 @@ gemv(const void* x, const void* norm, float eps, const Chunk* weight, const void
         factor = rsqrtf(square / COLUMNS + eps);
     }
 
-    auto sum_up = [&](Group& now, Group& next) {
+    auto sum_up = [&](Tile& now, Tile& next) {
         const bool finishing = warp == turn % WARPS;
         float own = 0.0f;
         if (residual && finishing && lane < ROWS) own = load_as_float<X_TYPE>(residual, row_of(number, lane));
-        const bool more = number + (int)gridDim.x < GROUPS;
+        const bool more = number + (int)gridDim.x < TILES;
         fetch(next, more ? number + gridDim.x : number, turn + 1, more);
         float sum[ROWS];
 #pragma unroll
@@ -163,7 +150,7 @@ gemv(const void* x, const void* norm, float eps, const Chunk* weight, const void
 #endif
             }
         }
-        // Over the lanes of a warp: at each exchange a lane keeps half of its rows, so that ROWS sums take few shuffles.
+        // Sum over the lanes of a warp. At each exchange a lane keeps half of its rows, which saves shuffles.
         int row = 0;
 #pragma unroll
         for (int offset = 16, count = ROWS; offset; offset /= 2) {
@@ -182,7 +169,7 @@ gemv(const void* x, const void* norm, float eps, const Chunk* weight, const void
         }
         if (lane % (32 / ROWS) == 0) partial[turn % 2][warp][row] = sum[0];
         __syncthreads();
-        if (finishing) {  // the warps take turns, so that none falls behind
+        if (finishing) {  // the warps take turns at this, so that none falls behind
             float value = 0.0f;
             for (int w = lane / ROWS; w < WARPS; w += 32 / ROWS) value += partial[turn % 2][w][lane % ROWS];
 #pragma unroll
@@ -197,9 +184,9 @@ gemv(const void* x, const void* norm, float eps, const Chunk* weight, const void
         }
         number += gridDim.x;
         turn++;
-        return number < GROUPS;
+        return number < TILES;
     };
-    // The two buffers change places by name: a copy would wait for bytes that are on their way.
+    // Two named buffers alternate; copying one to the other would wait for its loads.
     while (sum_up(even, odd) && sum_up(odd, even)) {
     }
 }

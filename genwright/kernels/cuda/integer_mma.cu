@@ -1,26 +1,22 @@
-// y = W x for one token and weights of whole numbers, on the integer tensor cores: 16 rows of weights are the left matrix of
-// mma.m16n8k32, and x, in two digits of eight bits, its columns.
+// y = W x for one token and integer weights, on the integer tensor cores: 16 rows of W are the left matrix of mma.m16n8k32,
+// and x, as two 8-bit digits, is in the columns of the right one.
 //
-// A lane takes 16 neighbouring bytes (a chunk) of two rows; the four lanes of a quad have four chunks of the same rows. x's
-// matrix has two columns (digits) for each of the four, with zeros where the others' weights are, so each lane ends up with
-// the sums of its own chunk, exact, and multiplies them by its own scale. A chunk's columns of x share a scale too: the
-// largest of them is 127 * 256, so that x has 16 bits, which is more than bf16 holds of all but much smaller neighbours.
+// A lane reads 16 consecutive bytes (a chunk) of two rows; the four lanes of a quad read four chunks of the same rows. The
+// right matrix has two columns (one per digit) for each of the four lanes, with zeros in the positions of the other lanes'
+// weights. Each lane so gets the exact integer sums of its own chunk and multiplies them by its own scale. The columns of x
+// in a chunk share a scale that maps the largest to 127 * 256: x has 16 bits, more than bf16 except for values much smaller
+// than the largest.
 //
-// Compiled for one shape. The macros: FORMAT (INT8 or INT4), X_TYPE, SCALE_TYPE; OUTPUTS, COLUMNS; GROUP (columns per scale, 0
-// where a row has one); THREADS, DEPTH (chunks on their way), BLOCKS (per multiprocessor); the switches NORM, GATE,
-// MINIMUMS, PDL; SHARE (tokens' matrices of a stack, 0 where there is only one).
-
-#include "types.cuh"
+// Compiled for one shape. Macros: FORMAT (INT8 or INT4), X_TYPE, SCALE_TYPE; OUTPUTS, COLUMNS; GROUP (columns per scale, 0
+// for one scale per row); THREADS, DEPTH (chunks in flight), BLOCKS (per multiprocessor); flags NORM, GATE, MINIMUMS,
+// PDL; SHARE (experts per token if W is a stack, else 0).
 
 #define ROWS 16
-#define STEP (GATE ? 8 : 16)  // outputs of a tile
-#define TILES ((OUTPUTS + STEP - 1) / STEP)
-#define ROW_CHUNKS (COLUMNS / WIDTH)
-#define SLICES ((ROW_CHUNKS + 3) / 4)  // of four chunks, one for each lane of a quad
-#define TURNS ((SLICES + WARPS * DEPTH - 1) / (WARPS * DEPTH) * DEPTH)  // slices of a warp
+#include "types.cuh"
+
+#define TURNS WARP_SLICES
 #define X_SLICES (TURNS * WARPS)
-#define PIECES (WIDTH / 8)   // of a chunk of x, eight columns each
-#define VECTORS (WIDTH / 16)  // of a chunk's digit, 16 bytes each
+#define VECTORS (WIDTH / 16)  // 16-byte vectors per digit of a chunk
 #define LARGEST 32512.0f      // 127 * 256
 
 __device__ __forceinline__ void multiply(int (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
@@ -33,19 +29,19 @@ __device__ __forceinline__ void multiply(int (&c)[4], u32 a0, u32 a1, u32 a2, u3
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-__device__ __forceinline__ float larger(float a, float b) {  // NaN, if one of them is
+__device__ __forceinline__ float larger(float a, float b) {  // NaN if either is NaN
     float c;
     asm("max.NaN.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b));
     return c;
 }
 
-struct Part {  // 16 bytes of one row, with their scale and minimum as they are stored
+struct Part {  // 16 bytes of one row, with the stored bits of their scale and minimum
     Chunk chunk;
     u32 scale, minimum;
 };
 
-// The bytes of piece j that go with the even and odd of a chunk's words of x: whole numbers in INT8; nibbles, 16 times as
-// large and with their sign, or with minimums as they are.
+// The bytes of piece j that match the even and odd words of x. INT8: the values. INT4: the signed values times 16, or the
+// unsigned values if there are minimums.
 __device__ __forceinline__ void unpack(const Chunk& chunk, int j, u32& even, u32& odd) {
 #if FORMAT == INT8
     even = chunk.w[2 * j];
@@ -62,7 +58,7 @@ __device__ __forceinline__ void unpack(const Chunk& chunk, int j, u32& even, u32
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 integer_mma(const void* x, const void* norm, float eps, const Chunk* weight, const void* scales, const void* minimums,
        const void* bias, const void* residual, void* y, const long* experts) {
-    // Of x [slice][vector][lane of the quad][digit] 16 columns, then zeros; and of each chunk its scale and its sum.
+    // x as [slice][vector][lane of the quad][digit] of 16 columns, then one vector of zeros, then each chunk's scale and sum.
     extern __shared__ uint4 columns[];
     constexpr int ZEROS = X_SLICES * VECTORS * 8;
     float* const x_scales = (float*)(columns + ZEROS + 1);
@@ -71,29 +67,19 @@ integer_mma(const void* x, const void* norm, float eps, const Chunk* weight, con
     __shared__ float squares[WARPS];
     const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32, quad = lane / 4, member = lane % 4;
 
-    int base = 0;  // the first row of the matrix that this block multiplies by
-    if (SHARE) {   // which matrix that is, the kernel before may have written
-        join_stream();
-        base = experts[blockIdx.y] * OUTPUTS * (GATE ? 2 : 1);
-        x = (const char*)x + (long)(blockIdx.y / max(SHARE, 1)) * COLUMNS * X_BYTES;
-        y = (char*)y + (long)blockIdx.y * OUTPUTS * X_BYTES;
-    }
-    auto row_of = [&](int tile, int r) {
-        int row = tile * STEP + (GATE ? r % STEP : r);
-        if (OUTPUTS % STEP) row = row < OUTPUTS ? row : OUTPUTS - 1;
-        return base + (GATE && r >= STEP ? row + OUTPUTS : row);
-    };
-    // Chunk `turn` of this lane in the two rows of a tile.
+    const int base = select_expert(x, y, experts);
+    auto row_of = [&](int tile, int r) { return base + matrix_row(tile, r); };
+    // Load this lane's chunk `turn` of the two rows of a tile.
     auto fetch = [&](Part (&parts)[2], int tile, int turn, bool more) {
         const int chunk = (turn * WARPS + warp) * 4 + member;
-        const bool there = X_SLICES * 4 == ROW_CHUNKS || chunk < ROW_CHUNKS;
+        const bool valid = X_SLICES * 4 == ROW_CHUNKS || chunk < ROW_CHUNKS;
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             Part& part = parts[half];
             const int row = row_of(tile, quad + 8 * half);
-            load_chunk(part.chunk, weight + (long)row * ROW_CHUNKS + chunk, more && there);
+            load_chunk(part.chunk, weight + (long)row * ROW_CHUNKS + chunk, more && valid);
 #if GROUP
-            if (!there) continue;
+            if (!valid) continue;
             const long place = (long)row * SCALES + chunk * WIDTH / GROUP;
             part.scale = load_bits<SCALE_TYPE>(scales, place);
 #if MINIMUMS
@@ -127,8 +113,8 @@ integer_mma(const void* x, const void* norm, float eps, const Chunk* weight, con
             largest = larger(largest, __shfl_xor_sync(~0u, largest, offset));
             if (MINIMUMS) sum += __shfl_xor_sync(~0u, sum, offset);
         }
-        const float stretch = largest > 1e-33f ? LARGEST / largest : 0.0f;  // a NaN stays in the scale
-        u32 number[8];  // its two digits in the lowest bytes, the lower one with 128 added
+        const float stretch = largest > 1e-33f ? LARGEST / largest : 0.0f;  // the scale keeps a NaN
+        u32 number[8];  // two digits in the two lowest bytes, the lower digit plus 128
 #pragma unroll
         for (int i = 0; i < 8; i++) number[i] = __float2int_rn(values[i] * stretch) + 128;
         auto gather = [&](int a, int b, int c, int d, int bytes) {  // one digit of four columns
@@ -155,7 +141,7 @@ integer_mma(const void* x, const void* norm, float eps, const Chunk* weight, con
     if (lane == 0) squares[warp] = square;
     if (thread == 0) columns[ZEROS] = make_uint4(0, 0, 0, 0);
     __syncthreads();
-    // Of the eight columns of x's matrix this lane has one, in the rows of its own chunk: zeros, if that is another's column.
+    // This lane supplies one of the eight columns, for the rows of its own chunk: zeros if the column is another lane's.
     const bool own = quad / 2 == member;
 
     int parity = 0;

@@ -1,24 +1,19 @@
-// y = W x for a few tokens (up to 8) and packed weights, on the tensor cores: the weights of 16 rows are the left matrix of
-// mma.m16n8k16, the tokens its 8 columns. What a lane multiplies is decided by the lane, not by the column number, so a lane
-// takes 16 neighbouring bytes of two rows and x is laid out in shared memory to match.
+// y = W x for up to 8 tokens and packed weights, on the tensor cores: 16 rows of W are the left matrix of mma.m16n8k16, and
+// the tokens are the 8 columns of the right one. The order of columns within a product does not matter, so a lane reads 16
+// consecutive bytes of two rows, and x is arranged in shared memory to match.
 //
-// Whole numbers become fp16 exactly (the bits of 1024 + q are those of 1024 with q in the lowest places). x is divided by
-// the power of two that brings its largest value under 2, so fp16 holds it with more bits than bf16 would; sums are fp32.
+// Integers become fp16 exactly: the bits of 1024 with q in the lowest mantissa bits are 1024 + q. x is divided by a power of
+// two such that its largest value is below 2, so fp16 holds it with more bits than bf16 would; sums are fp32.
 //
-// Compiled for one shape. The macros: FORMAT, X_TYPE, SCALE_TYPE; OUTPUTS, COLUMNS; TOKENS (1 to 8); GROUP, SCALE_ROWS;
-// THREADS, DEPTH (chunks on their way), BLOCKS (per multiprocessor); the switches NORM, GATE, MINIMUMS, PDL.
-
-#include "types.cuh"
+// Compiled for one shape. Macros: FORMAT, X_TYPE, SCALE_TYPE; OUTPUTS, COLUMNS; TOKENS (1 to 8); GROUP, SCALE_ROWS;
+// THREADS, DEPTH (chunks in flight), BLOCKS (per multiprocessor); flags NORM, GATE, MINIMUMS, PDL; SHARE must be 0.
 
 #define ROWS 16
-#define STEP (GATE ? 8 : 16)  // outputs of a tile
-#define TILES ((OUTPUTS + STEP - 1) / STEP)
-#define ROW_CHUNKS (COLUMNS / WIDTH)
-#define SLICES ((ROW_CHUNKS + 3) / 4)  // of four chunks, one for each lane of a quad
-#define TURNS ((SLICES + WARPS * DEPTH - 1) / (WARPS * DEPTH) * DEPTH)  // slices of a warp
-#define PIECES (WIDTH / 8)                                             // of a chunk, 16 bytes of x each
-#define X_PIECES (TURNS * WARPS * 4 * PIECES)                          // of a token
-// Where four chunks share a scale it multiplies their sum; else every weight, in fp16.
+#include "types.cuh"
+
+#define TURNS WARP_SLICES
+#define X_PIECES (TURNS * WARPS * 4 * PIECES)  // per token
+// A scale that four chunks share multiplies their sum; any other multiplies every weight, in fp16.
 #define SHARED_SCALE (GROUP && !MINIMUMS && GROUP % (4 * WIDTH) == 0)
 
 __device__ __forceinline__ u32 add2(u32 a, u32 b) {
@@ -47,14 +42,14 @@ __device__ __forceinline__ void multiply(float (&c)[4], u32 a0, u32 a1, u32 a2, 
 
 struct Part {  // 16 bytes of one row
     Chunk chunk;
-    u32 scale, minimum;  // fp16, twice in a register; a shared scale is a float
+    u32 scale, minimum;  // fp16, repeated in both halves; a shared scale is fp32
 };
 
 // Piece j of a chunk: eight weights as four pairs of fp16.
 __device__ __forceinline__ void unpack(const Part& part, int j, u32 (&pairs)[4]) {
 #if FORMAT == INT4
     const u32 low = part.chunk.w[j], high = low >> 8;
-    const u32 minus = MINIMUMS ? 0xE400E400u : 0xE408E408u;          // -1024, or -1032 with the 8 of a weight that is 0
+    const u32 minus = MINIMUMS ? 0xE400E400u : 0xE408E408u;          // -1024, or -1032 where q = 8 stands for 0
     const u32 minus_16th = MINIMUMS ? 0xD400D400u : 0xD480D480u;     // -64, or -72
     pairs[0] = add2((low & 0x000F000Fu) | 0x64006400u, minus);
     pairs[1] = fma2((low & 0x00F000F0u) | 0x64006400u, 0x2C002C00u, minus_16th);  // (1024 + 16 q) / 16 - 64
@@ -83,7 +78,8 @@ __device__ __forceinline__ void unpack(const Part& part, int j, u32 (&pairs)[4])
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 mma(const void* x, const void* norm, float eps, const Chunk* weight, const void* scales, const void* minimums,
     const void* bias, const void* residual, void* y) {
-    // [TOKENS][slice][piece][lane of the quad] of 8 halves, each token 64 bytes further in the banks, and then zeros.
+    // x as [TOKENS][slice][piece][lane of the quad] of 8 fp16 values, each token padded by 64 bytes against bank conflicts,
+    // then zeros.
     extern __shared__ uint4 pieces[];
     constexpr int STRIDE = X_PIECES + 4;
     __shared__ float partial[2][WARPS][ROWS][TOKENS];
@@ -91,24 +87,19 @@ mma(const void* x, const void* norm, float eps, const Chunk* weight, const void*
     __shared__ float factors[TOKENS];
     const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32, quad = lane / 4, member = lane % 4;
 
-    auto row_of = [&](int tile, int r) {
-        int row = tile * STEP + (GATE ? r % STEP : r);
-        if (OUTPUTS % STEP) row = row < OUTPUTS ? row : OUTPUTS - 1;
-        return GATE && r >= STEP ? row + OUTPUTS : row;
-    };
-    // Chunk `turn` of this lane in the two rows of a tile.
+    // Load this lane's chunk `turn` of the two rows of a tile.
     auto fetch = [&](Part (&parts)[2], int tile, int turn, bool more) {
         const int chunk = (turn * WARPS + warp) * 4 + member;
-        const bool there = (turn + 1) * WARPS * 4 <= ROW_CHUNKS || chunk < ROW_CHUNKS;
+        const bool valid = (turn + 1) * WARPS * 4 <= ROW_CHUNKS || chunk < ROW_CHUNKS;
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             Part& part = parts[half];
-            if (!there) {  // finite, for an x that is 0
+            if (!valid) {  // must be finite, because it is multiplied by an x of 0
                 part.chunk = Chunk{};
                 part.scale = part.minimum = 0;
                 continue;
             }
-            const int row = row_of(tile, quad + 8 * half);
+            const int row = matrix_row(tile, quad + 8 * half);
             load_chunk(part.chunk, weight + (long)row * ROW_CHUNKS + chunk, more);
 #if GROUP
             const int place = row / SCALE_ROWS * SCALES + chunk * WIDTH / GROUP;
@@ -128,7 +119,7 @@ mma(const void* x, const void* norm, float eps, const Chunk* weight, const void*
     for (int d = 0; d < DEPTH; d++) fetch(parts[d], blockIdx.x, d, true);
     join_stream();
 
-    // x, times the norm's weight: first its largest value and the sum of its squares, then as fp16 into shared memory.
+    // Find the largest value of x times the norm's weight and the sum of x^2, then store x as fp16 in shared memory.
     auto load_x = [&](int token, int piece, float& square, float (&values)[8]) {
         load_eight<X_TYPE>(x, (long)token * (COLUMNS / 8) + piece, values);
         float gain[8];
@@ -188,7 +179,7 @@ mma(const void* x, const void* norm, float eps, const Chunk* weight, const void*
     }
     if (thread < 4 * PIECES) pieces[TOKENS * STRIDE + thread] = make_uint4(0, 0, 0, 0);
     __syncthreads();
-    // The columns of tokens that there are not read zeros.
+    // Columns without a token read zeros.
     const uint4* own = pieces + (quad < TOKENS ? quad * STRIDE + warp * 4 * PIECES : TOKENS * STRIDE) + member;
     const int advance = quad < TOKENS ? WARPS * 4 * PIECES : 0;
 
@@ -233,7 +224,7 @@ mma(const void* x, const void* norm, float eps, const Chunk* weight, const void*
                 float value = 0.0f;
 #pragma unroll 4
                 for (int w = 0; w < WARPS; w++) value += partial[parity][w][r][token];
-                const int row = row_of(tile, r);
+                const int row = matrix_row(tile, r);
                 value *= GROUP ? factors[token] : factors[token] * load_as_float<SCALE_TYPE>(scales, row);
                 return bias ? value + load_as_float<X_TYPE>(bias, row) : value;
             };

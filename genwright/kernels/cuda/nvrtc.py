@@ -1,8 +1,8 @@
-"""Compile CUDA C++ at run time, keep the machine code in the user's cache, and launch it."""
+"""Compile CUDA C++ at run time, cache the machine code on disk, and launch it."""
 
 import ctypes
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -32,14 +32,16 @@ class _Launch(ctypes.Structure):
 
 
 class Kernel:
-    """A function of compiled machine code."""
+    """A compiled CUDA kernel."""
 
     def __init__(self, code: bytes, name: str):
         self._driver = _driver()
-        self._shared = 0  # bytes that were asked for; beside static ones, even few may need to be
+        self._shared = 0  # bytes of dynamic shared memory requested from the driver so far
         module, self._function = ctypes.c_void_p(), ctypes.c_void_p()
         _check(self._driver.cuModuleLoadData(ctypes.byref(module), code), "cuModuleLoadData")
-        _check(self._driver.cuModuleGetFunction(ctypes.byref(self._function), module, name.encode()), name)
+        _check(
+            self._driver.cuModuleGetFunction(ctypes.byref(self._function), module, name.encode()), "cuModuleGetFunction"
+        )
 
     def __call__(
         self,
@@ -49,9 +51,9 @@ class Kernel:
         shared: int = 0,
         dependent: bool = False,
     ) -> None:
-        """Launch on the current stream; a `dependent` kernel may start before the one ahead of it has ended."""
+        """Launch on the current stream; a `dependent` kernel may start before the previous one ends (PDL)."""
         if shared > self._shared:
-            _check(self._driver.cuFuncSetAttribute(self._function, _DYNAMIC_SHARED, shared), "shared memory")
+            _check(self._driver.cuFuncSetAttribute(self._function, _DYNAMIC_SHARED, shared), "cuFuncSetAttribute")
             self._shared = shared
         values = [_as_argument(argument) for argument in arguments]
         pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
@@ -59,23 +61,29 @@ class Kernel:
         stream = torch.cuda.current_stream().cuda_stream
         grid = grid if isinstance(grid, tuple) else (grid, 1, 1)
         launch = _Launch(grid, (threads, 1, 1), shared, stream, ctypes.pointer(attribute), int(dependent))
-        _check(self._driver.cuLaunchKernelEx(ctypes.byref(launch), self._function, pointers, None), "a launch")
+        _check(self._driver.cuLaunchKernelEx(ctypes.byref(launch), self._function, pointers, None), "cuLaunchKernelEx")
 
 
-def compile_kernel(name: str, defines: Mapping[str, int]) -> Kernel:
-    """The function `name` of name.cu for the current device, from the cache where it has been compiled before."""
+@cache
+def compiled_kernel(device: int, name: str, **defines: int) -> Kernel:
+    """The function `name` of name.cu for the current device; compiled at first use, then read from the disk cache."""
     source, header = ((files(__package__) / file).read_text() for file in (f"{name}.cu", HEADER))
     major, minor = torch.cuda.get_device_capability()
     options = [f"--gpu-architecture=sm_{major}{minor}", "--std=c++17", "--use_fast_math"]
     options += [f"-D{key}={int(value)}" for key, value in defines.items()]
     digest = hashlib.sha256("\n".join([str(torch.version.cuda), header, source, *options]).encode()).hexdigest()
-    kept = kernel_file(f"{name}-{digest[:32]}.cubin")
+    cubin = kernel_file(f"{name}-{digest[:32]}.cubin")
     try:
-        return Kernel(kept.read_bytes(), name)
-    except (OSError, RuntimeError):  # not there, or damaged
+        return Kernel(cubin.read_bytes(), name)
+    except (OSError, RuntimeError):  # missing or damaged
         code = _compile(source, header, options)
-        keep(kept, code)
+        keep(cubin, code)
         return Kernel(code, name)
+
+
+@cache
+def multiprocessors(device: int) -> int:
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
 def _compile(source: str, header: str, options: Sequence[str]) -> bytes:
@@ -83,13 +91,13 @@ def _compile(source: str, header: str, options: Sequence[str]) -> bytes:
     program = ctypes.c_void_p()
     headers, names = (ctypes.c_char_p * 1)(header.encode()), (ctypes.c_char_p * 1)(HEADER.encode())
     nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kernel.cu", 1, headers, names)
-    given = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
-    failed, size = nvrtc.nvrtcCompileProgram(program, len(options), given), ctypes.c_size_t()
+    arguments = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
+    failed, size = nvrtc.nvrtcCompileProgram(program, len(options), arguments), ctypes.c_size_t()
     if failed:
         nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size))
         log = ctypes.create_string_buffer(size.value)
         nvrtc.nvrtcGetProgramLog(program, log)
-        raise RuntimeError(f"a CUDA kernel does not compile: {log.value.decode(errors='replace')}")
+        raise RuntimeError(f"NVRTC failed to compile a CUDA kernel: {log.value.decode(errors='replace')}")
     nvrtc.nvrtcGetCUBINSize(program, ctypes.byref(size))
     code = ctypes.create_string_buffer(size.value)
     nvrtc.nvrtcGetCUBIN(program, code)
@@ -99,16 +107,16 @@ def _compile(source: str, header: str, options: Sequence[str]) -> bytes:
 
 @cache
 def _nvrtc() -> ctypes.CDLL:
-    """PyTorch's own NVRTC: loaded already, or in one of the wheels beside it."""
+    """The NVRTC that PyTorch uses: already loaded, or in one of the nvidia wheels next to torch."""
     major = str(torch.version.cuda).partition(".")[0]
-    beside = Path(torch.__file__).parent.parent / "nvidia"
-    names = [f"libnvrtc.so.{major}", *map(str, sorted(beside.glob(f"*/lib/libnvrtc.so.{major}*")))]
+    wheels = Path(torch.__file__).parent.parent / "nvidia"
+    names = [f"libnvrtc.so.{major}", *map(str, sorted(wheels.glob(f"*/lib/libnvrtc.so.{major}*")))]
     for name in names:
         try:
             return ctypes.CDLL(name)
         except OSError:
             continue
-    raise RuntimeError(f"no libnvrtc.so.{major} was found beside PyTorch")
+    raise RuntimeError(f"No libnvrtc.so.{major} was found next to PyTorch; install the nvidia-cuda-nvrtc package.")
 
 
 @cache
@@ -129,4 +137,4 @@ def _check(code: int, what: str) -> None:
     if code:
         text = ctypes.c_char_p()
         _driver().cuGetErrorString(code, ctypes.byref(text))
-        raise RuntimeError(f"{what} failed: {(text.value or b'unknown error').decode()}")
+        raise RuntimeError(f"CUDA driver call {what} failed: {(text.value or b'unknown error').decode()}")

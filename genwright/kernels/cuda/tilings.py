@@ -1,4 +1,4 @@
-"""Which tiling a product takes: measured on the H200 for Hopper, and once on any other GPU, which then remembers."""
+"""Which tiling a product takes: a table measured on the H200 for Hopper GPUs; other GPUs are timed once per shape."""
 
 import json
 from functools import cache
@@ -10,9 +10,9 @@ from genwright.home import keep, kernel_file
 from genwright.kernels.cuda.fused_linear import FP8, INT4, INT8, PLAIN, Operand, Tiling, product
 
 F32, F16, BF16 = PLAIN.values()
-SHARED = 200 << 10  # bytes of shared memory that a block may take
-# By format and whether there are several tokens: the chunks of a row, and the tiling that was fastest there
-# (Llama-2-7B's and Llama-3.1-8B's products, in a CUDA graph over more weights than the cache holds).
+SHARED = 200 << 10  # bytes of shared memory that a block may use
+# By format and whether there are several tokens: the fastest tiling for each number of chunks per row, measured on
+# Llama-2-7B's and Llama-3.1-8B's products in a CUDA graph over more weights than the L2 cache holds.
 HOPPER: dict[tuple[int, bool], dict[int, Tiling]] = {
     (BF16, False): {512: Tiling("gemv", 256, 4, 2), 1376: Tiling("gemv", 256, 2, 1)},
     (INT8, False): {256: Tiling("integer_mma", 512, 2, 1), 688: Tiling("integer_mma", 512, 1, 2)},
@@ -32,9 +32,9 @@ HOPPER[F32, False] = {1024: Tiling("gemv", 512, 2, 1)}
 
 
 def tiling(weight: Operand, x: torch.Tensor, gate: bool, stack: bool = False) -> Tiling | None:
-    """None where no kernel fits: several tokens of a plain weight, more of them than shared memory holds, an older GPU.
+    """None if no kernel fits: an unpacked weight with several tokens, too little shared memory, or an older GPU.
 
-    Of a `stack`, x is one token.
+    With `stack` the weight is a stack of matrices and x is one token.
     """
     kernels = kernels_for(weight, len(x)) - ({"mma"} if stack else set())
     if not kernels or (kernels == {"mma"} and 2 * len(x) * (weight.columns + 4096) > SHARED):
@@ -42,16 +42,17 @@ def tiling(weight: Operand, x: torch.Tensor, gate: bool, stack: bool = False) ->
     if torch.cuda.get_device_capability(x.device)[0] == 9:
         known, chunks = HOPPER[weight.format, len(x) > 1], weight.columns // weight.width
         return known[min(known, key=lambda count: abs(count - chunks))]
-    return _remembered(weight, x, gate, kernels)
+    return _timed(weight, x, gate, kernels)
 
 
 def kernels_for(weight: Operand, tokens: int) -> set[str]:
-    """Which can read such a weight: none if it is plain and there are several tokens."""
-    alone = {"integer_mma"} if weight.format in (INT8, INT4) else {"gemv"}
-    return (alone if tokens == 1 else set()) | ({"mma"} if weight.scales is not None else set())
+    """The kernels that can read the weight; none for an unpacked weight with several tokens."""
+    one_token = {"integer_mma"} if weight.format in (INT8, INT4) else {"gemv"}
+    return (one_token if tokens == 1 else set()) | ({"mma"} if weight.scales is not None else set())
 
 
-def _remembered(weight: Operand, x: torch.Tensor, gate: bool, kernels: set[str]) -> Tiling | None:
+def _timed(weight: Operand, x: torch.Tensor, gate: bool, kernels: set[str]) -> Tiling | None:
+    """The fastest tiling for this shape: timed at its first use, then read from the cache folder."""
     name = torch.cuda.get_device_name(x.device)
     table = _table(name)
     key = f"{x.dtype} {weight.format} {weight.matrix.shape[-2]} {weight.columns} {weight.group} {len(x)} {gate}"
@@ -67,7 +68,7 @@ def _remembered(weight: Operand, x: torch.Tensor, gate: bool, kernels: set[str])
 
 
 def _fastest(weight: Operand, x: torch.Tensor, gate: bool, kernels: set[str]) -> Tiling | None:
-    """By timing each tiling that any format takes on Hopper; those that this GPU cannot launch drop out."""
+    """Time every tiling of the Hopper table, except those that this GPU cannot launch."""
     candidates = {each for table in HOPPER.values() for each in table.values() if each.kernel in kernels}
     times = {}
     for each in sorted(candidates, key=str):
@@ -78,12 +79,12 @@ def _fastest(weight: Operand, x: torch.Tensor, gate: bool, kernels: set[str]) ->
     return min(times, key=times.__getitem__, default=None)
 
 
-def _milliseconds(weight: Operand, x: torch.Tensor, gate: bool, cut: Tiling) -> float:
+def _milliseconds(weight: Operand, x: torch.Tensor, gate: bool, tiling: Tiling) -> float:
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     for turn in range(6):
         if turn == 1:
             start.record()
-        product(x, weight, cut, gate=gate, dependent=False)
+        product(x, weight, tiling, gate=gate, dependent=False)
     end.record()
     end.synchronize()
     return float(start.elapsed_time(end))

@@ -1,4 +1,4 @@
-// What the kernels share: number types, 16-byte chunks of a weight and how many columns they hold.
+// Shared by the kernels: number types, 16-byte chunks of a weight, and the tiles of the product kernels.
 
 #define F32 0
 #define F16 1
@@ -26,6 +26,14 @@ typedef unsigned char u8;
 #define WARPS (THREADS / 32)
 #define X_BYTES (X_TYPE == F32 ? 4 : 2)
 #define SCALES ((COLUMNS + (GROUP ? GROUP : 1) - 1) / (GROUP ? GROUP : 1))  // per row
+// Of the product kernels (gemv, mma, integer_mma), which compute tiles of ROWS rows; with GATE, half of them are the gate's.
+#define STEP (GATE ? ROWS / 2 : ROWS)  // outputs per tile
+#define TILES ((OUTPUTS + STEP - 1) / STEP)
+#define ROW_CHUNKS (COLUMNS / WIDTH)
+// Of the tensor-core kernels: a slice is four chunks, one for each lane of a quad.
+#define SLICES ((ROW_CHUNKS + 3) / 4)
+#define WARP_SLICES ((SLICES + WARPS * DEPTH - 1) / (WARPS * DEPTH) * DEPTH)  // slices per warp
+#define PIECES (WIDTH / 8)  // per chunk, eight columns each
 
 struct alignas(16) Chunk {
     u32 w[4];
@@ -45,7 +53,7 @@ template <int TYPE> __device__ __forceinline__ float load_as_float(const void* a
     return TYPE == F16 ? half_to_float(bits) : from_bits((u32)bits << 16);
 }
 
-// A number's bits, and what they mean: a conversion at the load would wait for it.
+// Load the bits now and convert them later: converting right after the load would wait for it.
 template <int TYPE> __device__ __forceinline__ u32 load_bits(const void* at, long index) {
     return TYPE == F32 ? ((const u32*)at)[index] : ((const u16*)at)[index];
 }
@@ -74,7 +82,7 @@ template <int TYPE> __device__ __forceinline__ float rounded(float value) {
     return load_as_float<TYPE>(&bits, 0);
 }
 
-// A scale of fp16 or another type as a pair of equal fp16 values.
+// A scale, converted to fp16 and repeated in both halves of a register.
 template <int TYPE> __device__ __forceinline__ u32 load_pair(const void* at, long index) {
     u16 bits;
     if (TYPE == F16)
@@ -84,7 +92,7 @@ template <int TYPE> __device__ __forceinline__ u32 load_pair(const void* at, lon
     return bits | (u32)bits << 16;
 }
 
-// Eight neighbouring values.
+// Eight consecutive values.
 template <int TYPE> __device__ __forceinline__ void load_eight(const void* at, long index, float (&values)[8]) {
     constexpr int VECTORS = TYPE == F32 ? 2 : 1, PER_WORD = 2 / VECTORS;
 #pragma unroll
@@ -102,7 +110,7 @@ template <int TYPE> __device__ __forceinline__ void load_eight(const void* at, l
     }
 }
 
-// Let the next kernel start, and wait for the one before.
+// Programmatic dependent launch: let the next kernel start, and wait for the previous one to finish.
 __device__ __forceinline__ void join_stream() {
 #if PDL
     asm volatile("griddepcontrol.launch_dependents;");
@@ -110,11 +118,30 @@ __device__ __forceinline__ void join_stream() {
 #endif
 }
 
-// Each byte of the weights is read once, so it should not push x out of the first-level cache. A predicate, not a branch,
-// says whether to read: past a branch the compiler would do the arithmetic first and ask for the bytes afterwards.
-__device__ __forceinline__ void load_chunk(Chunk& c, const Chunk* at, bool there) {
+#ifdef OUTPUTS
+// The matrix row of row r of a tile: with GATE, rows from STEP on belong to the up-projection. Rows past the end repeat the
+// last one.
+__device__ __forceinline__ int matrix_row(int tile, int r) {
+    int row = tile * STEP + (GATE ? r % STEP : r);
+    if (OUTPUTS % STEP) row = row < OUTPUTS ? row : OUTPUTS - 1;
+    return GATE && r >= STEP ? row + OUTPUTS : row;
+}
+
+// With SHARE, point x and y to this block's token, and return the first row of its expert's matrix.
+__device__ __forceinline__ int select_expert(const void*& x, void*& y, const long* experts) {
+    if (!SHARE) return 0;
+    join_stream();  // the previous kernel may have written `experts`
+    x = (const char*)x + (long)(blockIdx.y / max(SHARE, 1)) * COLUMNS * X_BYTES;
+    y = (char*)y + (long)blockIdx.y * OUTPUTS * X_BYTES;
+    return experts[blockIdx.y] * OUTPUTS * (GATE ? 2 : 1);
+}
+#endif
+
+// Weights are read once, so they must not evict x from the L1 cache. The load is predicated, not branched around, because
+// after a branch the compiler schedules the arithmetic before the load.
+__device__ __forceinline__ void load_chunk(Chunk& c, const Chunk* at, bool valid) {
     asm volatile(
         "{.reg .pred p; setp.ne.u32 p, %5, 0; @p ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];}"
         : "+r"(c.w[0]), "+r"(c.w[1]), "+r"(c.w[2]), "+r"(c.w[3])
-        : "l"(at), "r"((u32)there));
+        : "l"(at), "r"((u32)valid));
 }

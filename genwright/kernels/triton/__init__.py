@@ -1,1 +1,1 @@
-"""Triton kernels: what PyTorch leaves time on the table for on a GPU; import a module of it where triton is there."""
+"""Triton kernels for NVIDIA GPUs; import these modules only where triton is installed."""

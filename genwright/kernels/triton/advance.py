@@ -1,4 +1,4 @@
-"""A step's inputs from the one before, on the device: each sequence's new token, its position and its slot."""
+"""Prepare the next decoding step on the device: each sequence's new token, its position and its cache slot."""
 
 # mypy: disable-error-code=no-untyped-def
 from collections.abc import Sequence
@@ -16,11 +16,11 @@ def _advance(
     GROUPS: tl.constexpr, PAGE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     b = tl.arange(0, BLOCK)
-    there = b < count
-    length = tl.load(lengths + b, there, 0)
-    live = there & (length > 0)  # padding stays where it is
-    token = tl.load(sampled + b, there, 0)
-    tl.store(tokens + b, tl.maximum(token, 0), there)  # a row that is not numbers has -1
+    valid = b < count
+    length = tl.load(lengths + b, valid, 0)
+    live = valid & (length > 0)  # padding rows have length 0 and keep it
+    token = tl.load(sampled + b, valid, 0)
+    tl.store(tokens + b, tl.maximum(token, 0), valid)  # the sampler returns -1 for a row with NaN
     tl.store(positions + b, length, live)
     for group in range(GROUPS):
         page = tl.load(page_tables + group * table_stride + b.to(tl.int64) * stride + length // PAGE, live, 0)
@@ -31,14 +31,14 @@ def _advance(
 def advance(
     sampled: Tensor, tokens: Tensor, positions: Tensor, slots: Sequence[Tensor], lengths: Tensor, page_tables: Tensor
 ) -> None:
-    """Put sampled tokens at the position `lengths`, which grow by one.
+    """Append each sequence's sampled token at position `lengths`, and add one to `lengths`.
 
-    All int64 [sequences]; `slots` are one tensor for each group of layers, at equal distances in memory, and
-    `page_tables` [groups, sequences, pages].
+    All tensors are int64 [sequences], except `page_tables` [groups, sequences, pages]. `slots` has one tensor for each
+    group of layers; the tensors are equally spaced in memory.
     """
     count, groups = len(sampled), len(slots)
-    distance = (slots[1].data_ptr() - slots[0].data_ptr()) // slots[0].itemsize if groups > 1 else 0
+    slots_stride = (slots[1].data_ptr() - slots[0].data_ptr()) // slots[0].itemsize if groups > 1 else 0
     _advance[(1,)](
-        sampled, tokens, positions, slots[0], lengths, page_tables, distance, *page_tables.stride()[:2], count,
+        sampled, tokens, positions, slots[0], lengths, page_tables, slots_stride, *page_tables.stride()[:2], count,
         GROUPS=groups, PAGE=PAGE, BLOCK=triton.next_power_of_2(count),
     )  # fmt: skip

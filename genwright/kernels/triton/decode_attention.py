@@ -1,4 +1,4 @@
-"""Attention of a decoding step: one to a few queries per sequence, split over the sequence, in one launch."""
+"""Decode attention: one or a few queries per sequence over the paged cache, split along the sequence, in one launch."""
 
 # mypy: disable-error-code=no-untyped-def
 import math
@@ -14,24 +14,15 @@ from genwright.kernels import PAGE
 from genwright.kernels.triton.pages import elements, packing
 from genwright.kernels.triton.prefill_attention import Tile, attend_block, launch_options
 
-PROGRAMS = 528  # that a step is split into at the most: 4 for each multiprocessor of a Hopper GPU
+PROGRAMS = 528  # upper limit of programs per launch: 4 per multiprocessor of a Hopper GPU
 
 
 @triton.jit
 def _join(
-    maxima,
-    sums,
-    mixed,
-    first_part,
-    parts,
-    d,
-    ROWS: tl.constexpr,
-    HEAD_DIM: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    BLOCK_R: tl.constexpr,
-    BLOCK_S: tl.constexpr,
-):
-    # Sum [R] and weighted values [R, D] over all parts, BLOCK_S of them at a time.
+    maxima, sums, mixed, first_part, parts, d,
+    ROWS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_S: tl.constexpr,
+):  # fmt: skip
+    # Merge the softmax sums [R] and weighted values [R, D] of all splits, BLOCK_S of them at a time.
     r = tl.arange(0, BLOCK_R)
     m = tl.full([BLOCK_R], float("-inf"), tl.float32)
     total = tl.zeros([BLOCK_R], tl.float32)
@@ -39,12 +30,12 @@ def _join(
     for start in range(0, parts, BLOCK_S):
         s = start + tl.arange(0, BLOCK_S)
         at = (first_part + s)[:, None] * ROWS + r[None, :]
-        there = (s < parts)[:, None] & (r < ROWS)[None, :]
-        # Past the first-level cache, which knows nothing of other multiprocessors' writes.
-        part_m = tl.load(maxima + at, there, float("-inf"), cache_modifier=".cg")
-        part_total = tl.load(sums + at, there, 0.0, cache_modifier=".cg")
+        valid = (s < parts)[:, None] & (r < ROWS)[None, :]
+        # .cg bypasses the L1 cache, which is not coherent with writes of other multiprocessors.
+        part_m = tl.load(maxima + at, valid, float("-inf"), cache_modifier=".cg")
+        part_total = tl.load(sums + at, valid, 0.0, cache_modifier=".cg")
         cell = at[:, :, None] * HEAD_DIM + d[None, None, :]
-        part = tl.load(mixed + cell, there[:, :, None] & (d < HEAD_DIM)[None, None, :], 0.0, cache_modifier=".cg")
+        part = tl.load(mixed + cell, valid[:, :, None] & (d < HEAD_DIM)[None, None, :], 0.0, cache_modifier=".cg")
         new_m = tl.maximum(m, tl.max(part_m, 0))
         base = tl.where(new_m == float("-inf"), 0.0, new_m)
         weight = tl.exp2(part_m - base[None, :])
@@ -55,40 +46,14 @@ def _join(
     return total, acc
 
 
-@triton.jit(do_not_specialize=["window", "table_stride", "table_width"])  # compiled once, whatever the context
+@triton.jit(do_not_specialize=["window", "table_stride", "table_width"])  # one binary for every context length
 def _decode(
-    q,
-    k_cache,
-    v_cache,
-    k_scales,
-    v_scales,
-    k_minimums,
-    v_minimums,
-    page_table,
-    lengths,
-    out,
-    maxima,
-    sums,
-    mixed,
-    arrivals,
-    scale,
-    window,
-    table_stride,
-    table_width,
-    KV_HEADS: tl.constexpr,
-    SHARE: tl.constexpr,
-    QUERIES: tl.constexpr,
-    HEAD_DIM: tl.constexpr,
-    PAGE: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    BLOCK_R: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    JOIN_R: tl.constexpr,
-    JOIN_S: tl.constexpr,
-    BITS: tl.constexpr,
-    WINDOW: tl.constexpr,
-    PDL: tl.constexpr,
-):
+    q, k_cache, v_cache, k_scales, v_scales, k_minimums, v_minimums, page_table, lengths, out,
+    maxima, sums, mixed, arrivals, scale, window, table_stride, table_width,
+    KV_HEADS: tl.constexpr, SHARE: tl.constexpr, QUERIES: tl.constexpr, HEAD_DIM: tl.constexpr, PAGE: tl.constexpr,
+    BLOCK_K: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_D: tl.constexpr, JOIN_R: tl.constexpr, JOIN_S: tl.constexpr,
+    BITS: tl.constexpr, WINDOW: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
     # Program (kv head, split, sequence) takes every splits-th block of keys, for rows [QUERIES, SHARE] of that kv head.
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
@@ -105,7 +70,8 @@ def _decode(
     page = tl.load(table + tl.minimum((first + split) // PER_PAGE, table_width - 1))
     blocks = tl.cdiv(length, BLOCK_K)
     used = tl.maximum(tl.minimum(blocks - first, splits), 1)
-    if (split >= used) | (page < 0):  # no page is negative: asking makes its load start together with the length's
+    # No page is negative; testing it here makes the loads of the page and the length overlap.
+    if (split >= used) | (page < 0):
         return
 
     r = tl.arange(0, BLOCK_R)
@@ -137,11 +103,11 @@ def _decode(
     tl.store(maxima + part, m, r < ROWS)
     tl.store(sums + part, total, r < ROWS)
     tl.store(mixed + part[:, None] * HEAD_DIM + d[None, :], acc, inside)
-    tl.debug_barrier()  # every thread's part is written before one of them says so
+    tl.debug_barrier()  # all threads must have stored their part before one of them signals arrival
     if tl.atomic_add(arrivals + pair, 1, sem="acq_rel") < used - 1:
         return
 
-    # The last program to arrive joins the parts and leaves the counter as it was.
+    # The last program to arrive merges the parts and resets the counter.
     tl.store(arrivals + pair, 0)
     total, acc = _join(maxima, sums, mixed, pair * splits, used, d, ROWS, HEAD_DIM, BLOCK_D, JOIN_R, JOIN_S)
     r = tl.arange(0, JOIN_R)
@@ -153,7 +119,7 @@ def _decode(
 
 @dataclass(frozen=True)
 class DecodeScratch:
-    """Where programs that share a sequence leave their parts; launches that run one after the other share it."""
+    """Partial results of the programs that split a sequence; consecutive launches on a stream reuse it."""
 
     maxima: Tensor
     sums: Tensor
@@ -162,7 +128,7 @@ class DecodeScratch:
 
     @staticmethod
     def allocate(rows: int, head_dim: int, device: torch.device) -> "DecodeScratch":
-        """For up to `rows` queries times heads that share a key-value head."""
+        """`rows` is the maximum of queries times query heads per key-value head."""
         maxima, sums = torch.empty(2, PROGRAMS * rows, dtype=torch.float32, device=device)
         mixed = torch.empty(PROGRAMS * rows, head_dim, dtype=torch.float32, device=device)
         return DecodeScratch(maxima, sums, mixed, torch.zeros(PROGRAMS, dtype=torch.int32, device=device))
@@ -186,8 +152,8 @@ def decode_attention(
     """Causal attention of each sequence's last `queries` tokens; zeros where a length is 0.
 
     q [tokens, heads, head_dim] to [tokens, heads * head_dim], caches [pages, PAGE, kv_heads, head_dim], page_table
-    [sequences, width], lengths [sequences] with these tokens counted. Lengths are read on the device alone, so that a
-    captured launch serves all that the page table has room for. `scales` are a packed cache's tensors.
+    [sequences, width], lengths [sequences] including these tokens. Lengths are only read on the device, so one captured
+    CUDA graph works for every length that fits the page table. `scales` are the tensors of a quantized cache.
     """
     tokens, heads, head_dim = q.shape
     kv_heads = k_cache.shape[2]
@@ -201,33 +167,17 @@ def decode_attention(
     out = torch.empty(tokens, heads * head_dim, dtype=q.dtype, device=q.device)
     options, join_rows = launch_options(q, k_cache, window, tile, pdl), triton.next_power_of_2(rows)
     _decode[(kv_heads, splits, sequences)](
-        q,
-        k_cache,
-        v_cache,
-        *packing(scales),
-        page_table,
-        lengths,
-        out,
-        scratch.maxima,
-        scratch.sums,
-        scratch.mixed,
-        scratch.arrivals,
-        scale * math.log2(math.e),
-        window or 0,
-        page_table.stride(0),
-        width,
-        SHARE=share,
-        QUERIES=queries,
-        BLOCK_R=max(16, join_rows),
-        JOIN_R=join_rows,
-        JOIN_S=max(1, min(16, 4096 // (join_rows * options["BLOCK_D"]))),
-        **options,
-    )
+        q, k_cache, v_cache, *packing(scales), page_table, lengths, out,
+        scratch.maxima, scratch.sums, scratch.mixed, scratch.arrivals,
+        scale * math.log2(math.e), window or 0, page_table.stride(0), width,
+        SHARE=share, QUERIES=queries, BLOCK_R=max(16, join_rows), JOIN_R=join_rows,
+        JOIN_S=max(1, min(16, 4096 // (join_rows * options["BLOCK_D"]))), **options,
+    )  # fmt: skip
     return out
 
 
 def decode_tile(head_dim: int, dtype: torch.dtype) -> Tile:
-    """Keys per block so that shared memory holds several programs; float32 multiplies in registers, which are few."""
+    """Keys per block such that several programs fit in shared memory; smaller for float32, which uses registers."""
     if dtype == torch.float32:
         return Tile(1, 16, 4, 2)
     return Tile(1, 64 if head_dim <= 128 else 32, 4, 3)

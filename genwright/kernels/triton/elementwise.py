@@ -1,4 +1,4 @@
-"""RMSNorm and the gate of a gated MLP, each in one launch, rounded where plain torch rounds."""
+"""RMSNorm and the gate of a gated MLP, one launch each, rounding intermediate results where plain PyTorch does."""
 
 # mypy: disable-error-code=no-untyped-def
 import torch
@@ -15,10 +15,10 @@ def _rms_norm(x, weight, y, dim, x_stride, eps, BLOCK: tl.constexpr, PDL: tl.con
         tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
     row = tl.program_id(0).to(tl.int64)
-    wide = tl.load(x + row * x_stride + i, i < dim, 0.0).to(tl.float32)
-    factor = tl.rsqrt(tl.sum(wide * wide, 0) / dim + eps)
+    values = tl.load(x + row * x_stride + i, i < dim, 0.0).to(tl.float32)
+    factor = tl.rsqrt(tl.sum(values * values, 0) / dim + eps)
     dtype: tl.constexpr = y.dtype.element_ty
-    normed = (wide * factor).to(dtype).to(tl.float32)
+    normed = (values * factor).to(dtype).to(tl.float32)
     tl.store(y + row * dim + i, (normed * w).to(dtype), i < dim)
 
 
@@ -44,18 +44,9 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, pdl: bool = False) -> Tensor
     block = triton.next_power_of_2(dim)
     warps = min(max(block // 512, 1), 16)
     _rms_norm[(rows,)](
-        x,
-        weight,
-        y,
-        dim,
-        x.stride(0),
-        eps,
-        BLOCK=block,
-        PDL=pdl,
-        num_warps=warps,
-        enable_fp_fusion=False,
-        launch_pdl=pdl,
-    )
+        x, weight, y, dim, x.stride(0), eps,
+        BLOCK=block, PDL=pdl, num_warps=warps, enable_fp_fusion=False, launch_pdl=pdl,
+    )  # fmt: skip
     return y
 
 

@@ -1,4 +1,4 @@
-"""What stands around a mixture's experts: the choice of each token's, and the weighted sum of what they give."""
+"""Routing of a mixture of experts: choose each token's experts, and sum their weighted outputs."""
 
 # mypy: disable-error-code=no-untyped-def
 import torch
@@ -9,21 +9,10 @@ from torch import Tensor
 
 @triton.jit
 def _route(
-    logits,
-    bias,
-    shares,
-    ids,
-    experts,
-    scale,
-    epsilon,
-    SIGMOID: tl.constexpr,
-    BIAS: tl.constexpr,
-    NORMALISE: tl.constexpr,
-    TOP_K: tl.constexpr,
-    BLOCK: tl.constexpr,
-    PLACES: tl.constexpr,
-    PDL: tl.constexpr,
-):
+    logits, bias, shares, ids, experts, scale, epsilon,
+    SIGMOID: tl.constexpr, BIAS: tl.constexpr, NORMALISE: tl.constexpr,
+    TOP_K: tl.constexpr, BLOCK: tl.constexpr, PLACES: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
@@ -40,8 +29,8 @@ def _route(
     choice = tl.where(e < experts, choice, float("-inf"))
     chosen, share = tl.zeros([PLACES], tl.int64), tl.zeros([PLACES], tl.float32)
     for place in tl.static_range(TOP_K):
-        best = tl.min(tl.where(choice == tl.max(choice, 0), e, experts), 0)  # the first, of equal ones
-        best = tl.minimum(best, experts - 1)  # of scores that are not numbers some expert all the same
+        best = tl.min(tl.where(choice == tl.max(choice, 0), e, experts), 0)  # the lowest id of equal scores
+        best = tl.minimum(best, experts - 1)  # NaN scores match nothing; any valid expert will do
         chosen = tl.where(places == place, best, chosen)
         share = tl.where(places == place, tl.sum(tl.where(e == best, scores, 0.0), 0), share)
         choice = tl.where(e == best, float("-inf"), choice)
@@ -65,38 +54,19 @@ def _mix(y, shares, out, dim, TOP_K: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.
 
 
 def route(
-    logits: Tensor,
-    bias: Tensor | None,
-    top_k: int,
-    *,
-    sigmoid: bool,
-    normalise: bool,
-    scale: float,
-    pdl: bool = False,
+    logits: Tensor, bias: Tensor | None, top_k: int, *, sigmoid: bool, normalise: bool, scale: float, pdl: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """As `text.ops.moe.route`, of experts in one group: logits [tokens, experts] in float32."""
+    """`text.ops.moe.route` for experts in one group: logits [tokens, experts] in float32."""
     tokens, experts = logits.shape
     assert logits.is_contiguous() and logits.dtype == torch.float32
     shares = torch.empty(tokens, top_k, dtype=torch.float32, device=logits.device)
     ids = torch.empty(tokens, top_k, dtype=torch.int64, device=logits.device)
     _route[(tokens,)](
-        logits,
-        logits if bias is None else bias,
-        shares,
-        ids,
-        experts,
-        scale,
-        1e-20 if sigmoid else 0.0,
-        SIGMOID=sigmoid,
-        BIAS=bias is not None,
-        NORMALISE=normalise,
-        TOP_K=top_k,
-        BLOCK=triton.next_power_of_2(experts),
-        PLACES=triton.next_power_of_2(top_k),
-        PDL=pdl,
-        num_warps=1,
-        launch_pdl=pdl,
-    )
+        logits, logits if bias is None else bias, shares, ids, experts, scale, 1e-20 if sigmoid else 0.0,
+        SIGMOID=sigmoid, BIAS=bias is not None, NORMALISE=normalise, TOP_K=top_k,
+        BLOCK=triton.next_power_of_2(experts), PLACES=triton.next_power_of_2(top_k),
+        PDL=pdl, num_warps=1, launch_pdl=pdl,
+    )  # fmt: skip
     return shares, ids
 
 

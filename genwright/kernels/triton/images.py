@@ -1,8 +1,7 @@
-"""Triton kernels for channels-last activations: GroupNorm + FiLM + SiLU (+ resampling) in three
-passes, and the residual sum.
+"""Kernels for channels-last images: GroupNorm + FiLM + SiLU (+ resampling) in three passes, and the residual sum.
 
-The norm's statistics are kept as (mean, M2) per channel and chunk of pixels and joined by Chan's formula, always in
-the same order, so they neither cancel nor depend on the batch.
+The norm's statistics are (mean, M2) per channel and chunk of pixels, merged by Chan's formula in a fixed order: no
+cancellation, and the result does not depend on the batch.
 """
 
 # mypy: disable-error-code=no-untyped-def
@@ -32,31 +31,11 @@ def _chunk_stats(x, mean, m2, S, C, chunks, BLOCK_S: tl.constexpr, BLOCK_C: tl.c
 
 @triton.jit
 def _coefficients(
-    mean,
-    m2,
-    weight,
-    bias,
-    add,
-    scale,
-    shift,
-    factor,
-    offset,
-    S,
-    C,
-    chunks,
-    eps,
-    add_stride,
-    film_stride,
-    HAS_ADD: tl.constexpr,
-    HAS_FILM: tl.constexpr,
-    GROUPS: tl.constexpr,
-    WIDTH: tl.constexpr,
-    BLOCK_S: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    BLOCK_G: tl.constexpr,
-    BLOCK_J: tl.constexpr,
-):
-    # The norm, FiLM and the added bias as one factor and offset per image and channel: y = x * factor + offset.
+    mean, m2, weight, bias, add, scale, shift, factor, offset, S, C, chunks, eps, add_stride, film_stride,
+    HAS_ADD: tl.constexpr, HAS_FILM: tl.constexpr, GROUPS: tl.constexpr, WIDTH: tl.constexpr,
+    BLOCK_S: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_G: tl.constexpr, BLOCK_J: tl.constexpr,
+):  # fmt: skip
+    # Fold the norm, FiLM and the added bias into one factor and offset per image and channel: y = x * factor + offset.
     n = tl.program_id(0).to(tl.int64)
     g = tl.program_id(1) * BLOCK_G + tl.arange(0, BLOCK_G)
     j = tl.arange(0, BLOCK_J)
@@ -88,21 +67,11 @@ def _coefficients(
 
 @triton.jit
 def _apply(
-    x,
-    y,
-    factor,
-    offset,
-    pixels,
-    width,
-    C,
-    NORM: tl.constexpr,
-    SILU: tl.constexpr,
-    RESAMPLE: tl.constexpr,
-    BLOCK_S: tl.constexpr,
-    BLOCK_C: tl.constexpr,
-):
-    # y = act(x * factor + offset), each pixel of the result taken from one of x ("up": twice as wide) or averaged over
-    # four ("down": half as wide); pixels and width are the result's.
+    x, y, factor, offset, pixels, width, C,
+    NORM: tl.constexpr, SILU: tl.constexpr, RESAMPLE: tl.constexpr, BLOCK_S: tl.constexpr, BLOCK_C: tl.constexpr,
+):  # fmt: skip
+    # y = act(x * factor + offset). "up" repeats each pixel to double the width, "down" averages four to halve it;
+    # pixels and width are the output's.
     n = tl.program_id(2).to(tl.int64)
     s = tl.program_id(0) * BLOCK_S + tl.arange(0, BLOCK_S)
     c = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
@@ -162,31 +131,15 @@ def norm_act(
     _chunk_stats[(chunks, columns, n)](x, mean, m2, pixels, c, chunks, BLOCK_S=block_s, BLOCK_C=BLOCK_C)
     block_k, block_j = triton.next_power_of_2(chunks), triton.next_power_of_2(group_width)
     block_g = max(1, min(norm.num_groups, 4096 // (block_k * block_j)))
+    add_stride = c if add is not None and add.dim() == 2 else 0
+    film_stride = 0 if scale is None else scale.stride(0)
     _coefficients[(n, triton.cdiv(norm.num_groups, block_g))](
-        mean,
-        m2,
-        norm.weight,
-        norm.bias,
-        mean if add is None else add,
-        mean if scale is None else scale,
-        mean if shift is None else shift,
-        factor,
-        offset,
-        pixels,
-        c,
-        chunks,
-        norm.eps,
-        c if add is not None and add.dim() == 2 else 0,
-        0 if scale is None else scale.stride(0),
-        HAS_ADD=add is not None,
-        HAS_FILM=scale is not None,
-        GROUPS=norm.num_groups,
-        WIDTH=group_width,
-        BLOCK_S=block_s,
-        BLOCK_K=block_k,
-        BLOCK_G=block_g,
-        BLOCK_J=block_j,
-    )
+        mean, m2, norm.weight, norm.bias,
+        *(mean if tensor is None else tensor for tensor in (add, scale, shift)),
+        factor, offset, pixels, c, chunks, norm.eps, add_stride, film_stride,
+        HAS_ADD=add is not None, HAS_FILM=scale is not None, GROUPS=norm.num_groups, WIDTH=group_width,
+        BLOCK_S=block_s, BLOCK_K=block_k, BLOCK_G=block_g, BLOCK_J=block_j,
+    )  # fmt: skip
     return _launch_apply(x, factor, offset, True, silu, resample)
 
 
@@ -205,19 +158,9 @@ def _launch_apply(x: Tensor, factor: Tensor, offset: Tensor, norm: bool, silu: b
     rows = min(64, triton.next_power_of_2(pixels))
     grid = (triton.cdiv(pixels, rows), triton.cdiv(c, BLOCK_C), n)
     _apply[grid](
-        x,
-        y,
-        factor,
-        offset,
-        pixels,
-        width,
-        c,
-        NORM=norm,
-        SILU=silu,
-        RESAMPLE=resample or "",
-        BLOCK_S=rows,
-        BLOCK_C=BLOCK_C,
-    )
+        x, y, factor, offset, pixels, width, c,
+        NORM=norm, SILU=silu, RESAMPLE=resample or "", BLOCK_S=rows, BLOCK_C=BLOCK_C,
+    )  # fmt: skip
     return y
 
 

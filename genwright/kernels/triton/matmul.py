@@ -1,14 +1,14 @@
-"""Products of few rows with a weight in any format: the weight is read once and widened in registers.
+"""Matmul of few rows with a weight in any format: the weight is read once and dequantized in registers.
 
-Formats hold a scale per row, per group of columns or per block. A row's only scale multiplies the finished sum, a scale
-that all columns of one tensor-core product share that product, and others the widened weights, in x's type.
+A weight has a scale per row, per group of columns or per block. A scale per row multiplies the final sum; a scale that
+covers all columns of one `tl.dot` multiplies its result; any other scale multiplies the weights, in x's dtype.
 
-With few outputs there are too few programs to keep the memory busy by outputs alone, so the warps of a program may
-share its columns: a batched product has one warp per slice of the columns, and the slices are summed at the end.
+With few outputs, one program per tile of outputs does not saturate the memory bandwidth. The warps of a program then
+split its columns (`split`): a batched `tl.dot` has one warp per slice of columns, and the slices are summed at the end.
 
-The eight weights of an int4 word lie in one thread's registers. So each slice's columns are taken in an order in which
-the tensor core wants them there (four lanes to a row, four neighbours to a lane), x's likewise; nothing goes through
-shared memory a second time.
+The eight weights of an int4 word are in one thread's registers. The columns of a slice are therefore permuted to the
+order in which the tensor core reads registers (four lanes to a row, four neighbours to a lane), for x and the weight
+alike, which avoids another pass through shared memory.
 """
 
 # mypy: disable-error-code=no-untyped-def
@@ -26,21 +26,21 @@ from genwright.quant.packed import Packed, Weight
 
 @dataclass(frozen=True)
 class Tiles:
-    """How a product is cut: outputs of a program, columns of a step, steps in flight."""
+    """Tile sizes: outputs per program, columns per step, pipeline stages and warps."""
 
     outputs: int
     columns: int
     stages: int
     warps: int
-    split: bool = False  # warps share a step's columns, not its outputs
+    split: bool = False  # warps split a step's columns instead of its outputs
 
 
 def packed_matmul(
     x: Tensor, weight: Weight, bias: Tensor | None = None, deterministic: bool = False, tiles: Tiles | None = None
 ) -> Tensor:
-    """x [rows, inputs] times the transpose of weight [outputs, inputs], summed in float32: [rows, outputs] in x's type.
+    """x [rows, inputs] times the transpose of weight [outputs, inputs], summed in float32 to [rows, outputs].
 
-    `deterministic` makes a row's bits independent of how many others there are; else more rows take higher tiles.
+    `deterministic` keeps the tile height at 16, so that a row's bits do not depend on the number of rows.
     """
     (m, k), n = x.shape, weight.shape[0]
     x = x if x.stride(1) == 1 else x.contiguous()
@@ -56,40 +56,19 @@ def packed_matmul(
         scaled = "end"
     else:
         scaled = "slice" if minimums is None and width % (columns // split) == 0 else "weight"
-    width = width if scaled in ("slice", "weight") else columns  # the same binary for every length of a row
+    width = width if scaled in ("slice", "weight") else columns  # one binary for every row length
     _matmul[(triton.cdiv(m, rows), triton.cdiv(n, tiles.outputs))](
-        x,
-        values,
-        scales if scales is not None else x,
-        minimums if minimums is not None else x,
-        bias if bias is not None else x,
-        y,
-        m,
-        n,
-        k,
-        x.stride(0),
-        values.shape[1],
-        scales.shape[1] if scales is not None else 0,
-        INT4=isinstance(weight, Int4),
-        SCALED=scaled,
-        MINIMUMS=minimums is not None,
-        BIAS=bias is not None,
-        HEIGHT=height,
-        WIDTH=width,
-        UNIT=min(width & -width, columns),
-        SPLIT=split,
-        EVEN=k % columns == 0,
-        BLOCK_M=rows,
-        BLOCK_N=tiles.outputs,
-        BLOCK_K=columns,
-        num_stages=tiles.stages,
-        num_warps=tiles.warps,
-    )
+        x, values, *(x if tensor is None else tensor for tensor in (scales, minimums, bias)), y,
+        m, n, k, x.stride(0), values.shape[1], 0 if scales is None else scales.shape[1],
+        INT4=isinstance(weight, Int4), SCALED=scaled, MINIMUMS=minimums is not None, BIAS=bias is not None,
+        HEIGHT=height, WIDTH=width, UNIT=min(width & -width, columns), SPLIT=split, EVEN=k % columns == 0,
+        BLOCK_M=rows, BLOCK_N=tiles.outputs, BLOCK_K=columns, num_stages=tiles.stages, num_warps=tiles.warps,
+    )  # fmt: skip
     return y
 
 
 def pick_tiles(weight: Weight, rows: int = 16) -> Tiles:
-    """Enough programs for all of a GPU's processors, each with enough bytes on their way; `rows` are a tile's."""
+    """Tiles that keep all multiprocessors busy with enough loads in flight; `rows` is the tile height."""
     many = weight.shape[0] > 8192
     if rows > 16:
         return Tiles(64 if many else 32, 128, 4, 4)
@@ -102,38 +81,18 @@ def pick_tiles(weight: Weight, rows: int = 16) -> Tiles:
 
 @triton.jit(do_not_specialize=["M"])
 def _matmul(
-    x,
-    values,
-    scales,
-    minimums,
-    bias,
-    y,
-    M,
-    N,
-    K,
-    x_stride,
-    stride,
-    groups,
-    INT4: tl.constexpr,
-    SCALED: tl.constexpr,
-    MINIMUMS: tl.constexpr,
-    BIAS: tl.constexpr,
-    HEIGHT: tl.constexpr,
-    WIDTH: tl.constexpr,
-    UNIT: tl.constexpr,
-    SPLIT: tl.constexpr,
-    EVEN: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-):
+    x, values, scales, minimums, bias, y, M, N, K, x_stride, stride, groups,
+    INT4: tl.constexpr, SCALED: tl.constexpr, MINIMUMS: tl.constexpr, BIAS: tl.constexpr,
+    HEIGHT: tl.constexpr, WIDTH: tl.constexpr, UNIT: tl.constexpr, SPLIT: tl.constexpr, EVEN: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
     # x [M, K], values [N, stride], scales and minimums [ceil(N / HEIGHT), groups] -> y [M, N]
     dtype: tl.constexpr = x.dtype.element_ty
     PER: tl.constexpr = 8 if INT4 else 1  # weights per stored value
     SLICE: tl.constexpr = BLOCK_K // SPLIT
     m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
-    row = tl.minimum(n, N - 1).to(tl.int64)  # reads no further than the end; what it gives there is not stored
+    row = tl.minimum(n, N - 1).to(tl.int64)  # rows past the end read the last row; their results are not stored
     k, v = tl.arange(0, BLOCK_K), tl.arange(0, BLOCK_K // PER)
     part = tl.arange(0, SPLIT)
     x_at = x + m.to(tl.int64)[:, None] * x_stride + k[None, :]
@@ -141,7 +100,7 @@ def _matmul(
     scale_row = row // HEIGHT * groups
     acc = tl.zeros([SPLIT, BLOCK_M, BLOCK_N] if SPLIT > 1 else [BLOCK_M, BLOCK_N], tl.float32)
     slice_scale = 1.0
-    if SCALED == "slice":  # read a step ahead: only what goes into a product is prefetched by itself
+    if SCALED == "slice":  # load one step ahead: Triton only prefetches the operands of tl.dot
         slice_scale = _slice_scales(scales, scale_row, part * SLICE // WIDTH, groups)
     for start in range(0, K, BLOCK_K):
         if EVEN:

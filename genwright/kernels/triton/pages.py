@@ -1,7 +1,7 @@
-"""Rows of a paged cache, in the model's type or in 8 or 4 bits as quant/cache.py lays them out.
+"""Load and store rows of a paged cache, in the model's dtype or quantized to 8 or 4 bits (see quant/kv_cache.py).
 
 A row is one token's vector of one key-value head: in a cache [pages, PAGE, kv_heads, ...], row (page * PAGE + offset) *
-kv_heads + head. BITS is 0 for the model's own type.
+kv_heads + head. BITS is 0 for the model's own dtype.
 """
 
 # mypy: disable-error-code=no-untyped-def
@@ -12,27 +12,27 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from genwright.quant import kv_cache as cache
+from genwright.quant import kv_cache
 
-GROUP = tl.constexpr(cache.GROUP[4])  # elements per scale in 4 bits; in 8 bits a row has one
-# Adding it leaves no room for a fraction: x + ROUND - ROUND is x rounded to nearest, ties to even.
+GROUP = tl.constexpr(kv_cache.GROUP[4])  # elements per scale in 4 bits; in 8 bits a row has one scale
+# float32 has no fraction bits at this size, so x + ROUND - ROUND is x rounded to nearest, ties to even.
 ROUND = tl.constexpr(1.5 * 2**23)
 
 
 def bits_of(rows: Tensor) -> int:
-    """The BITS of a cache's rows."""
+    """The BITS of a cache tensor."""
     return {torch.int8: 8, torch.uint8: 4}.get(rows.dtype, 0)
 
 
 def packing(tensors: Mapping[str, Tensor] | None) -> tuple[Tensor | None, ...]:
-    """Scales of k and v, and their minimums, as far as the cache has them."""
+    """Scales of k and v, then their minimums; None for those that the cache does not have."""
     return tuple((tensors or {}).get(name) for name in ("k.scale", "v.scale", "k.minimum", "v.minimum"))
 
 
 @triton.jit
 def elements(HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, BITS: tl.constexpr):
-    # The element of a row that each column of a tile holds, at least HEAD_DIM where it holds none. In 4 bits a tile's
-    # halves are the row's halves, since a byte holds one element of each.
+    # Which element of a row each column of a tile holds; HEAD_DIM or more for padding. In 4 bits the halves of the tile
+    # are the halves of the row, because a byte holds one element of each half.
     d = tl.arange(0, BLOCK_D)
     if BITS == 4:
         column = d % (BLOCK_D // 2)
@@ -42,19 +42,10 @@ def elements(HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, BITS: tl.constexpr):
 
 @triton.jit
 def load_rows(
-    rows,
-    scales,
-    minimums,
-    row,
-    live,
-    dtype: tl.constexpr,
-    STRIDE: tl.constexpr,
-    HEAD_DIM: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    BITS: tl.constexpr,
-):
-    # Rows row, row + STRIDE, ... [K, D] in `dtype`, 0 where not live; in 8 bits without their scale.
+    rows, scales, minimums, row, live, dtype: tl.constexpr, STRIDE: tl.constexpr,
+    HEAD_DIM: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_D: tl.constexpr, BITS: tl.constexpr,
+):  # fmt: skip
+    # Rows row, row + STRIDE, ... [K, D] in `dtype`, 0 where not live. 8-bit rows are not yet multiplied by their scale.
     i = tl.arange(0, BLOCK_K)
     d = tl.arange(0, BLOCK_D)
     if BITS == 4:
@@ -73,26 +64,17 @@ def load_rows(
 
 @triton.jit
 def store_rows(
-    rows,
-    scales,
-    minimums,
-    row,
-    x1,
-    x2,
-    inside,
-    HEAD_DIM: tl.constexpr,
-    BLOCK_H: tl.constexpr,
-    HALF_BLOCK: tl.constexpr,
-    BITS: tl.constexpr,
-):
-    # Both halves [H, HALF_BLOCK] of rows row [H], rounded to nearest; x1 and x2 are float32.
+    rows, scales, minimums, row, x1, x2, inside,
+    HEAD_DIM: tl.constexpr, BLOCK_H: tl.constexpr, HALF_BLOCK: tl.constexpr, BITS: tl.constexpr,
+):  # fmt: skip
+    # Quantize and store both halves x1 and x2 (float32 [H, HALF_BLOCK]) of the rows row [H], rounded to nearest.
     HALF: tl.constexpr = HEAD_DIM // 2
     d = tl.arange(0, HALF_BLOCK)
-    there = tl.max(inside.to(tl.int32), 1) > 0
+    valid = tl.max(inside.to(tl.int32), 1) > 0
     if BITS == 8:
         largest = tl.maximum(tl.max(tl.abs(x1), 1), tl.max(tl.abs(x2), 1))
         scale = tl.div_rn(largest, 127.0).to(tl.float16)
-        tl.store(scales + row, scale, there)
+        tl.store(scales + row, scale, valid)
         step = scale.to(tl.float32)
         step = tl.where(step == 0.0, 1.0, step)[:, None] + tl.zeros([BLOCK_H, HALF_BLOCK], tl.float32)
         x1, x2 = tl.div_rn(x1, step) + ROUND - ROUND, tl.div_rn(x2, step) + ROUND - ROUND
@@ -104,14 +86,14 @@ def store_rows(
         for g in tl.static_range(GROUPS):
             in1 = inside & (d // GROUP == g)[None, :]
             in2 = inside & ((d + HALF) // GROUP == g)[None, :]
-            least1, least2 = tl.where(in1, x1, float("inf")), tl.where(in2, x2, float("inf"))
-            most1, most2 = tl.where(in1, x1, float("-inf")), tl.where(in2, x2, float("-inf"))
-            minimum = tl.minimum(tl.min(least1, 1), tl.min(least2, 1)).to(tl.float16)
+            min1, min2 = tl.where(in1, x1, float("inf")), tl.where(in2, x2, float("inf"))
+            max1, max2 = tl.where(in1, x1, float("-inf")), tl.where(in2, x2, float("-inf"))
+            minimum = tl.minimum(tl.min(min1, 1), tl.min(min2, 1)).to(tl.float16)
             low = minimum.to(tl.float32)
-            most = tl.maximum(tl.max(most1, 1), tl.max(most2, 1))
-            scale = tl.div_rn(most - low, 15.0).to(tl.float16)
-            tl.store(scales + row * GROUPS + g, scale, there)
-            tl.store(minimums + row * GROUPS + g, minimum, there)
+            maximum = tl.maximum(tl.max(max1, 1), tl.max(max2, 1))
+            scale = tl.div_rn(maximum - low, 15.0).to(tl.float16)
+            tl.store(scales + row * GROUPS + g, scale, valid)
+            tl.store(minimums + row * GROUPS + g, minimum, valid)
             step = scale.to(tl.float32)
             step = tl.where(step == 0.0, 1.0, step)
             step1, step2 = tl.where(in1, step[:, None], step1), tl.where(in2, step[:, None], step2)

@@ -1,7 +1,7 @@
-"""Flash attention (Dao, 2023) over paged keys and values, for chunks of prompts.
+"""FlashAttention-2 (Dao, 2023) over paged keys and values, for chunks of prompts.
 
-Scores are exponents of two, so `scale` reaches the kernels times log2(e). A score enters its exponent by an explicit
-fma, in masked and unmasked blocks alike, so that a query's bits do not depend on which of the two a block was.
+The softmax uses exp2, so the kernels get `scale` times log2(e). The exponent is an explicit fma in masked and unmasked
+blocks alike, so that a query's bits do not depend on whether a block was masked.
 """
 
 # mypy: disable-error-code=no-untyped-def
@@ -20,32 +20,11 @@ from genwright.kernels.triton.pages import bits_of, elements, load_rows, packing
 
 @triton.jit
 def attend_block(
-    q,
-    k_cache,
-    v_cache,
-    k_scales,
-    v_scales,
-    k_minimums,
-    v_minimums,
-    page,
-    block,
-    kv_head,
-    position,
-    length,
-    m,
-    total,
-    acc,
-    scale,
-    window,
-    KV_HEADS: tl.constexpr,
-    HEAD_DIM: tl.constexpr,
-    PAGE: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    BITS: tl.constexpr,
-    MASK: tl.constexpr,
-    WINDOW: tl.constexpr,
-):
+    q, k_cache, v_cache, k_scales, v_scales, k_minimums, v_minimums, page,
+    block, kv_head, position, length, m, total, acc, scale, window,
+    KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, PAGE: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_D: tl.constexpr,
+    BITS: tl.constexpr, MASK: tl.constexpr, WINDOW: tl.constexpr,
+):  # fmt: skip
     # One block of keys for q [R, D] at position [R]: running maximum m [R], sum total [R], weighted values acc [R, D].
     row = (page * PAGE + block % (PAGE // BLOCK_K) * BLOCK_K) * KV_HEADS + kv_head
     i = tl.arange(0, BLOCK_K)
@@ -64,7 +43,7 @@ def attend_block(
             seen &= key[None, :] > position[:, None] - window
         scores = tl.where(seen, scores, float("-inf"))
     new_m = tl.maximum(m, tl.max(scores, 1) * scale)
-    base = tl.where(new_m == float("-inf"), 0.0, new_m)  # a row that has seen nothing yet
+    base = tl.where(new_m == float("-inf"), 0.0, new_m)  # -inf: the row has seen no key yet
     p = tl.exp2(tl.fma(scores, scale, -base[:, None]))
     shrink = tl.exp2(m - base)
     total = total * shrink + tl.sum(p, 1)
@@ -76,37 +55,18 @@ def attend_block(
 
 @triton.jit(do_not_specialize=["window", "table_stride"])
 def _prefill(
-    q,
-    k_cache,
-    v_cache,
-    k_scales,
-    v_scales,
-    k_minimums,
-    v_minimums,
-    page_table,
-    lengths,
-    offsets,
-    out,
-    scale,
-    window,
-    table_stride,
-    HEADS: tl.constexpr,
-    KV_HEADS: tl.constexpr,
-    HEAD_DIM: tl.constexpr,
-    PAGE: tl.constexpr,
-    BLOCK_Q: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    BITS: tl.constexpr,
-    WINDOW: tl.constexpr,
-    PDL: tl.constexpr,
-):
+    q, k_cache, v_cache, k_scales, v_scales, k_minimums, v_minimums, page_table, lengths, offsets, out,
+    scale, window, table_stride,
+    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, PAGE: tl.constexpr,
+    BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_D: tl.constexpr,
+    BITS: tl.constexpr, WINDOW: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
     PER_PAGE: tl.constexpr = PAGE // BLOCK_K
     head, b = tl.program_id(0), tl.program_id(2)
-    tile = tl.num_programs(1) - 1 - tl.program_id(1)  # those with the most keys first
+    tile = tl.num_programs(1) - 1 - tl.program_id(1)  # start the tiles with the most keys first
     start = tl.load(offsets + b)
     count = (tl.load(offsets + b + 1) - start).to(tl.int32)
     length = tl.load(lengths + b).to(tl.int32)
@@ -129,9 +89,9 @@ def _prefill(
     first = 0
     if WINDOW:
         first = tl.maximum(low - window + 1, 0) // BLOCK_K
-    whole = (low + 1) // BLOCK_K  # blocks before this one lie behind every query
+    whole = (low + 1) // BLOCK_K  # blocks below this one are visible to every query and need no causal mask
     last = tl.cdiv(tl.minimum(low + BLOCK_Q, length), BLOCK_K)
-    # A page's number is read a block ahead: read where it is needed, it would take up a stage of the pipeline.
+    # Page numbers are loaded one block ahead, because a load in the loop would take a pipeline stage.
     page = tl.load(table + first // PER_PAGE)
     # fmt: off
     for block in range(first, whole):
@@ -156,7 +116,7 @@ def _prefill(
 
 @dataclass(frozen=True)
 class Tile:
-    """How a kernel is cut: rows of queries, keys at a time, warps and pipeline stages."""
+    """Tile sizes: queries per program, keys per block, warps and pipeline stages."""
 
     queries: int
     keys: int
@@ -165,20 +125,12 @@ class Tile:
 
 
 def launch_options(q: Tensor, k_cache: Tensor, window: int | None, tile: Tile, pdl: bool) -> dict[str, int]:
-    """What the kernels of this module and of `decode` are both compiled for."""
+    """Compile-time options that the prefill and decode kernels share."""
     return {
-        "KV_HEADS": k_cache.shape[2],
-        "HEAD_DIM": q.shape[2],
-        "PAGE": PAGE,
-        "BLOCK_K": tile.keys,
-        "BLOCK_D": triton.next_power_of_2(q.shape[2]),
-        "BITS": bits_of(k_cache),
-        "WINDOW": window is not None,
-        "PDL": pdl,
-        "num_warps": tile.warps,
-        "num_stages": tile.stages,
-        "launch_pdl": pdl,
-    }
+        "KV_HEADS": k_cache.shape[2], "HEAD_DIM": q.shape[2], "PAGE": PAGE, "BLOCK_K": tile.keys,
+        "BLOCK_D": triton.next_power_of_2(q.shape[2]), "BITS": bits_of(k_cache), "WINDOW": window is not None,
+        "PDL": pdl, "num_warps": tile.warps, "num_stages": tile.stages, "launch_pdl": pdl,
+    }  # fmt: skip
 
 
 def prefill_attention(
@@ -195,38 +147,27 @@ def prefill_attention(
     tile: Tile | None = None,
     pdl: bool = False,
 ) -> Tensor:
-    """Causal attention of chunks: rows offsets[b] to offsets[b + 1] are the last tokens of lengths[b].
+    """Causal attention of chunks: rows offsets[b] to offsets[b + 1] of q are the last of lengths[b] tokens.
 
     q [tokens, heads, head_dim] to [tokens, heads * head_dim], caches [pages, PAGE, kv_heads, head_dim], page_table
-    [sequences, width], lengths [sequences], at most max_queries rows per sequence; `scales` has a packed cache's
-    `k.scale` and so on. Keys are reduced in the order of pages and each query on its own, so that with one tile a
-    query's bits do not depend on the chunk or the batch.
+    [sequences, width], lengths [sequences], at most max_queries rows per sequence; `scales` has the `k.scale` etc. of a
+    quantized cache. Each query reduces its keys in page order, so for a given tile its bits do not depend on the chunk
+    or the batch.
     """
     tokens, heads, head_dim = q.shape
     tile = tile or prefill_tile(head_dim, q.dtype)
     assert q.is_contiguous() and k_cache.is_contiguous() and v_cache.is_contiguous() and page_table.stride(1) == 1
     out = torch.empty(tokens, heads * head_dim, dtype=q.dtype, device=q.device)
     _prefill[(heads, triton.cdiv(max_queries, tile.queries), len(lengths))](
-        q,
-        k_cache,
-        v_cache,
-        *packing(scales),
-        page_table,
-        lengths,
-        offsets,
-        out,
-        scale * math.log2(math.e),
-        window or 0,
-        page_table.stride(0),
-        HEADS=heads,
-        BLOCK_Q=tile.queries,
-        **launch_options(q, k_cache, window, tile, pdl),
-    )
+        q, k_cache, v_cache, *packing(scales), page_table, lengths, offsets, out,
+        scale * math.log2(math.e), window or 0, page_table.stride(0),
+        HEADS=heads, BLOCK_Q=tile.queries, **launch_options(q, k_cache, window, tile, pdl),
+    )  # fmt: skip
     return out
 
 
 def prefill_tile(head_dim: int, dtype: torch.dtype) -> Tile:
-    """What fits; float32 multiplies in registers, which are few."""
+    """The largest tile that fits; float32 products use registers, so its tiles are small."""
     if dtype == torch.float32:
         return Tile(16, 16, 8, 1)
     return Tile(128, 64, 8, 3) if head_dim <= 128 else Tile(64, 64, 8, 2)

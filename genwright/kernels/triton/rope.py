@@ -1,4 +1,4 @@
-"""What lies between the fused QKV product and attention: per-head norms, RoPE and the write to the cache's pages."""
+"""The steps between the fused QKV product and attention: norms of q and k, RoPE, and the write to the paged cache."""
 
 # mypy: disable-error-code=no-untyped-def
 from collections.abc import Mapping
@@ -15,36 +15,15 @@ BLOCK_H = 4  # heads per program
 
 @triton.jit
 def _rope_write(
-    qkv,
-    cos,
-    sin,
-    positions,
-    slots,
-    q,
-    k_cache,
-    v_cache,
-    k_scales,
-    v_scales,
-    k_minimums,
-    v_minimums,
-    q_norm,
-    k_norm,
-    eps,
-    row_stride,
-    HEADS: tl.constexpr,
-    KV_HEADS: tl.constexpr,
-    HEAD_DIM: tl.constexpr,
-    HALF_BLOCK: tl.constexpr,
-    BLOCK_H: tl.constexpr,
-    BITS: tl.constexpr,
-    NORM: tl.constexpr,
-    ROPE: tl.constexpr,
-    PDL: tl.constexpr,
-):
+    qkv, cos, sin, positions, slots, q, k_cache, v_cache, k_scales, v_scales, k_minimums, v_minimums,
+    q_norm, k_norm, eps, row_stride,
+    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, HALF_BLOCK: tl.constexpr,
+    BLOCK_H: tl.constexpr, BITS: tl.constexpr, NORM: tl.constexpr, ROPE: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
-    # Programs of a token: first those of q's heads, then of k's, then of v's.
+    # A token has programs for the heads of q, then of k, then of v.
     HALF: tl.constexpr = HEAD_DIM // 2
     Q_PROGRAMS: tl.constexpr = (HEADS + BLOCK_H - 1) // BLOCK_H
     KV_PROGRAMS: tl.constexpr = (KV_HEADS + BLOCK_H - 1) // BLOCK_H
@@ -67,7 +46,7 @@ def _rope_write(
         else:
             w1 = tl.load(k_norm + d, d < HALF, 0.0).to(tl.float32)
             w2 = tl.load(k_norm + HALF + d, d < HALF, 0.0).to(tl.float32)
-        # Rounded where layers/norm.py rounds.
+        # Rounded where text/ops/norm.py rounds.
         mean = (tl.sum(x1 * x1, 1) + tl.sum(x2 * x2, 1)) / HEAD_DIM
         factor = tl.rsqrt(mean + eps)[:, None]
         normed1 = ((x1 * factor).to(dtype).to(tl.float32) * w1[None, :]).to(dtype).to(tl.float32)
@@ -77,14 +56,14 @@ def _rope_write(
         angle = tl.load(positions + token) * HALF + d
         c = tl.load(cos + angle, d < HALF, 0.0)[None, :]
         s = tl.load(sin + angle, d < HALF, 0.0)[None, :]
-        turned1, turned2 = x1 * c - x2 * s, x2 * c + x1 * s
-        x1, x2 = tl.where(is_v, x1, turned1), tl.where(is_v, x2, turned2)
+        rotated1, rotated2 = x1 * c - x2 * s, x2 * c + x1 * s
+        x1, x2 = tl.where(is_v, x1, rotated1), tl.where(is_v, x2, rotated2)
 
     if is_q:
         to = q + (token * HEADS + h[:, None]) * HEAD_DIM + d[None, :]
         tl.store(to, x1.to(dtype), inside)
         tl.store(to + HALF, x2.to(dtype), inside)
-    elif slot >= 0:  # padding has none
+    elif slot >= 0:  # padding rows have a negative slot
         x1, x2 = x1.to(dtype).to(tl.float32), x2.to(dtype).to(tl.float32)
         row = slot * KV_HEADS + h
         if is_v:
@@ -110,39 +89,19 @@ def rope_write(
     scales: Mapping[str, Tensor] | None = None,
     pdl: bool = False,
 ) -> Tensor:
-    """Norm and rotate q and k, write k and v to their slots (none where a slot is negative), and return q.
+    """Normalise and rotate q and k, write k and v to their slots (a negative slot is skipped), and return q.
 
     qkv [tokens, (heads + 2 kv_heads) * head_dim], cos and sin [context, 1, head_dim / 2] in float32, slots and
-    positions [tokens], caches [pages, PAGE, kv_heads, head_dim] with their `scales` where packed.
+    positions [tokens], caches [pages, PAGE, kv_heads, head_dim], with `scales` if quantized.
     Returns [tokens, heads, head_dim].
     """
     assert qkv.stride(1) == 1 and k_cache.is_contiguous() and v_cache.is_contiguous()
     q = torch.empty(len(qkv), heads, head_dim, dtype=qkv.dtype, device=qkv.device)
     _rope_write[(len(qkv), triton.cdiv(heads, BLOCK_H) + 2 * triton.cdiv(kv_heads, BLOCK_H))](
-        qkv,
-        cos,
-        sin,
-        positions,
-        slots,
-        q,
-        k_cache,
-        v_cache,
-        *packing(scales),
-        q_norm,
-        k_norm,
-        eps,
-        qkv.stride(0),
-        HEADS=heads,
-        KV_HEADS=kv_heads,
-        HEAD_DIM=head_dim,
-        HALF_BLOCK=triton.next_power_of_2(head_dim // 2),
-        BLOCK_H=BLOCK_H,
-        BITS=bits_of(k_cache),
-        NORM=q_norm is not None,
-        ROPE=cos is not None,
-        PDL=pdl,
-        num_warps=1,
-        enable_fp_fusion=False,  # the reference rounds products before it adds them
-        launch_pdl=pdl,
-    )
+        qkv, cos, sin, positions, slots, q, k_cache, v_cache, *packing(scales), q_norm, k_norm, eps, qkv.stride(0),
+        HEADS=heads, KV_HEADS=kv_heads, HEAD_DIM=head_dim, HALF_BLOCK=triton.next_power_of_2(head_dim // 2),
+        BLOCK_H=BLOCK_H, BITS=bits_of(k_cache), NORM=q_norm is not None, ROPE=cos is not None,
+        PDL=pdl, num_warps=1, launch_pdl=pdl,
+        enable_fp_fusion=False,  # PyTorch rounds products before it adds them
+    )  # fmt: skip
     return q

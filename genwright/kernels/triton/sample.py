@@ -1,10 +1,10 @@
-"""Logits to tokens in one launch, one program per row, with the noise of `text/engine/sampler`.
+"""Sample tokens from logits in one launch, one program per row, with the same noise as `text/engine/sampler`.
 
-A token's noise is its exponential clock's: argmax p / clock = argmax (logit / T - log clock). Only the likeliest few
-tokens are in the race when top_k is small, so the first reading of a row keeps the three largest logits of each of its
-BLOCK lanes (lane i sees tokens i, i + BLOCK, ...). The k-th largest of these is at most the true one, and is the true
-one if no lane's third reaches it: then all candidates are first or second of a lane. Otherwise the row is read again:
-the winner among all tokens above the bound stands if it is one of the k largest; if not, the bound rises to its logit.
+Sampling is argmax p / e = argmax (logit / T - log e), with exponential noise e per token. For a small top_k only a few
+tokens matter, so the first pass over a row keeps the three largest logits of each of its BLOCK lanes (lane i reads
+tokens i, i + BLOCK, ...). The k-th largest of these is at most the true k-th largest. It is the true one if no lane's
+third value reaches it, since all candidates are then the first or second of a lane. Otherwise the row is read again:
+the best token above the bound is accepted if it is one of the k largest; if not, the bound is raised to its logit.
 """
 
 # mypy: disable-error-code=no-untyped-def
@@ -30,29 +30,18 @@ def sample(
 ) -> Tensor:
     """Tokens, int64 [rows], from float32 logits [rows, vocab]; -1 for a row that has a NaN. No host sync.
 
-    prefix int32 [rows] is the request's key(seed, sample), positions [rows] where the token will stand. Temperature 0
-    is argmax, the lowest id among equals; top_k int32 keeps all if 0, and equals of the k-th largest logit stay; top_p
-    keeps tokens whose likelier ones have less of the probability of those; a token also needs min_p times the
-    likeliest one's.
+    prefix int32 [rows] is the request's key(seed, sample); positions [rows] are the new tokens' positions. Temperature
+    0 is argmax, the lowest id among ties. top_k (int32, 0 for all) keeps ties with the k-th largest logit. top_p keeps
+    a token if the more likely ones of the top k have less than top_p of their probability. min_p keeps tokens with at
+    least min_p times the highest probability.
     """
     rows, vocab = logits.shape
     assert logits.dtype == torch.float32 and logits.stride(1) == 1
     tokens = torch.empty(rows, dtype=torch.int64, device=logits.device) if out is None else out
     _sample[(rows,)](
-        logits,
-        logits.stride(0),
-        prefix,
-        positions,
-        temperature,
-        top_k,
-        top_p,
-        min_p,
-        tokens,
-        vocab,
-        purpose,
-        BLOCK=BLOCK,
-        num_warps=WARPS,
-    )
+        logits, logits.stride(0), prefix, positions, temperature, top_k, top_p, min_p, tokens, vocab, purpose,
+        BLOCK=BLOCK, num_warps=WARPS,
+    )  # fmt: skip
     return tokens
 
 
@@ -63,13 +52,13 @@ def _sample(
     row = tl.program_id(0).to(tl.int64)
     logits += row * stride
     lane = tl.arange(0, BLOCK)
-    v1 = tl.full([BLOCK], float("-inf"), tl.float32)  # a lane's largest logits, and the tiles that they come from
+    v1 = tl.full([BLOCK], float("-inf"), tl.float32)  # v1 to v3: a lane's largest logits; t1, t2: their tiles
     v2, v3 = v1, v1
     t1 = tl.zeros([BLOCK], tl.int32)
-    t2, broken = t1, t1
+    t2, has_nan = t1, t1
     for start in tl.range(0, vocab, BLOCK, loop_unroll_factor=2):
         x = tl.load(logits + start + lane, start + lane < vocab, float("-inf"))
-        broken |= (x != x).to(tl.int32)
+        has_nan |= (x != x).to(tl.int32)
         above1, above2 = x > v1, x > v2
         v3 = tl.where(above2, v2, tl.maximum(x, v3))
         t2 = tl.where(above1, t1, tl.where(above2, start, t2))
@@ -101,12 +90,12 @@ def _sample(
             token = tl.min(first, 0)
         else:
             token = _search(logits, vocab, k, floor, top, token, inverse, key, BLOCK)
-    tl.store(tokens + row, tl.where(tl.max(broken, 0) > 0, -1, token).to(tl.int64))
+    tl.store(tokens + row, tl.where(tl.max(has_nan, 0) > 0, -1, token).to(tl.int64))
 
 
 @triton.jit
 def _kth_largest(v1, v2, v3, top, k, BLOCK: tl.constexpr):
-    # By bisection over integers in the order of floats; any bound that exactly k reach will do.
+    # Bisect over the integers of `_ordered`, until exactly k values reach the bound or the interval is empty.
     o1, o2, o3 = _ordered(v1), _ordered(v2), _ordered(v3)
     low = tl.min(tl.where(k <= BLOCK, o1, o3), 0)  # at least k are >= low, fewer are >= high
     high = _ordered(top) + 1
@@ -120,7 +109,7 @@ def _kth_largest(v1, v2, v3, top, k, BLOCK: tl.constexpr):
 
 @triton.jit
 def _nucleus(logits, vocab, k, mass, top, inverse, BLOCK: tl.constexpr):
-    # The smallest logit that top_k and top_p keep, by two bisections that each read the row up to 32 times.
+    # The smallest logit that top_k and top_p keep. Two bisections; each reads the row up to 32 times.
     high = _ordered(top) + 1
     low = _ordered(float("-inf") + 0 * top)
     end = high
@@ -130,7 +119,7 @@ def _nucleus(logits, vocab, k, mass, top, inverse, BLOCK: tl.constexpr):
         low = tl.where(count >= k, middle, low)
         end = tl.where(count >= k, end, middle)
     _, total = _reaching(logits, vocab, low, top, inverse, BLOCK)
-    while low + 1 < high:  # those >= low have the mass, those >= high do not
+    while low + 1 < high:  # the logits >= low have the mass, those >= high do not
         middle = (low & high) + ((low ^ high) >> 1)
         _, part = _reaching(logits, vocab, middle, top, inverse, BLOCK)
         low = tl.where(part >= mass * total, middle, low)
@@ -140,7 +129,7 @@ def _nucleus(logits, vocab, k, mass, top, inverse, BLOCK: tl.constexpr):
 
 @triton.jit
 def _reaching(logits, vocab, bound, top, inverse, BLOCK: tl.constexpr):
-    # How many logits are at or above a bound, in the order of `_ordered`, and their mass in units of the likeliest one.
+    # How many logits reach a bound (in the order of `_ordered`), and their probability relative to the largest one's.
     lane = tl.arange(0, BLOCK)
     count = tl.zeros([BLOCK], tl.int32)
     mass = tl.zeros([BLOCK], tl.float32)
@@ -154,7 +143,7 @@ def _reaching(logits, vocab, bound, top, inverse, BLOCK: tl.constexpr):
 
 @triton.jit
 def _search(logits, vocab, k, floor, top, token, inverse, key, BLOCK: tl.constexpr):
-    # The race by reading all of the row; `token` has the largest logit, and wins where no other has a chance.
+    # Sample by reading the whole row. `token` has the largest logit and is the result if no other token qualifies.
     lane = tl.arange(0, BLOCK)
     pivot = float("-inf")
     searching = True
@@ -176,20 +165,20 @@ def _search(logits, vocab, k, floor, top, token, inverse, key, BLOCK: tl.constex
             for start in range(0, vocab, BLOCK):
                 x = tl.load(logits + start + lane, start + lane < vocab, float("-inf"))
                 count += (x > pivot).to(tl.int32)
-            searching = tl.sum(count, 0) >= k  # it is not one of the k largest, nor is any below it
+            searching = tl.sum(count, 0) >= k  # then neither this token nor any smaller one is in the top k
     return token
 
 
 @triton.jit
 def _score(x, ids, floor, top, inverse, key):
-    # sampler.draw's clock, -log u; the largest logit is taken off for precision.
+    # logit / T - log(-log u), where -log u is sampler.draw's exponential noise; subtracting top keeps precision.
     u = ((_mix(_mix(_bits(ids)) ^ key) >> 9).to(tl.float32) + 0.5) * (1.0 / 8388608)
     return tl.where(x >= floor, (x - top) * inverse - tl.log(-tl.log(u)), float("-inf"))
 
 
 @triton.jit
 def _mix(x):
-    # kernels/hash.mix, on uint32
+    # genwright.rng.mix, on uint32
     x ^= x >> 16
     x *= 0x7FEB352D
     x ^= x >> 15
@@ -204,5 +193,6 @@ def _bits(x):
 
 @triton.jit
 def _ordered(x):
+    # An int32 that compares as the float32 does.
     bits = x.to(tl.int32, bitcast=True)
     return bits ^ ((bits >> 31) & 0x7FFFFFFF)

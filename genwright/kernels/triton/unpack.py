@@ -1,4 +1,4 @@
-"""A packed weight as a plain matrix, for the library's product of many rows: each byte is read once."""
+"""Dequantize a packed weight in one pass, for cuBLAS products of many rows."""
 
 # mypy: disable-error-code=no-untyped-def
 import torch
@@ -10,61 +10,38 @@ from genwright.kernels.triton.weights import load_scales, parts, widen
 from genwright.quant.int4 import Int4
 from genwright.quant.packed import Packed
 
-ROWS, COLUMNS = 16, 256  # of a program
+ROWS, COLUMNS = 16, 256  # per program
 
 
 def unpack(weight: Packed, dtype: torch.dtype) -> Tensor:
-    """[outputs, inputs] with the bits of `dequantize`: computed in float32, and rounded to `dtype` at the end."""
+    """[outputs, inputs], bit for bit what `dequantize` gives: computed in float32 and rounded to `dtype` at the end."""
     n, k = weight.shape
     values, scales, minimums, height, width = parts(weight)
     assert scales is not None
     out = torch.empty(n, k, dtype=dtype, device=values.device)
-    if width >= k:  # a row's only scale; the same binary for every length of a row
-        width = 0
+    width = 0 if width >= k else width  # 0: one scale per row, and one binary for every row length
     _unpack[(triton.cdiv(k, COLUMNS), triton.cdiv(n, ROWS))](
-        values,
-        scales,
-        minimums,
-        out,
-        n,
-        k,
-        values.shape[1],
-        scales.shape[1],
-        INT4=isinstance(weight, Int4),
-        HEIGHT=height,
-        WIDTH=width,
-        UNIT=min(width & -width, COLUMNS),
-        BLOCK_N=ROWS,
-        BLOCK_K=COLUMNS,
-        enable_fp_fusion=False,  # `dequantize` rounds a product before it adds a minimum
-    )
+        values, scales, minimums, out, n, k, values.shape[1], scales.shape[1],
+        INT4=isinstance(weight, Int4), HEIGHT=height, WIDTH=width, UNIT=min(width & -width, COLUMNS),
+        BLOCK_N=ROWS, BLOCK_K=COLUMNS,
+        enable_fp_fusion=False,  # `dequantize` rounds q * scale before it adds the minimum
+    )  # fmt: skip
     return out
 
 
 @triton.jit
 def _unpack(
-    values,
-    scales,
-    minimums,
-    out,
-    N,
-    K,
-    stride,
-    groups,
-    INT4: tl.constexpr,
-    HEIGHT: tl.constexpr,
-    WIDTH: tl.constexpr,
-    UNIT: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-):
+    values, scales, minimums, out, N, K, stride, groups,
+    INT4: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, UNIT: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
     # values [N, stride], scales and minimums [ceil(N / HEIGHT), groups] -> out [N, K]
     PER: tl.constexpr = 8 if INT4 else 1  # weights per stored value
     MINIMUMS: tl.constexpr = minimums is not None
     start = tl.program_id(0) * BLOCK_K
     n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     k, v = start + tl.arange(0, BLOCK_K), start // PER + tl.arange(0, BLOCK_K // PER)
-    row = tl.minimum(n, N - 1).to(tl.int64)  # reads no further than the end; what it gives there is not stored
+    row = tl.minimum(n, N - 1).to(tl.int64)  # rows past the end read the last row; their results are not stored
     scale_row = row // HEIGHT * groups
     q = tl.load(values + row[:, None] * stride + v[None, :], (v < stride)[None, :], 0.0)
     low = 0.0

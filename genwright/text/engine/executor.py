@@ -7,7 +7,7 @@ from typing import Protocol
 import torch
 
 from genwright.kernels import PAGE
-from genwright.kernels.cpu.amx import safe_products
+from genwright.kernels.cpu.amx import without_broken_amx
 from genwright.text.architectures.deepseek import predict
 from genwright.text.cache.layout import Cache, CacheSpec
 from genwright.text.loader import Model
@@ -77,4 +77,4 @@ class ResidentExecutor(StepExecutor):
 
     def _amx_guard(self) -> AbstractContextManager[None]:
         on_cpu, is_float32 = self.model.device.type == "cpu", self.model.dtype == torch.float32
-        return safe_products() if on_cpu and not is_float32 else nullcontext()
+        return without_broken_amx() if on_cpu and not is_float32 else nullcontext()

@@ -4,7 +4,7 @@ from typing import Unpack
 
 from torch import Tensor
 
-from genwright.kernels.cpu.attention import few_queries, rope_write
+from genwright.kernels.cpu.attention import paged_attention, rope_write
 from genwright.kernels.cpu.fused_linear import few_tokens_linear, few_tokens_operand, operand
 from genwright.quant.packed import Weight
 from genwright.text.cache.layout import LayerCache
@@ -43,7 +43,7 @@ class CpuOps(TorchOps):
         if cache.spec.bits is None:
             table, lengths = step.page_tables[cache.group][group.sequences], step.lengths[group.sequences]
             k, v = cache.rows["k"], cache.rows["v"]
-            mixed = few_queries(q, k, v, table, lengths, attention.scale, attention.window)
+            mixed = paged_attention(q, k, v, table, lengths, attention.scale, attention.window)
             if mixed is not None:
                 return mixed
         return super().attend_group(q, attention, cache, group, step)

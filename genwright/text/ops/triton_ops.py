@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from genwright.kernels.cuda.decode_attention import Scratch, rope_attend, serves
-from genwright.kernels.cuda.fused_linear import CHUNK, MOST_TOKENS, operand, product
+from genwright.kernels.cuda.fused_linear import CHUNK, MAX_TOKENS, operand, product
 from genwright.kernels.cuda.tilings import tiling
 from genwright.kernels.triton.decode_attention import DecodeScratch, decode_attention
 from genwright.kernels.triton.elementwise import rms_norm, silu_mul
@@ -63,7 +63,7 @@ class TritonOps(TorchOps):
     def fused_linear(
         self, x: Tensor, weight: Weight, bias: Tensor | None = None, **fused: Unpack[Fused]
     ) -> Tensor | None:
-        if self.deterministic or len(x) > MOST_TOKENS:
+        if self.deterministic or len(x) > MAX_TOKENS:
             return None
         known = operand(weight)
         cut = None if known is None else tiling(known, x, fused.get("gate", False))
@@ -186,7 +186,7 @@ def _max_single_tokens(experts: Weight) -> int:
     """The most tokens whose experts are multiplied one token at a time; unpacked experts have a grouped product."""
     if operand(experts) is None:
         return 0
-    return MOST_TOKENS if isinstance(experts, Tensor) else MAX_GATHERED_TOKENS
+    return MAX_TOKENS if isinstance(experts, Tensor) else MAX_GATHERED_TOKENS
 
 
 def _scales(cache: LayerCache) -> Mapping[str, Tensor] | None:

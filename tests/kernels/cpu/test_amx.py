@@ -140,10 +140,10 @@ def test_flags_are_none_where_there_is_no_cpuinfo(processor) -> None:
 @pytest.mark.parametrize("torch_first", [True, False])
 @pytest.mark.parametrize("broken", [True, False])
 def test_onednn_is_off_only_meanwhile_and_only_where_it_must_be(torch_first, broken, monkeypatch) -> None:
-    monkeypatch.setattr(amx, "_TORCH_CAME_FIRST", torch_first)
+    monkeypatch.setattr(amx, "_TORCH_IMPORTED_FIRST", torch_first)
     monkeypatch.setattr(amx, "amx_is_broken", lambda: broken)
     assert mkldnn.enabled
-    with pytest.raises(ZeroDivisionError), amx.safe_products():
+    with pytest.raises(ZeroDivisionError), amx.without_broken_amx():
         assert torch._C._get_mkldnn_enabled() is not (torch_first and broken)
         raise ZeroDivisionError
     assert mkldnn.enabled

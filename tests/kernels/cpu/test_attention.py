@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from genwright.kernels.cpu.attention import MOST_QUERIES, MOST_ROTATED, few_queries, kernel, rope_write
+from genwright.kernels.cpu.attention import MAX_QUERIES, MAX_ROTATED, kernel, paged_attention, rope_write
 from genwright.text.ops.rope import cos_sin, rotate
 
 PAGE = 16
@@ -41,11 +41,11 @@ def exact(q, k, v, pages, lengths, scale, window):
 @pytest.mark.parametrize("window", [None, 5, 40])
 def test_attention_is_the_float64_one(heads, kv_heads, dim, dtype, window):
     torch.manual_seed(heads)
-    for lengths, queries in (([1], 1), ([16, 17, 300], 1), ([50, 8, 33], 3), ([MOST_QUERIES], MOST_QUERIES)):
+    for lengths, queries in (([1], 1), ([16, 17, 300], 1), ([50, 8, 33], 3), ([MAX_QUERIES], MAX_QUERIES)):
         k, v, pages = cache(lengths, kv_heads, dim, dtype)
         q = 3 * torch.randn(len(lengths) * queries, heads, dim).to(dtype)  # so that some keys matter much more
         given = (k, v, pages, torch.tensor(lengths), dim**-0.5, window)
-        mixed = few_queries(q, *given)
+        mixed = paged_attention(q, *given)
         assert mixed.dtype == dtype
         error = (mixed.double() - exact(q, *given)).abs().max()
         assert error < (3e-6 if dtype == torch.float32 else 2e-2), (lengths, queries)
@@ -57,12 +57,14 @@ def test_a_sequence_has_the_same_bits_among_others_and_with_any_threads():
     lengths = torch.tensor([5, 129, 64])
     k, v, pages = cache(lengths.tolist(), 2, 64, torch.float32)
     q = torch.randn(6, 4, 64)
-    alone = [few_queries(q[2 * i : 2 * i + 2], k, v, pages[i : i + 1], lengths[i : i + 1], 0.1, None) for i in range(3)]
+    alone = [
+        paged_attention(q[2 * i : 2 * i + 2], k, v, pages[i : i + 1], lengths[i : i + 1], 0.1, None) for i in range(3)
+    ]
     threads = torch.get_num_threads()
     try:
         for count in (1, 2, 3):
             torch.set_num_threads(count)
-            assert torch.equal(few_queries(q, k, v, pages, lengths, 0.1, None), torch.cat(alone))
+            assert torch.equal(paged_attention(q, k, v, pages, lengths, 0.1, None), torch.cat(alone))
     finally:
         torch.set_num_threads(threads)
 
@@ -73,18 +75,18 @@ def test_what_is_not_a_number_stays_so_and_what_is_not_seen_does_not_matter():
     lengths = torch.tensor([20, 20])
     k[pages[0, 1], 4:] = v[pages[0, 1], 4:] = float("nan")  # behind the sequence's end
     k[pages[1, 0], 3] = float("nan")
-    mixed = few_queries(torch.randn(2, 2, 16), k, v, pages, lengths, 1.0, None)
+    mixed = paged_attention(torch.randn(2, 2, 16), k, v, pages, lengths, 1.0, None)
     assert mixed[0].isfinite().all() and mixed[1].isnan().all()
 
 
 def test_others_are_left_to_torch():
     k, v, pages = cache([20], 1, 16, torch.float32)
     given = (pages, torch.tensor([20]), 1.0, None)
-    assert few_queries(torch.randn(MOST_QUERIES + 1, 2, 16), k, v, *given) is None
-    assert few_queries(torch.randn(1, 2, 16).bfloat16(), k, v, *given) is None
-    assert few_queries(torch.randn(1, 2, 16).double(), k.double(), v.double(), *given) is None
-    assert few_queries(torch.randn(1, 2, 16), k, v, pages.int(), *given[1:]) is None
-    assert few_queries(torch.randn(1, 2, 24), *(torch.randn(9, PAGE, 1, 24) for _ in "kv"), *given) is None
+    assert paged_attention(torch.randn(MAX_QUERIES + 1, 2, 16), k, v, *given) is None
+    assert paged_attention(torch.randn(1, 2, 16).bfloat16(), k, v, *given) is None
+    assert paged_attention(torch.randn(1, 2, 16).double(), k.double(), v.double(), *given) is None
+    assert paged_attention(torch.randn(1, 2, 16), k, v, pages.int(), *given[1:]) is None
+    assert paged_attention(torch.randn(1, 2, 24), *(torch.randn(9, PAGE, 1, 24) for _ in "kv"), *given) is None
 
 
 @needs_kernel
@@ -105,6 +107,6 @@ def test_queries_and_keys_are_rotated_as_torch_does_it_and_written(heads, kv_hea
         want_v.flatten(0, 1)[slots] = parts[:, -kv_heads:]
         assert torch.equal(rope_write(qkv, tables, positions, slots, k, v), rotated[:, :heads])
         assert torch.equal(k, want_k) and torch.equal(v, want_v)
-    many = torch.zeros(MOST_ROTATED + 1, (heads + 2 * kv_heads) * dim, dtype=dtype)
+    many = torch.zeros(MAX_ROTATED + 1, (heads + 2 * kv_heads) * dim, dtype=dtype)
     assert rope_write(many, tables, torch.zeros(len(many), dtype=torch.int64), slots, k, v) is None
     assert rope_write(qkv.double(), tables, positions, slots, k, v) is None

@@ -14,7 +14,7 @@ from genwright.kernels.cpu.fused_linear import kernel
 def test_no_compiler_a_broken_one_or_no_folder_mean_no_kernel(tmp_path, monkeypatch):
     monkeypatch.setenv("CXX", "false")
     monkeypatch.setattr("shutil.which", lambda name: name if name == "false" else None)
-    with pytest.warns(GenwrightWarning, match="false could not compile fused_linear.cpp"):
+    with pytest.warns(GenwrightWarning, match="Compiler false failed on fused_linear.cpp"):
         assert build(tmp_path / "broken", "fused_linear") is None
     assert not [path for path in (tmp_path / "broken").iterdir() if path.name != "lock"], "nothing is left behind"
     monkeypatch.setattr("shutil.which", lambda name: None)

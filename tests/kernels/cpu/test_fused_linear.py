@@ -5,7 +5,7 @@ import torch
 from torch.nn.functional import linear
 
 from genwright.kernels.cpu import fused_linear
-from genwright.kernels.cpu.fused_linear import MOST_TOKENS, few_tokens_linear, kernel, operand
+from genwright.kernels.cpu.fused_linear import MAX_TOKENS, few_tokens_linear, kernel, operand
 from genwright.quant import fp8, int8
 from genwright.quant.formats import parse_format
 from genwright.quant.packed import Weight
@@ -34,7 +34,7 @@ def product(x: torch.Tensor, weight: Weight, bias: torch.Tensor | None = None) -
 @pytest.mark.parametrize(("outputs", "inputs"), SIZES)
 def test_product_is_the_float64_one(outputs, inputs, dtype):
     torch.manual_seed(outputs)
-    for tokens in (1, 2, 5, 6, 7, 13, MOST_TOKENS):
+    for tokens in (1, 2, 5, 6, 7, 13, MAX_TOKENS):
         x, weight, bias = operands(tokens, outputs, inputs, dtype)
         for shift in (None, bias):
             exact = linear(x.double(), weight.double(), None if shift is None else shift.double())
@@ -50,12 +50,12 @@ def test_a_row_has_the_same_bits_among_others_and_with_any_threads(dtype):
     torch.manual_seed(0)
     threads = torch.get_num_threads()
     for outputs, inputs in SIZES:
-        x, weight, bias = operands(MOST_TOKENS, outputs, inputs, dtype)
+        x, weight, bias = operands(MAX_TOKENS, outputs, inputs, dtype)
         alone = torch.cat([product(row, weight, bias) for row in x.split(1)])
         try:
             for torch_threads in (1, 2, 3):
                 torch.set_num_threads(torch_threads)
-                for tokens in (2, 3, 4, 5, 6, 7, 8, 11, MOST_TOKENS):
+                for tokens in (2, 3, 4, 5, 6, 7, 8, 11, MAX_TOKENS):
                     assert torch.equal(product(x[:tokens], weight, bias), alone[:tokens])
         finally:
             torch.set_num_threads(threads)
@@ -118,13 +118,13 @@ def test_a_packed_products_row_has_the_same_bits_among_others_and_with_any_threa
     torch.manual_seed(0)
     threads = torch.get_num_threads()
     for outputs, inputs in ((97, 333), (961, 576)):
-        x, weight, bias = operands(MOST_TOKENS, outputs, inputs, torch.float32)
+        x, weight, bias = operands(MAX_TOKENS, outputs, inputs, torch.float32)
         packed = parse_format(name).quantize(weight)
         alone = torch.cat([product(row, packed, bias) for row in x.split(1)])
         try:
             for torch_threads in (1, 2, 3):
                 torch.set_num_threads(torch_threads)
-                for tokens in (2, 3, 4, 5, 6, 7, 11, MOST_TOKENS):
+                for tokens in (2, 3, 4, 5, 6, 7, 11, MAX_TOKENS):
                     assert torch.equal(product(x[:tokens], packed, bias), alone[:tokens])
         finally:
             torch.set_num_threads(threads)
@@ -149,7 +149,7 @@ def test_blocks_of_rows_and_bf16_inputs():
     packed = fp8.Fp8Blocks.cat([first, second])  # whose blocks are 8 rows high
     x = torch.randn(3, 333)
     torch.testing.assert_close(product(x, packed), linear(x, packed.dequantize(torch.float32)), rtol=1e-5, atol=1e-3)
-    for count in (3, MOST_TOKENS + 1):
+    for count in (3, MAX_TOKENS + 1):
         narrow = torch.randn(count, 333).bfloat16()
         y = few_tokens_linear(narrow, packed)
         assert y.dtype == torch.bfloat16
@@ -201,7 +201,7 @@ def test_strides_do_not_matter():
 def test_what_the_kernel_does_not_take_goes_to_torch():
     x, weight, bias = operands(4, 8, 16, torch.float64)
     assert torch.equal(few_tokens_linear(x, weight, bias), linear(x, weight, bias))
-    many, weight, bias = operands(MOST_TOKENS + 1, 8, 16, torch.float32)
+    many, weight, bias = operands(MAX_TOKENS + 1, 8, 16, torch.float32)
     assert torch.equal(few_tokens_linear(many, weight, bias), linear(many, weight, bias))
     with pytest.raises((RuntimeError, ValueError)):
         few_tokens_linear(many[:2, :15], weight)

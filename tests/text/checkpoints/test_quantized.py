@@ -179,10 +179,10 @@ DAMAGE = {
             {"model.layers.0.self_attn.o_proj.weight.words": torch.zeros(64, 9, dtype=torch.int32)}
         )
     ),
-    r"\(quantization_config\): There is no weight format 'int3'; formats are": (
+    r"\(quantization_config\): Weight format 'int3' is unknown; choose": (
         lambda tensors, config: config["quantization_config"].update({"format": "int3"})
     ),
-    r"\(quantization_config\): There is no weight format ''; formats are": (
+    r"\(quantization_config\): Weight format '' is unknown; choose": (
         lambda tensors, config: config["quantization_config"].pop("format")
     ),
     r": 'others' must be an object, not 3\.$": (
@@ -226,10 +226,10 @@ def test_a_damaged_gptfast_file_is_one_sentence(damage: str, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"quant": "int3"}, r"no weight format 'int3'; formats are int8, int4, "),
-        ({"quant": "int4:g12"}, r"groups of 12; they must be a multiple of 8 columns\.$"),
+        ({"quant": "int3"}, r"Weight format 'int3' is unknown; choose int8, int4, "),
+        ({"quant": "int4:g12"}, r"must be a multiple of 8 columns up to 65,536, not 12\.$"),
         ({"kv": "int2"}, r"kv must be one of auto, int8, int4, not 'int2'\.$"),
-        ({"draft": "self:int3"}, r"no weight format 'int3'"),
+        ({"draft": "self:int3"}, r"Weight format 'int3' is unknown"),
     ],
 )
 def test_bad_options_are_one_sentence(options: dict[str, str], sentence: str, folders: dict[str, Path]) -> None:

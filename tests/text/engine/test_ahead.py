@@ -10,7 +10,7 @@ from text.families import make
 
 from genwright import LLM, SamplingParams
 from genwright.kernels import PAGE
-from genwright.rng import mix, step_keys, uniform
+from genwright.rng import extend, mix, uniform
 from genwright.text.engine import ahead
 from genwright.text.engine.ahead import DecodeLoop
 from genwright.text.engine.cuda_graphs import GraphExecutor
@@ -32,7 +32,8 @@ def quick_sample(logits, prefix, positions, temperature, top_k, top_p, min_p, ou
     warm = torch.where(temperature > 0, temperature, 1)
     columns = [column[:, None] for column in (warm, torch.where(top_k > 0, top_k, vocab), top_p, min_p)]
     probabilities, ids = distribution(logits, Filters(*columns, candidates=vocab))
-    clock = -uniform(mix(mix(ids.to(torch.int32)) ^ step_keys(prefix, positions, Purpose.SAMPLE)[:, None])).log()
+    keys = extend(extend(prefix, positions), Purpose.SAMPLE)
+    clock = -uniform(mix(mix(ids.to(torch.int32)) ^ keys[:, None])).log()
     drawn = ids.gather(1, (probabilities / clock).argmax(dim=-1, keepdim=True))[:, 0]
     return out.copy_(torch.where(temperature > 0, drawn, logits.argmax(dim=-1)))
 
