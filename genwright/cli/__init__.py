@@ -19,7 +19,7 @@ VERBS = {
     "bench": "Measure speed and compare it with the device's limits.",
     "eval": "Measure how well a text model predicts.",
     "convert": "Write a checkpoint in another format.",
-    "quantize": "Write a checkpoint with packed weights.",
+    "quantize": "Write a checkpoint with quantized weights.",
     "pull": "List and fetch models.",
     "inspect": "Turn a model repository's script into a recorded, unattended run.",
 }

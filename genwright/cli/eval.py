@@ -25,9 +25,7 @@ def evaluate(
     model: Annotated[str, typer.Argument(help="A checkpoint's path, or a name from `genwright pull`.")],
     text: Annotated[Path | None, typer.Option(help="A text file, for perplexity and bits per byte.")] = None,
     window: Annotated[int | None, typer.Option(help="Tokens per window.")] = None,
-    stride: Annotated[
-        int | None, typer.Option(help="Tokens by which the window moves; half a window by default.")
-    ] = None,
+    stride: Annotated[int | None, typer.Option(help="Tokens between windows; half a window by default.")] = None,
     tasks: Annotated[str | None, typer.Option(help="Tasks of lm-evaluation-harness, separated by commas.")] = None,
     task_folder: Annotated[Path | None, typer.Option(help="A folder with your own tasks, as YAML.")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Maximum number of documents per task.")] = None,

@@ -3,6 +3,7 @@
 import json
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -29,21 +30,15 @@ app = new_app()
 def generate(
     config: EngineConfig,
     params: SamplingParams,
-    prompts: Annotated[
-        list[str] | None,
-        typer.Argument(help="Separate prompts; with - among them they form one, and - is replaced by standard input."),
-    ] = None,
+    prompts: Annotated[list[str] | None, typer.Argument(help="Prompts; - is replaced by standard input.")] = None,
     model: Model = DEFAULT_MODEL,
     chat: Annotated[bool, typer.Option("--chat", help="Send prompts as user messages, by the chat template.")] = False,
-    prompts_file: Annotated[
-        Path | None,
-        typer.Option("--prompts", help="A file of one prompt per line, or JSONL with parameters per line."),
-    ] = None,
+    prompts_file: Annotated[Path | None, typer.Option("--prompts", help="A file of prompts: lines or JSONL.")] = None,
     out: Annotated[Path | None, typer.Option(help="The JSONL file for --prompts; continued if it exists.")] = None,
     prompt_length: Annotated[int | None, typer.Option(help="Use a synthetic prompt of this many tokens.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Complete prompts, or answer them with --chat."""
+    """Complete prompts, or answer them with --chat; with - among the prompts, all of them form one."""
     if sum([bool(prompts), prompts_file is not None, prompt_length is not None]) > 1:
         raise UserError("Pass only one of prompts as arguments, --prompts FILE and --prompt-length N.")
     if (prompts_file is None) != (out is None):
@@ -152,13 +147,12 @@ def _run_file(llm: "LLM", prompts: Path, out: Path, params: SamplingParams, chat
     from genwright.text.batch import Results, read_lines, run_jobs
 
     lines = read_lines(prompts)
-    results = Results(out)
     total, done = len(lines), 0
 
     def warn(sentence: str) -> None:
         print(f"{prompts}: {sentence}", file=sys.stderr)
 
-    with bar("Prompts") as progress:
+    with closing(Results(out)) as results, bar("Prompts") as progress:
 
         def tick() -> None:
             nonlocal done
@@ -170,8 +164,6 @@ def _run_file(llm: "LLM", prompts: Path, out: Path, params: SamplingParams, chat
         except KeyboardInterrupt:
             print(f"Stopped after {done} of {total} lines; the same command continues there.", file=sys.stderr)
             raise
-        finally:
-            results.close()
     if invalid:
         raise UserError(f"{invalid} of {total} lines of {prompts} were skipped; results of the others are in {out}.")
     print(f"{total} results are in {out}.", file=sys.stderr)

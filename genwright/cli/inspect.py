@@ -24,10 +24,9 @@ from genwright.inspect.scenario import Scenario, load_scenario
 
 app = new_app(no_args_is_help=True, help=__doc__)
 
+Row = dict[str, Any]  # the JSON object of one script
 Scripts = Annotated[list[Path], typer.Argument(metavar="SCRIPT...", help="The scripts, or folders of scripts.")]
-ManifestFile = Annotated[
-    Path | None, typer.Option("--manifest", help="The project's interfaces; by default drafted from the repository.")
-]
+ManifestFile = Annotated[Path | None, typer.Option("--manifest", help="The project's interfaces; drafted by default.")]
 ScenarioFile = Annotated[Path | None, typer.Option("--scenario", help="The inputs of the unattended run, as TOML.")]
 Root = Annotated[Path | None, typer.Option("--repo", help="The repository; by default found from the script's path.")]
 
@@ -58,12 +57,12 @@ def interfaces(
 def locate(scripts: Scripts, manifest: ManifestFile = None, repo: Root = None, as_json: Json = False) -> None:
     """Show each call and construction of the interfaces, and what could not be resolved."""
 
-    def one(script: Path) -> dict[str, Any]:
+    def one(script: Path) -> Row:
         repository, known = _open(script, manifest, repo)
         tree = parse(read_source(script), script.name)
         return locate_sites(tree, known, repository.module(script), repository.package(script)).to_dict()
 
-    def show(script: Path, found: dict[str, Any]) -> None:
+    def show(script: Path, found: Row) -> None:
         print(script)
         for site in found["sites"]:
             on = f" on {site['object']}" if "object" in site else ""
@@ -71,7 +70,7 @@ def locate(scripts: Scripts, manifest: ManifestFile = None, repo: Root = None, a
         for gap in found["unresolved"]:
             print(f"  {gap['line']}: {gap['text']}: not resolved: {gap['reason']}")
 
-    _batch(scripts, one, show, as_json)
+    _for_each(scripts, one, show, as_json)
 
 
 @app.command()
@@ -87,7 +86,7 @@ def rewrite(
     given = load_scenario(scenario) if scenario else Scenario()
     files = _expand(scripts)
 
-    def one(script: Path) -> dict[str, Any]:
+    def one(script: Path) -> Row:
         made, _ = _rewrite(script, manifest, given, repo)
         if made.missing:
             raise UserError(f"{script.name} needs values that the scenario lacks: {'; '.join(made.missing)}.")
@@ -97,14 +96,14 @@ def rewrite(
         _write(target, made.text)
         return {**made.to_dict(), "written": str(target), "diff": made.diff}
 
-    def show(script: Path, result: dict[str, Any]) -> None:
+    def show(script: Path, result: Row) -> None:
         print(result["diff"])
         sites = len(result["sites"])
         print(f"{result['written']}: {sites} sites, {result['untouched']:.1%} of the lines untouched", file=sys.stderr)
         for gap in result["unresolved"]:
             print(f"  line {gap['line']}: {gap['text']}: not resolved: {gap['reason']}", file=sys.stderr)
 
-    _batch(scripts, one, show, as_json)
+    _for_each(scripts, one, show, as_json)
 
 
 @app.command()
@@ -119,13 +118,13 @@ def explain(
     """Explain scripts in the stages of the Inspection traces."""
     given = load_scenario(scenario) if scenario else Scenario()
 
-    def one(script: Path) -> dict[str, Any]:
+    def one(script: Path) -> Row:
         made, known = _rewrite(script, manifest, given, repo)
         if as_json:
             return explain_data(made, known.project, given)
         return {"text": explain_text(made, known.project, given, lang)}
 
-    _batch(scripts, one, lambda _, result: print(result["text"], end=""), as_json)
+    _for_each(scripts, one, lambda _, result: print(result["text"], end=""), as_json)
 
 
 def _rewrite(script: Path, manifest: Path | None, scenario: Scenario, root: Path | None) -> tuple[Rewrite, Manifest]:
@@ -157,15 +156,12 @@ def _relative(script: Path, files: list[Path]) -> Path:
     return Path(script.name) if len(same) == 1 else Path("_".join(script.resolve().parts[-3:]))
 
 
-def _batch(
-    scripts: list[Path],
-    one: Callable[[Path], dict[str, Any]],
-    show: Callable[[Path, dict[str, Any]], None],
-    as_json: bool,
+def _for_each(
+    scripts: list[Path], one: Callable[[Path], Row], show: Callable[[Path, Row], None], as_json: bool
 ) -> None:
     """Apply `one` to each script and print the results; of several scripts, a failing one does not stop the others."""
     files = _expand(scripts)
-    results: list[dict[str, Any]] = []
+    results: list[Row] = []
     failures = 0
     with bar("Inspecting", show=len(files) > 1) as progress:
         for done, script in enumerate(files):

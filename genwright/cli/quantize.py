@@ -1,4 +1,4 @@
-"""`genwright quantize`: write a checkpoint with packed weights."""
+"""`genwright quantize`: write a checkpoint with quantized weights."""
 
 from pathlib import Path
 from typing import Annotated

@@ -38,8 +38,9 @@ def _parse(line: str) -> dict[str, Any]:
         raise UserError("The line must be an object with 'prompt' or 'messages'.")
     if unknown := sorted(set(value) - _KEYS):
         raise UserError(f"Keys must be id, prompt, messages or sampling parameters, not {short(unknown[0])}.")
-    if isinstance(biases := value.get("logit_bias"), dict):  # JSON's keys are strings; SamplingParams refuses others
-        value["logit_bias"] = {int(key) if key.isdecimal() else key: bias for key, bias in biases.items()}
+    if isinstance(biases := value.get("logit_bias"), dict):  # the keys of JSON objects are strings
+        is_id = {key: key.isdecimal() and len(key) < 20 for key in biases}  # SamplingParams refuses other keys
+        value["logit_bias"] = {int(key) if is_id[key] else key: bias for key, bias in biases.items()}
     return value
 
 

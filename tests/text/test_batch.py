@@ -102,11 +102,12 @@ def test_bad_lines_are_told_by_number_and_the_others_run(llm, tmp_path):
         '{"prompt": [3], "n": 2, "max_new_tokens": 3, "stop_ids": [4], "logit_bias": {"5": 1.5}}',
         '{"prompt": [3], "logit_bias": {"x": 1.5}}',
         '{"prompt": []}',
+        '{"prompt": [3], "logit_bias": {"' + "9" * 5000 + '": 1}}',
     ]
     prompts.write_text("\n".join(lines))
     bad, told = run(llm, prompts, out)
-    assert bad == 14
-    assert [int(line.split()[1]) for line in told] == [2, *range(4, 15), 16, 17]
+    assert bad == 15
+    assert [int(line.split()[1]) for line in told] == [2, *range(4, 15), 16, 17, 18]
     assert sorted(rows_of(out)) == [1, 15]
     samples = {row["line"]: row for row in map(json.loads, out.read_text().splitlines())}
     assert len(samples[15]["samples"]) == 1

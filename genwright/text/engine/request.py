@@ -27,28 +27,21 @@ class SamplingParams:
     top_k: int = setting(0, "Keep the k most likely tokens; 0 keeps all.", between=(0, 1 << 24))
     top_p: float = setting(1.0, "Keep the most likely tokens up to this total probability.", between=(0.0, 1.0))
     min_p: float = setting(0.0, "Drop tokens below this fraction of the highest probability.", between=(0.0, 1.0))
-    repetition_penalty: float = setting(  # Keskar et al., 2019
-        1.0, "Divides positive logits of tokens that occurred; multiplies negative ones.", between=(0.01, 100.0)
-    )
+    # Keskar et al., 2019
+    repetition_penalty: float = setting(1.0, "Divides positive logits of tokens that occurred.", between=(0.01, 100.0))
     presence_penalty: float = setting(
         0.0, "Subtracted from the logits of tokens in the answer.", between=(-100.0, 100.0)
     )
     frequency_penalty: float = setting(0.0, "Subtracted for each occurrence in the answer.", between=(-100.0, 100.0))
     logit_bias: Mapping[int, float] = setting(dict, "ID=BIAS, added to a token's logit; may be repeated.")
-    seed: int | None = setting(
-        None,
-        "The same seed gives the same tokens; random, and reported, by default.",
-        between=(-(1 << 63), (1 << 64) - 1),
-    )
+    seed: int | None = setting(None, "Same seed, same tokens; random by default.", between=(-(1 << 63), (1 << 64) - 1))
     n: int = setting(1, "Answers per prompt.", between=(1, 4096), flags=("-n", "--n", "--num-samples"))
     max_new_tokens: int = setting(128, "Maximum number of tokens of an answer.", between=(1, 1 << 30))
     min_new_tokens: int = setting(0, "Minimum number of tokens of an answer.", between=(0, 1 << 30))
     stop: tuple[str, ...] = setting((), "Text that ends an answer; may be repeated.")
     stop_ids: tuple[int, ...] = setting((), "Token id that ends an answer; may be repeated.", flags=("--stop-id",))
     ignore_eos: bool = setting(False, "Continue past the model's end-of-sequence token.")
-    logprobs: int | None = setting(
-        None, "Show log-probabilities: of each token, and of this many alternatives.", between=(0, 1000)
-    )
+    logprobs: int | None = setting(None, "Show log-probabilities and this many alternatives.", between=(0, 1000))
     prompt_logprobs: bool = setting(False, "Also show log-probabilities of the prompt's tokens.")
 
     def __post_init__(self) -> None:
@@ -56,12 +49,10 @@ class SamplingParams:
         stops = [self.stop] if isinstance(self.stop, str) else plain(self.stop)
         if not isinstance(stops, list | tuple) or not all(isinstance(text, str) and text for text in stops):
             raise UserError(f"stop must be one or more strings that are not empty, not {short(self.stop)}.")
-        self._set("stop", tuple(stops))
-        self._set("stop_ids", tuple(token_ids(self.stop_ids, "stop_ids must be a list of token ids")))
-        self._set("logit_bias", _biases(self.logit_bias))
-
-    def _set(self, name: str, value: object) -> None:
-        object.__setattr__(self, name, value)  # the dataclass is frozen
+        stop_ids = token_ids(self.stop_ids, "stop_ids must be a list of token ids")
+        checked = {"stop": tuple(stops), "stop_ids": tuple(stop_ids), "logit_bias": _biases(self.logit_bias)}
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)  # the dataclass is frozen
 
 
 def _biases(given: Any) -> dict[int, float]:
