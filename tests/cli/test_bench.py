@@ -50,7 +50,7 @@ def test_a_text_is_evaluated(smollm2, tmp_path):
     [
         (["bench", "llama2_7b_int9"], "did you mean"),
         (["bench", TINY, "--csv", "/no/such/folder/x.csv"], "no folder"),
-        (["bench", TINY, "--device", "tpu"], "no device"),
+        (["bench", TINY, "--device", "tpu"], "Device 'tpu' is unknown"),
         (["eval", "smollm2"], "--text FILE or --tasks NAMES"),
         (["eval", "smollm2", "--text", "x", "--tasks", "y"], "--text FILE or --tasks NAMES"),
         (["eval", "smollm2", "--text", "/no/such/text"], "cannot be read"),
