@@ -142,7 +142,7 @@ class Engine:
         return True
 
     def _has_room(self, requests: Sequence[Request], ahead: int) -> bool:
-        """Whether every request may grow by more than `ahead` tokens and has pages for them."""
+        """Whether every request continues after `ahead` further tokens and has pages for those."""
         return all(
             len(request.tokens) + ahead < request.limit and self.scheduler.reserve(request, ahead) == ahead
             for request in requests

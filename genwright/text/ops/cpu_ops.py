@@ -43,7 +43,7 @@ class CpuOps(TorchOps):
         if cache.spec.bits is None:
             table, lengths = step.page_tables[cache.group][group.sequences], step.lengths[group.sequences]
             k, v = cache.rows["k"], cache.rows["v"]
-            mixed = paged_attention(q, k, v, table, lengths, attention.scale, attention.window)
-            if mixed is not None:
-                return mixed
+            output = paged_attention(q, k, v, table, lengths, attention.scale, attention.window)
+            if output is not None:
+                return output
         return super().attend_group(q, attention, cache, group, step)

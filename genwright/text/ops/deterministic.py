@@ -77,7 +77,7 @@ def attend(q: Tensor, read: ReadPages, attention: Attention, cache: LayerCache, 
     no_keys, no_values = read(page_table[0, :0])
     kv_heads, width = no_keys.shape[2], no_values.shape[3]
     sequence = torch.repeat_interleave(torch.arange(len(step.lengths), device=q.device), step.offsets.diff())
-    # [tokens, kv_heads, share, head_dim]
+    # [tokens, kv_heads, heads_per_kv, head_dim]
     queries: Tensor = q.unflatten(1, (kv_heads, -1)).float() * attention.scale
     maximum = torch.full_like(queries[..., 0], float("-inf"))
     total, output = torch.zeros_like(maximum), queries.new_zeros(*maximum.shape, width)

@@ -54,8 +54,8 @@ def absorbed(q: Tensor, kv_b: Tensor, latent: Tensor, mla: Mla, group: QueryGrou
     nope, rope = q.split((mla.qk_nope_head_dim, mla.qk_rope_head_dim), dim=-1)
     q = torch.cat((torch.einsum("thn,hnc->thc", nope, key), rope), dim=-1)
     k = latent[:, :, None]
-    mixed = attend_group(q, k, k[..., : mla.kv_lora_rank], group, step, scale, None)
-    return torch.einsum("thc,hvc->thv", mixed, value)
+    output = attend_group(q, k, k[..., : mla.kv_lora_rank], group, step, scale, None)
+    return torch.einsum("thc,hvc->thv", output, value)
 
 
 def expanded(q: Tensor, kv_b: Tensor, latent: Tensor, mla: Mla, group: QueryGroup, step: Step, scale: float) -> Tensor:

@@ -107,14 +107,14 @@ class TorchOps(Ops):
         residual, x = x, self.norm(x, weights, norm, eps)
         topk_weights, ids = self.route(x, weights, moe)
         gate_up, down = (weights[f"experts.{name}"].unflatten(0, (moe.experts, -1)) for name in ("gate_up", "down"))
-        mixed = self.mix(self.experts(x, ids, gate_up, down), topk_weights)
+        output = self.combine(self.experts(x, ids, gate_up, down), topk_weights)
         if moe.shared_dim:
             gated = self.gate(self.linear(x, weights, "shared.gate_up"), "silu")
             shared = self.linear(gated, weights, "shared.down")
             if moe.shared_gate:
                 shared = shared * self.activate(self.linear(x, weights, "shared.gate"), "sigmoid")
-            mixed = mixed + shared
-        return residual + self.all_reduce(mixed)
+            output = output + shared
+        return residual + self.all_reduce(output)
 
     def route(self, x: Tensor, weights: Weights, moe: Moe) -> tuple[Tensor, Tensor]:
         """The routing weights and ids of each token's experts, both [tokens, top_k]."""
@@ -127,7 +127,7 @@ class TorchOps(Ops):
             return deterministic.experts(x, ids, gate_up, down, self.product)
         return run_experts(x, ids, gate_up, down, self.product)
 
-    def mix(self, y: Tensor, topk_weights: Tensor) -> Tensor:
+    def combine(self, y: Tensor, topk_weights: Tensor) -> Tensor:
         """sum_k topk_weights[t, k] y[t, k] in float32, with y [tokens, top_k, dim]."""
         return deterministic.weighted_sum(y, topk_weights) if self.deterministic else weighted_sum(y, topk_weights)
 

@@ -65,13 +65,13 @@ class TritonOps(TorchOps):
     ) -> Tensor | None:
         if self.deterministic or len(x) > MAX_TOKENS:
             return None
-        known = operand(weight)
-        cut = None if known is None else tiling(known, x, fused.get("gate", False))
-        if known is None or cut is None:
+        matrix = operand(weight)
+        tiles = None if matrix is None else tiling(matrix, x, fused.get("gate", False))
+        if matrix is None or tiles is None:
             return None
         if not x.is_contiguous() or x.data_ptr() % CHUNK:
             x = x.clone(memory_format=torch.contiguous_format)
-        return product(x, known, cut, bias=bias, dependent=self._pdl, **fused)
+        return product(x, matrix, tiles, bias=bias, dependent=self._pdl, **fused)
 
     def add_product(self, residual: Tensor | None, x: Tensor, weight: Weight, bias: Tensor | None) -> Tensor:
         if residual is not None and isinstance(weight, Tensor) and bias is None and not self.deterministic:
@@ -91,47 +91,25 @@ class TritonOps(TorchOps):
         heads = qkv.shape[1] // head_dim - 2 * kv_heads
         if self.deterministic or step.queries != 1 or not serves(k, heads):
             return super().rope_attend(qkv, weights, attention, cache, step)
-        share = heads // kv_heads
-        if (share, head_dim) not in self._rope_scratch:
-            self._rope_scratch[share, head_dim] = Scratch.allocate(share, head_dim, qkv.device)
+        shape = heads // kv_heads, head_dim
+        if shape not in self._rope_scratch:
+            self._rope_scratch[shape] = Scratch.allocate(*shape, qkv.device)
+        tables = None if attention.rope is None else step.rope_tables[attention.rope]
+        norms = (weights["q_norm"], weights["k_norm"]) if "q_norm" in weights else None
         return rope_attend(
-            qkv,
-            None if attention.rope is None else step.rope_tables[attention.rope],
-            step.positions,
-            step.slots[cache.group],
-            step.lengths,
-            step.page_tables[cache.group],
-            k,
-            v,
-            (weights["q_norm"], weights["k_norm"]) if "q_norm" in weights else None,
-            attention.norm_eps,
-            heads,
-            attention.scale,
-            attention.window,
-            self._rope_scratch[share, head_dim],
-            self._pdl,
-        )
+            qkv, tables, step.positions, step.slots[cache.group], step.lengths, step.page_tables[cache.group], k, v,
+            norms, attention.norm_eps, heads, attention.scale, attention.window, self._rope_scratch[shape], self._pdl,
+        )  # fmt: skip
 
     def rope_write(self, qkv: Tensor, weights: Weights, attention: Attention, cache: LayerCache, step: Step) -> Tensor:
         kv_heads, head_dim = cache.spec.rows["k"]
         cos, sin = (None, None) if attention.rope is None else step.rope_tables[attention.rope]
+        heads = qkv.shape[1] // head_dim - 2 * kv_heads
         return rope_write(
-            qkv,
-            cos,
-            sin,
-            step.slots[cache.group],
-            cache.rows["k"],
-            cache.rows["v"],
-            weights.get("q_norm"),
-            weights.get("k_norm"),
-            attention.norm_eps,
-            qkv.shape[1] // head_dim - 2 * kv_heads,
-            kv_heads,
-            head_dim,
-            step.positions,
-            _scales(cache),
+            qkv, cos, sin, step.slots[cache.group], cache.rows["k"], cache.rows["v"], weights.get("q_norm"),
+            weights.get("k_norm"), attention.norm_eps, heads, kv_heads, head_dim, step.positions, _scales(cache),
             pdl=self._pdl,
-        )
+        )  # fmt: skip
 
     def attend(self, q: Tensor, attention: Attention, cache: LayerCache, step: Step) -> Tensor:
         k, v, queries = cache.rows["k"], cache.rows["v"], step.queries
@@ -141,12 +119,11 @@ class TritonOps(TorchOps):
             return prefill_attention(
                 q, k, v, table, lengths, offsets, most, scale, window, _scales(cache), pdl=self._pdl
             )
-        rows = queries * q.shape[1] // k.shape[2]
-        if (rows, q.shape[2]) not in self._scratch:
-            self._scratch[rows, q.shape[2]] = DecodeScratch.allocate(rows, q.shape[2], q.device)
-        scratch = self._scratch[rows, q.shape[2]]
+        shape = queries * q.shape[1] // k.shape[2], q.shape[2]
+        if shape not in self._scratch:
+            self._scratch[shape] = DecodeScratch.allocate(*shape, q.device)
         return decode_attention(
-            q, k, v, table, step.lengths, queries, scale, window, scratch, _scales(cache), pdl=self._pdl
+            q, k, v, table, step.lengths, queries, scale, window, self._scratch[shape], _scales(cache), pdl=self._pdl
         )
 
     def route(self, x: Tensor, weights: Weights, moe: Moe) -> tuple[Tensor, Tensor]:
@@ -161,18 +138,18 @@ class TritonOps(TorchOps):
         first, second = operand(gate_up), operand(down)
         if self.deterministic or len(x) > _max_single_tokens(gate_up) or first is None or second is None:
             return super().experts(x, ids, gate_up, down)
-        cut = tiling(first, x[:1], gate=True, stack=True)
-        if cut is None:
+        tiles = tiling(first, x[:1], gate=True, stack=True)
+        if tiles is None:
             return super().experts(x, ids, gate_up, down)
-        gated = product(x, first, cut, gate=True, experts=ids, dependent=self._pdl)
-        cut = tiling(second, gated[:1], gate=False, stack=True)
-        if cut is None:
+        gated = product(x, first, tiles, gate=True, experts=ids, dependent=self._pdl)
+        tiles = tiling(second, gated[:1], gate=False, stack=True)
+        if tiles is None:
             return super().experts(x, ids, gate_up, down)
-        y = product(gated, second, cut, experts=ids.view(-1, 1), dependent=self._pdl)
+        y = product(gated, second, tiles, experts=ids.view(-1, 1), dependent=self._pdl)
         return y.view(*ids.shape, y.shape[1])
 
-    def mix(self, y: Tensor, topk_weights: Tensor) -> Tensor:
-        return super().mix(y, topk_weights) if self.deterministic else mix(y, topk_weights, pdl=self._pdl)
+    def combine(self, y: Tensor, topk_weights: Tensor) -> Tensor:
+        return super().combine(y, topk_weights) if self.deterministic else mix(y, topk_weights, pdl=self._pdl)
 
     def max_graph_tokens(self, cfg: ModelConfig, blocks: Sequence[Weights]) -> int:
         """The most tokens of a step that never waits for the host, so that a CUDA graph can capture it."""
