@@ -179,7 +179,7 @@ WRONG: dict[str, dict[str, Any]] = {
     "'partial_rotary_factor' must be 1, because all channels of a head rotate in this architecture": {
         "partial_rotary_factor": 0.5
     },
-    "(rope_parameters): 'full_attention' must be a setting": {"rope_parameters": {"full_attention": YARN}},
+    "(rope_parameters): 'full_attention' must be a single value": {"rope_parameters": {"full_attention": YARN}},
     "heads of 2 channels; dynamic RoPE scaling needs at least 4": {
         "head_dim": 2,
         "rope_scaling": {"rope_type": "dynamic", "factor": 2},

@@ -61,7 +61,7 @@ def read_config(read: FieldReader, family: str, sizes: Mapping[str, Any]) -> Mod
         raise UserError(f"{read.where} has the activation {short(activation)}; Gemma 3 needs gelu_pytorch_tanh.")
     for key in ("attn_logit_softcapping", "final_logit_softcapping", "use_bidirectional_attention", "attention_bias"):
         if read.config.get(key):
-            raise read.wrong(key, "null or false, the only supported value")
+            raise read.wrong(key, "null or false")
     head_dim, kv_heads = read_heads(read, sizes["dim"], sizes["heads"])
     every = read.integer("sliding_window_pattern", 1, 4096, default=PATTERN)
     kinds = ["full_attention" if (i + 1) % every == 0 else "sliding_attention" for i in range(sizes["layers"])]

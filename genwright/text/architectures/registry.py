@@ -55,11 +55,11 @@ def named_shape(name: str) -> dict[str, Any]:
     return {"architectures": [MODEL_TYPES[shape["model_type"]]], **shape}
 
 
-def find_shape(path: Path, arch: str | None, fits: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+def find_shape(path: Path, arch: str | None, fits: Callable[[ModelConfig], bool]) -> dict[str, Any]:
     """The configuration of a checkpoint without config.json: the shape `arch`, else the only shape that fits."""
     if arch is not None:
         return named_shape(arch)
-    fitting = [name for name in SHAPES if fits(named_shape(name))]
+    fitting = [name for name in SHAPES if fits(read_config(named_shape(name), name))]
     if not fitting:
         raise UserError(f"{path} fits none of the known shapes; put its config.json beside it, or name one by arch.")
     if len(fitting) > 1:

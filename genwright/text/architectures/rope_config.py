@@ -78,7 +78,7 @@ def _check_known(scaling: FieldReader) -> None:
     """Warn of unknown settings, because they may change the results."""
     for key, value in scaling.config.items():
         if isinstance(value, dict):
-            raise scaling.wrong(key, "a setting, because RoPE that differs by layer is not supported")
+            raise scaling.wrong(key, "a single value, because RoPE that differs by layer is not supported")
         if key not in _KNOWN and value is not None:
             warnings.warn(
                 f"{scaling.where} has the unknown setting {key!r:.60}, which is ignored.", GenwrightWarning, 2

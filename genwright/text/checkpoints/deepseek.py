@@ -207,18 +207,15 @@ class DeepSeekShards(Checkpoint):
         draft = f"model.layers.{config.get('n_layers', ARGS['n_layers'][1])}.eh_proj.weight" in self._names
         return hf_config(config, self.config_path, draft)
 
-    def _fits(self, shape: dict[str, Any]) -> bool:
-        if not str(shape["model_type"]).startswith("deepseek"):
-            return False
-        last = f"model.layers.{shape['num_hidden_layers'] - 1}.input_layernorm.weight"
-        after = f"model.layers.{shape['num_hidden_layers']}.input_layernorm.weight"
+    def _fits(self, cfg: ModelConfig) -> bool:
+        last, after = (f"model.layers.{layer}.input_layernorm.weight" for layer in (cfg.layers - 1, cfg.layers))
+        layers_fit = last in self._names and (after not in self._names or cfg.draft_layers > 0)
         embedding = "model.embed_tokens.weight"
-        extra = shape.get("num_nextn_predict_layers", 0)
-        if last not in self._names or (after in self._names and not extra) or embedding not in self._names:
+        if cfg.architecture != "deepseek" or not layers_fit or embedding not in self._names:
             return False
         theirs = self._names[embedding]
         shards = [self._files[rank].get_slice(theirs).get_shape() for rank in self._holders[theirs]]
-        return [sum(sum(rows[:1]) for rows in shards), *shards[0][1:]] == [shape["vocab_size"], shape["hidden_size"]]
+        return [sum(sum(rows[:1]) for rows in shards), *shards[0][1:]] == [cfg.vocab_size, cfg.dim]
 
 
 def hf_config(args: Mapping[str, Any], where: str, draft: bool) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from genwright.text.architectures.weight_map import Part
 from genwright.text.checkpoints.pickled import is_pickled, load_pickled
 from genwright.text.checkpoints.protocol import Checkpoint, cast, narrow, parse_dtype
 from genwright.text.checkpoints.rope_order import halves_from_neighbours
+from genwright.text.config import ModelConfig
 from genwright.text.config_file import read_json
 
 OUTER = {
@@ -167,10 +168,9 @@ class GptFast(Checkpoint):
             return stored, scales, rows
         return stored[expert], None if scales is None else torch.atleast_2d(scales)[expert : expert + 1].flatten(), rows
 
-    def _fits(self, shape: dict[str, Any]) -> bool:
-        if shape["model_type"] not in ("llama", "mistral", "mixtral"):
+    def _fits(self, cfg: ModelConfig) -> bool:
+        if cfg.architecture != "llama" or cfg.qkv_bias or cfg.qk_norm or cfg.layers != self._layers:
             return False
-        cfg = read_config(shape, self.path)
         expected: dict[str, tuple[int, ...]] = {"tok_embeddings.weight": (cfg.vocab_size, cfg.dim)}
         if cfg.moe is not None:
             expected[f"layers.0.{EXPERTS}1"] = (cfg.moe.experts, cfg.moe.ffn_dim, cfg.dim)
@@ -180,8 +180,7 @@ class GptFast(Checkpoint):
             expected["layers.0.attention.wqkv.weight"] = (cfg.q_dim + 2 * cfg.kv_dim, cfg.dim)
         else:
             expected["layers.0.attention.wk.weight"] = (cfg.kv_dim, cfg.dim)
-        fits = all(n in self._tensors and _has_shape(self._tensors[n], s) for n, s in expected.items())
-        return fits and cfg.layers == self._layers
+        return all(n in self._tensors and _has_shape(self._tensors[n], s) for n, s in expected.items())
 
 
 def _tensors(loaded: dict[str, Any]) -> dict[str, torch.Tensor]:

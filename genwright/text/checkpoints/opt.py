@@ -11,6 +11,7 @@ from genwright.errors import UserError
 from genwright.text.architectures.registry import find_shape, read_config
 from genwright.text.architectures.weight_map import Part
 from genwright.text.checkpoints.protocol import Checkpoint, cast, reason
+from genwright.text.config import ModelConfig
 from genwright.text.config_file import read_json
 
 _EMBEDDING = "decoder.embed_tokens.weight"
@@ -64,14 +65,12 @@ class OptArrays(Checkpoint):
         except (ValueError, OSError, EOFError, SyntaxError) as error:
             raise UserError(f"{path} is not a valid NumPy file: {reason(error)}.") from None
 
-    def _fits(self, shape: dict[str, Any]) -> bool:
-        last = f"model.decoder.layers.{shape['num_hidden_layers'] - 1}.fc1.weight"
-        after = f"model.decoder.layers.{shape['num_hidden_layers']}.fc1.weight"
-        if shape["model_type"] != "opt" or last not in self._names or after in self._names:
+    def _fits(self, cfg: ModelConfig) -> bool:
+        last, after = (f"model.decoder.layers.{layer}.fc1.weight" for layer in (cfg.layers - 1, cfg.layers))
+        if cfg.opt is None or last not in self._names or after in self._names:
             return False
-        embedding = (shape["vocab_size"], shape.get("word_embed_proj_dim", shape["hidden_size"]))
-        fc1 = (shape["ffn_dim"], shape["hidden_size"])
-        return self.shape(f"model.{_EMBEDDING}") == embedding and self.shape(last) == fc1
+        embedding = self.shape(f"model.{_EMBEDDING}")
+        return embedding == (cfg.vocab_size, cfg.opt.embed_dim) and self.shape(last) == (cfg.ffn_dim, cfg.dim)
 
 
 def _hugging_face_name(file: str) -> str:
