@@ -124,6 +124,7 @@ class DeepSeekShards(Checkpoint):
         self.hf_config: dict[str, Any] = self._find_config(arch)
         self.config = read_config(self.hf_config, self.config_path)
         self._cuts = cuts(self.config)
+        self._views: dict[str, list[torch.Tensor]] = {}
         for name, ranks in self._holders.items():
             missing = set(range(self.ranks)) - set(ranks)
             if missing and not _EXPERT.search(name):
@@ -169,10 +170,12 @@ class DeepSeekShards(Checkpoint):
         return None if source is None or source.expert is not None else source.axis
 
     def _pieces(self, name: str) -> list[torch.Tensor]:
-        """The shards' tensors that make up a tensor, in order of rank; nothing is read yet."""
-        theirs = self._names[name]
-        ranks = self._holders[theirs] if self._cut(name) is not None else self._holders[theirs][:1]
-        return [self._files[rank].get_tensor(theirs) for rank in ranks]
+        """Views of the files that make up a tensor, in order of rank; they are kept, as new ones take 10 us."""
+        if name not in self._views:
+            theirs = self._names[name]
+            ranks = self._holders[theirs] if self._cut(name) is not None else self._holders[theirs][:1]
+            self._views[name] = [self._files[rank].get_tensor(theirs) for rank in ranks]
+        return self._views[name]
 
     def _join(self, name: str, part: Part | None) -> torch.Tensor:
         """A tensor or a part of it; only the pieces that overlap the part are read."""

@@ -55,7 +55,9 @@ class Header:
             raise self.wrong(f"its general.alignment is {alignment!r:.80} and must be a multiple of 8")
         self._alignment, self._data = alignment, -(-self._at // alignment) * alignment
         self.tensors = [self._tensor(*row) for row in table]
-        self._check_overlaps()
+        for one, following in pairwise(sorted(self.tensors, key=lambda tensor: tensor.start)):
+            if one.start + one.size > following.start:
+                raise self.wrong(f"{one.name!r:.80} and {following.name!r:.80} overlap")
 
     def wrong(self, what: str) -> UserError:
         return UserError(f"{self.path} is not a valid GGUF file: {what}.")
@@ -74,12 +76,6 @@ class Header:
         if (end := start + size) > len(self._file):
             raise self.wrong(f"{name!r:.80} ends at byte {end} of {len(self._file)}; the copy may be incomplete")
         return StoredTensor(self._file, self.path, name, shape, kind, start, size)
-
-    def _check_overlaps(self) -> None:
-        ordered = sorted(self.tensors, key=lambda tensor: tensor.start)
-        for one, next_one in pairwise(ordered):
-            if one.start + one.size > next_one.start:
-                raise self.wrong(f"{one.name!r:.80} and {next_one.name!r:.80} overlap")
 
     def _shape(self) -> tuple[int, ...]:
         count = self._number("I")

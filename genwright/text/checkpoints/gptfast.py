@@ -147,7 +147,8 @@ class GptFast(Checkpoint):
             prefix = f"layers.{layer}."
             for ours, theirs in {**LAYER, ROUTER: ROUTER}.items():
                 theirs = prefix + theirs
-                if theirs in self._tensors or (_is_qkv(theirs) and _fused(theirs) in self._tensors):
+                fused = theirs.split(".")[3] in ("wq", "wk", "wv") and _fused(theirs) in self._tensors
+                if theirs in self._tensors or fused:
                     yield f"model.{prefix}{ours}", (theirs, None)
             for number in (1, 2, 3):
                 theirs = f"{prefix}{EXPERTS}{number}"
@@ -207,10 +208,6 @@ def _scales(theirs: str) -> tuple[str, ...]:
 def _padded(inputs: int) -> int:
     """The width that gpt-fast pads matrices to if its tiles or groups do not divide their own."""
     return -(-inputs // 1024) * 1024
-
-
-def _is_qkv(theirs: str) -> bool:
-    return theirs.split(".")[3] in ("wq", "wk", "wv")
 
 
 def _fused(theirs: str) -> str:

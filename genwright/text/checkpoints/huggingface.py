@@ -27,6 +27,7 @@ class HuggingFace(Checkpoint):
         self.hf_config: dict[str, Any] = read_json(folder / "config.json")
         self.config = read_config(self.hf_config, str(folder / "config.json"))
         self._files: dict[str, Any] = {}
+        self._views: dict[str, torch.Tensor] = {}
         self._listing = next(name for name in (*_INDEXES, *_SINGLES) if (folder / name).exists())
         self._where = self._locate()
         # Larger OPT checkpoints were saved from the inner model, so their names lack the prefix "model.".
@@ -56,7 +57,9 @@ class HuggingFace(Checkpoint):
         return convert_dtype(self, name, self._stored(name), dtype, part)
 
     def _stored(self, name: str) -> torch.Tensor:
-        """A view of the file."""
+        """A view of the file; views are kept, because a large model has many tensors and a new view takes 10 us."""
+        if name in self._views:
+            return self._views[name]
         file, stored = self._open(self._where[name]), name.removeprefix(self._prefix)
         detail = ""
         try:
@@ -65,6 +68,7 @@ class HuggingFace(Checkpoint):
             tensor, detail = None, f": {reason(error)}"
         if not isinstance(tensor, torch.Tensor):
             raise UserError(f"{self.where(name)} must hold the tensor {name!r:.80} but does not{detail}.")
+        self._views[name] = tensor
         return tensor
 
     def _locate(self) -> dict[str, str]:
