@@ -63,8 +63,8 @@ def bench(
     ]
     found: list[Row] = []
     notes: list[str] = []
-    with stages() as tell:
-        for rows, new_notes in run(experiments, Settings(peers, profile), tell):
+    with stages() as progress:
+        for rows, new_notes in run(experiments, Settings(peers, profile), progress):
             found += rows
             notes += new_notes
             if not sys.stderr.isatty():

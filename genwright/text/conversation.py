@@ -25,7 +25,7 @@ class Conversation:
         self.finish_reason: str | None = None  # of the last answer
         self.tokens = 0  # of all messages, known after an answer
         self.dropped = 0  # turns that were dropped for the last answer
-        self._rendered, self._ids = "", [0][:0]  # the conversation so far as text and as token ids
+        self._ids: list[int] = []  # of the conversation so far, whose text is `_rendered`
         self.restart(system)
 
     def restart(self, system: str | None) -> None:

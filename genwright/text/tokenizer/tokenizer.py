@@ -19,7 +19,7 @@ from genwright.text.tokenizer.control_tokens import MARK, ControlTokens, MarkedT
 from genwright.text.tokenizer.vocabularies import BYTE_TO_CHAR, SPECIAL_TOKEN_KEYS, Config
 
 _CHAR_TO_BYTE = {char: byte for byte, char in BYTE_TO_CHAR.items()}
-_MAX_HELD = 8  # tokens; a replacement character (U+FFFD) that remains after so many is part of the text
+_MAX_HELD = 8  # tokens; a replacement character (U+FFFD) that remains after this many is part of the text
 
 
 class Tokenizer:
@@ -57,7 +57,7 @@ class Tokenizer:
             return f"<{token_id}>"
         utf8 = self._vocabulary.utf8(token_id)
         if utf8 is None:
-            return self._vocabulary.token(token_id).replace("\u2581", " ")  # SentencePiece writes a space so
+            return self._vocabulary.token(token_id).replace("\u2581", " ")  # SentencePiece's sign for a space
         try:
             return utf8.decode()
         except UnicodeDecodeError:
