@@ -1,6 +1,5 @@
 """Prepare the next decoding step on the device: each sequence's new token, its position and its cache slot."""
 
-# mypy: disable-error-code=no-untyped-def
 from collections.abc import Sequence
 
 import triton

@@ -1,6 +1,5 @@
 """Decode attention: one or a few queries per sequence over the paged cache, split along the sequence, in one launch."""
 
-# mypy: disable-error-code=no-untyped-def
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,6 +1,5 @@
 """RMSNorm and the gate of a gated MLP, one launch each, rounding intermediate results where plain PyTorch does."""
 
-# mypy: disable-error-code=no-untyped-def
 import torch
 import triton
 import triton.language as tl

@@ -1,6 +1,5 @@
 """Routing of a mixture of experts: choose each token's experts, and sum their weighted outputs."""
 
-# mypy: disable-error-code=no-untyped-def
 import torch
 import triton
 import triton.language as tl

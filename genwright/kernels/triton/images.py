@@ -4,7 +4,6 @@ The norm's statistics are (mean, M2) per channel and chunk of pixels, merged by 
 cancellation, and the result does not depend on the batch.
 """
 
-# mypy: disable-error-code=no-untyped-def
 import torch
 import triton
 import triton.language as tl

@@ -11,7 +11,6 @@ order in which the tensor core reads registers (four lanes to a row, four neighb
 alike, which avoids another pass through shared memory.
 """
 
-# mypy: disable-error-code=no-untyped-def
 from dataclasses import dataclass
 
 import torch

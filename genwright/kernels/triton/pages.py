@@ -4,7 +4,6 @@ A row is one token's vector of one key-value head: in a cache [pages, PAGE, kv_h
 kv_heads + head. BITS is 0 for the model's own dtype.
 """
 
-# mypy: disable-error-code=no-untyped-def
 from collections.abc import Mapping
 
 import torch

@@ -4,7 +4,6 @@ The softmax uses exp2, so the kernels get `scale` times log2(e). The exponent is
 blocks alike, so that a query's bits do not depend on whether a block was masked.
 """
 
-# mypy: disable-error-code=no-untyped-def
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,6 +1,5 @@
 """The steps between the fused QKV product and attention: norms of q and k, RoPE, and the write to the paged cache."""
 
-# mypy: disable-error-code=no-untyped-def
 from collections.abc import Mapping
 
 import torch

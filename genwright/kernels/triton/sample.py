@@ -7,7 +7,6 @@ third value reaches it, since all candidates are then the first or second of a l
 the best token above the bound is accepted if it is one of the k largest; if not, the bound is raised to its logit.
 """
 
-# mypy: disable-error-code=no-untyped-def
 import torch
 import triton
 import triton.language as tl

@@ -1,6 +1,5 @@
 """Dequantize a packed weight in one pass, for cuBLAS products of many rows."""
 
-# mypy: disable-error-code=no-untyped-def
 import torch
 import triton
 import triton.language as tl

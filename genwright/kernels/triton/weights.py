@@ -1,6 +1,5 @@
 """Weight formats as the Triton kernels see them: the tensors of each format, and dequantization in registers."""
 
-# mypy: disable-error-code=no-untyped-def
 import triton
 import triton.language as tl
 from torch import Tensor
