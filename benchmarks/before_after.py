@@ -1,6 +1,6 @@
-"""Compare decoding of this tree with that of another checkout: `python benchmarks/before_after.py OTHER [CASE ...]`.
+"""Compare the decoding speed of this tree and another checkout: `python benchmarks/before_after.py OTHER [CASE ...]`.
 
-Both run in turns, each time in a process of its own, and the table has the ratio of medians.
+The two run in turn, each time in a new process; the table shows the ratio of medians.
 """
 
 import json
@@ -24,7 +24,7 @@ CASES = {
 
 
 def measure(model: str, quant: str | None, device: str, new_tokens: int) -> dict[str, float]:
-    """Seconds to the first token in a fresh process, and the median of tokens per second while decoding."""
+    """Seconds from the start of the process to the first token, and the median decoding rate in tokens/s."""
     started = time.perf_counter()
     from genwright import LLM, SamplingParams
 

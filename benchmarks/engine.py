@@ -1,4 +1,4 @@
-"""The engine on the default model: start-up, and batching. Decoding beside peers is `genwright bench smollm2 --peers`.
+"""Time start-up and batching with the default model; `genwright bench smollm2 --peers` compares decoding with peers.
 
 Run alone on the machine: `python benchmarks/engine.py`.
 """
@@ -26,7 +26,7 @@ def seconds(function: Callable[[], object]) -> float:
 
 
 def start_up() -> tuple[float, float]:
-    """Seconds to `--help`, and to the first character of an answer, from the command's start."""
+    """Seconds from the start of the command to the end of `--help`, and to the first character of an answer."""
     command = [sys.executable, "-m", "genwright"]
     helps = [seconds(lambda: subprocess.run([*command, "--help"], capture_output=True)) for _ in range(ROUNDS)]
     firsts = []
@@ -43,7 +43,7 @@ def start_up() -> tuple[float, float]:
 
 
 def batching(llm: LLM) -> tuple[float, float]:
-    """Seconds for 32 requests, one by one and together."""
+    """Seconds for 32 requests, one by one and in one batch."""
     params = SamplingParams(max_new_tokens=32, ignore_eos=True)
     alone = seconds(lambda: [llm.generate(f"A: {request}", params) for request in REQUESTS])
     together = seconds(lambda: llm.generate([f"B: {request}" for request in REQUESTS], params))

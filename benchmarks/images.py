@@ -1,7 +1,7 @@
-"""The ImageNet-64 UNet (296 M parameters, random weights): what sampling reaches of what the machine can do.
+"""Time sampling with the ImageNet-64 UNet (296 M parameters, random weights), relative to the machine's matmul rate.
 
-On a GPU it first checks that images do not depend on the batch size, then times onestep at batch 256 and heun with 40
-steps at batch 64, end to end (noise, labels, UNet, sampler, uint8 on the host). Without one, it times a few images.
+On a GPU, check that images do not depend on the batch size, then time onestep at batch 256 and heun with 40 steps at
+batch 64, end to end (noise, labels, UNet, sampler, uint8 on the host). On a CPU, time a few images.
 """
 
 import platform
@@ -67,13 +67,13 @@ def row(
 
 
 def check_batches(model: ImageModel) -> None:
-    """Sample 17 of seed 7 has the same bytes from batch sizes 1, 4 and 16."""
+    """Check that sample 17 of seed 7 has the same bytes with batch sizes 1, 4 and 16."""
     images = {model.sample(18, sampler="onestep", seed=7, batch_size=size).array[17].tobytes() for size in (1, 4, 16)}
     assert len(images) == 1, "sample 17 depends on the batch size"
 
 
 def flops_per_image() -> float:
-    """Convolutions, matrix products and attention of one evaluation, two per multiply-add."""
+    """FLOPs of one evaluation's convolutions, matmuls and attention, two per multiply-add."""
     counter = FlopCounterMode(display=False)
     with torch.device("meta"), torch.no_grad(), counter:
         UNet(PRESETS["imagenet64"])(torch.empty(1, 3, 64, 64), torch.empty(1), torch.empty(1, dtype=torch.long))
@@ -86,7 +86,7 @@ def matmul_rate(size: int = 8192) -> float:
 
 
 def timed(work: Callable[[], object], repeats: int) -> float:
-    """Median seconds, after one call to warm up; waits for the device each time."""
+    """Median seconds of a call, including the wait for the device, after one warm-up call."""
     seconds = []
     for _ in range(repeats + 1):
         started = time.perf_counter()

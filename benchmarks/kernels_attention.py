@@ -1,7 +1,7 @@
-"""Attention on a GPU: what each tile reaches of the memory's rate (decoding) or in TFLOP/s (prompts).
+"""Time the Triton attention kernels on a GPU for several tiles: GB/s of decoding, TFLOP/s of prompts.
 
-A figure is the time of one launch among those of many layers, each with a cache of its own, in one CUDA graph. Every
-case prints its best candidates and the default; `pdl` is programmatic dependent launch.
+A figure is the time of one launch in a CUDA graph of many layers, each with its own cache. Every case prints its best
+candidates and the default; `pdl` is programmatic dependent launch.
 """
 
 import itertools
@@ -15,12 +15,12 @@ from torch.nn.functional import scaled_dot_product_attention
 from genwright.kernels import PAGE
 
 DTYPE, HEAD_DIM = torch.bfloat16, 128
-SHOWN = 4  # candidates of each case
+SHOWN = 4  # candidates per case
 
 
 def main() -> None:
     if not torch.cuda.is_available():
-        print("no CUDA device: attention kernels are timed on a GPU alone")
+        print("No CUDA device was found; these kernels run on a GPU only.")
         return
     print(f"{torch.cuda.get_device_name()}, head_dim {HEAD_DIM}, {DTYPE}")
     print("| case | keys | warps | stages | programs | pdl | us | rate |")
@@ -91,7 +91,7 @@ def prefill(case: str, length: int, heads: int, kv_heads: int) -> None:
 
 
 def draw(length: int, batch: int, kv_heads: int, layers: int) -> tuple[list[tuple[Tensor, Tensor]], Tensor, Tensor]:
-    """A cache per layer, so that none is found in the second-level cache, with its pages in random order."""
+    """A cache per layer with its pages in random order; together they exceed the L2 cache."""
     width = -(-length // PAGE)
     table = torch.randperm(batch * width, device="cuda").view(batch, width)
     shape = (2, batch * width, PAGE, kv_heads, HEAD_DIM)
@@ -100,7 +100,7 @@ def draw(length: int, batch: int, kv_heads: int, layers: int) -> tuple[list[tupl
 
 
 def seconds(run: Callable[[], object], repeats: int = 11) -> float:
-    """Median of the replays of one CUDA graph."""
+    """The median time of one CUDA graph replay."""
     run()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):

@@ -1,7 +1,7 @@
 """Time products with weights of every format on a CPU: `python -m benchmarks.kernels_cpu`, alone on the machine.
 
-Shapes are those of a Llama of 1.1 B parameters. A product goes through so many copies of a weight that no cache holds
-them. GB/s counts each weight once, packed as it is; the share is of the memory's rate, measured first.
+Shapes are those of a 1.1 B Llama. Each product runs over copies of a weight that together exceed the caches. GB/s
+counts the bytes of the packed weight; the percentage is of the memory bandwidth, which is measured first.
 """
 
 import argparse
@@ -22,11 +22,11 @@ from genwright.quant.packed import Packed, Weight, tensors_of
 SHAPES = {"qkv": (2560, 2048), "gate_up": (11264, 2048), "down": (2048, 5632)}
 FORMATS = ("float32", "bfloat16", "int8", "int8:g32", "int4", "int4:g32:asym", "fp8", "fp8:channel")
 PLAIN = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-BYTES = 192 << 20  # of copies: several times the cache
+BYTES = 192 << 20  # of all copies: several times the cache
 
 
 def seconds(steps: list[Callable[[], object]], least: float = 0.3) -> float:
-    """The median of one step, which take turns."""
+    """The median time of a step; the steps run in turn for at least `least` seconds."""
     times: list[float] = []
     for step in cycle(steps):
         started = time.perf_counter()
@@ -49,7 +49,7 @@ def size(weight: Weight) -> int:
 
 
 def of_torch(x: torch.Tensor, weight: Weight) -> torch.Tensor:
-    """torch's own product with int8 weights, in bf16."""
+    """torch's own int8 product, in bf16."""
     assert isinstance(weight, Int8)
     return torch._weight_int8pack_mm(x.bfloat16(), weight.values, weight.scales[:, 0].bfloat16())
 

@@ -1,7 +1,7 @@
 """Time the sampling kernel and products with packed weights on a CUDA device: `python -m benchmarks.kernels_products`.
 
-Products run in a CUDA graph over so many copies of a weight that the level-2 cache cannot hold them; GB/s counts each
-weight once. Tiles are outputs x columns, stages, warps, and k where the warps share columns.
+Products run in a CUDA graph over copies of a weight that exceed the L2 cache; GB/s counts the weight's bytes. Tiles
+are printed as outputs x columns, stages, warps, and k if the warps split the columns.
 """
 
 import argparse
@@ -27,11 +27,11 @@ CANDIDATES = {
     "int8": [Tiles(16, 1024, 3, 8, True), Tiles(32, 512, 3, 4, True), Tiles(64, 256, 3, 4)],
     "int4": [Tiles(16, 1024, 3, 8, True), Tiles(16, 512, 6, 4, True), Tiles(32, 512, 4, 4, True), Tiles(64, 256, 4, 4)],
 }
-BYTES = 1 << 28  # of weights in a graph: several times the cache
+BYTES = 1 << 28  # of all weights in a graph: several times the L2 cache
 
 
 def seconds(step: Callable[[], object], repeats: int = 5) -> float:
-    """Of one step inside a CUDA graph; the best of some repeats."""
+    """The fastest of several replays of a step in a CUDA graph."""
     step()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
@@ -76,7 +76,7 @@ def draw(name: str, outputs: int, inputs: int) -> list[Weight]:
 
 
 def time_prompt(name: str, outputs: int, inputs: int, rows: int) -> list[float]:
-    """Of a product of many rows: its weight unpacked by the kernel, by `dequantize`, and never packed."""
+    """Seconds of a product of many rows: unpacked by the kernel, unpacked by `dequantize`, and with a bf16 weight."""
     x = torch.randn(rows, inputs, device="cuda", dtype=torch.bfloat16)
     packed, plain = draw(name, outputs, inputs), draw("bf16", outputs, inputs)
 
@@ -91,7 +91,7 @@ def _speed(x: torch.Tensor, weights: list[Weight], size: int, tiles: Tiles | Non
     try:
         return f"{size / seconds(lambda: [packed_matmul(x, weight, tiles=tiles) for weight in weights]) / 1e9:7.0f}"
     except OutOfResources:
-        return "no room"
+        return "too large"
 
 
 def _label(tiles: Tiles) -> str:
@@ -100,7 +100,7 @@ def _label(tiles: Tiles) -> str:
 
 def main() -> None:
     if not torch.cuda.is_available():
-        print("no CUDA device: these kernels are timed on a GPU alone")
+        print("No CUDA device was found; these kernels run on a GPU only.")
         return
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--formats", nargs="*", default=list(CANDIDATES))

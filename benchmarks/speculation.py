@@ -1,9 +1,8 @@
-"""Speculation on the default model (SmolLM2-135M): tokens/s with and without a draft, and what a poor draft costs.
+"""Speculative decoding with SmolLM2-135M: tokens/s with and without a draft, and the cost of a bad draft.
 
-Every contender runs on the same loaded weights with an empty cache, in turns, and gives its median, reading the prompt
-included. Counted steps and tokens do not depend on what else the machine does. The prompts: five public texts to
-summarise, with prompt lookup; a tale to invent, with prompt lookup, which has little to look up there, and with a draft
-model of random weights, which is right by chance only.
+The contenders run in turn on the same weights with an empty cache; times are medians and include the prompt. The
+prompts are five public texts to summarise, with prompt lookup, and a tale to invent, with prompt lookup (which finds
+little there) and with a draft model of random weights (which is right by chance only).
 """
 
 import argparse
@@ -30,13 +29,13 @@ from genwright.text.ops.torch_ops import TorchOps
 # 1941, Smith's Wealth of Nations, Wells's Time Machine. Nothing was tuned on them.
 TEXTS = {path.stem: " ".join(path.read_text().split()) for path in sorted(Path(__file__).parent.glob("texts/*.txt"))}
 SUMMARISE = "Summarise this text: {}"
-TOKENS = 512  # in a step
+TOKENS = 512  # per step
 INVENT = "Invent a long tale about a clockmaker who finds a door in the sky."
 
 
 @dataclass
 class Contender:
-    """A way of running the prompt, and what it took."""
+    """A way of running the prompt, and its measurements."""
 
     name: str
     draft: Callable[[], Draft] | None
@@ -74,7 +73,7 @@ def main() -> None:
         prompt = llm.encode_chat([{"role": "user", "content": text}])
         seconds = compare(llm, name, prompt, "prompt lookup", PromptLookup, arguments.rounds, arguments.tokens)
         if name == "invent":
-            compare(llm, name, prompt, "random weights", poor(llm), arguments.rounds, arguments.tokens)
+            compare(llm, name, prompt, "random weights", random_draft(llm), arguments.rounds, arguments.tokens)
         else:
             totals = [total + each for total, each in zip(totals, seconds, strict=True)]
     if totals[1]:
@@ -84,7 +83,7 @@ def main() -> None:
 def compare(
     llm: LLM, what: str, prompt: list[int], name: str, draft: Callable[[], Draft], rounds: int, tokens: int
 ) -> list[float]:
-    """Seconds of an answer without and with the draft."""
+    """Print and return the median seconds of an answer without and with the draft."""
     contenders = [Contender("none", None), Contender(name, draft)]
     contenders[1].run(llm, prompt, SamplingParams(max_new_tokens=8))  # warms up
     contenders[1] = Contender(name, draft)
@@ -103,8 +102,8 @@ def compare(
     return seconds
 
 
-def poor(llm: LLM) -> Callable[[], Draft]:
-    """Three layers of noise with the model's vocabulary."""
+def random_draft(llm: LLM) -> Callable[[], Draft]:
+    """A draft model of three random layers with the model's vocabulary."""
     noise = LLM("random:smollm2-135m,layers=3", dtype="float32", max_context=1024).model
     executor = ResidentExecutor(noise, TorchOps(), 1024 // PAGE * 4, 1, TOKENS)
     return lambda: DraftModel(executor, llm.model, TOKENS, 1024)
