@@ -1,4 +1,4 @@
-"""The device, and the memory that may be taken of it."""
+"""Choosing a device, and its free memory."""
 
 import psutil
 import pytest
@@ -13,6 +13,6 @@ def test_a_part_of_the_available_memory_is_free() -> None:
 
 
 @pytest.mark.parametrize("name", ["tpu", "cuda:99", "meta"])
-def test_a_device_that_is_not_there_is_one_sentence(name: str) -> None:
+def test_a_missing_device_is_one_sentence(name: str) -> None:
     with pytest.raises(UserError, match=r"^(Device|No CUDA device) [^\n]*\.$"):
         pick_device(name)

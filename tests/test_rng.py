@@ -1,4 +1,4 @@
-"""The counter hash on tensors against the one on whole numbers."""
+"""The counter hash on tensors against the one on Python integers."""
 
 import torch
 
@@ -7,7 +7,7 @@ from genwright.rng import extend, key, key_tensor, uniform
 SEEDS = [0, 1, 7, 2**31, 2**32 - 1, 2**40 + 5, 2**63 - 1, -1, -(2**35)]
 
 
-def test_keys_of_a_step_continue_the_key_of_the_request():
+def test_keys_of_a_step_extend_the_key_of_the_request():
     positions = [0, 1, 5, 64, 4095, 131071, 2**20, 2**31 - 1, 17]
     prefix = key_tensor([key(seed, sample) for sample, seed in enumerate(SEEDS)])
     for purpose in range(4):

@@ -1,4 +1,4 @@
-"""Every weight format by its definition, against float64, at odd sizes and in stacks."""
+"""Every weight format against its definition in float64, at odd sizes and in stacks."""
 
 import math
 
@@ -18,14 +18,14 @@ SHAPES = ((576, 576), (5, 100), (3, 7), (1, 1), (200, 300), (9, 64))
 
 
 def matrix(shape: tuple[int, ...], seed: int = 0) -> torch.Tensor:
-    """Normal values whose size differs from row to row and, every 16 columns, along it."""
+    """Normal values whose magnitude differs between rows and, every 16 columns, within a row."""
     weight = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
     rows, columns = (torch.arange(size) for size in shape)
     return weight * 2.0 ** ((rows[:, None] * 3 + columns // 16) % 7 - 6)
 
 
 def by_definition(packed: Packed, row: int, column: int) -> float:
-    """One weight from what is stored, by the formulas of the format."""
+    """One weight from the stored tensors, by the format's formula."""
     if isinstance(packed, int8.Int8):
         return packed.values[row, column].item() * packed.scales[row, column // packed.group].item()
     if isinstance(packed, Fp8Blocks):
@@ -40,7 +40,7 @@ def by_definition(packed: Packed, row: int, column: int) -> float:
 
 
 def error_bound(packed: Packed, weight: torch.Tensor) -> torch.Tensor:
-    """The largest error of each weight: half a step, and what rounding the scale to its own type adds."""
+    """The largest possible error of each weight: half a step plus the rounding of the scale."""
     group = next(getattr(packed, name) for name in ("group", "width") if hasattr(packed, name))
     steps = packed.scales.double().abs().repeat_interleave(group, -1)[:, : weight.shape[1]]
     if isinstance(packed, Fp8Blocks):
@@ -58,7 +58,7 @@ def error_bound(packed: Packed, weight: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("name", NAMES)
-def test_weights_are_what_the_definition_says(name: str, shape: tuple[int, int]) -> None:
+def test_weights_equal_the_definition(name: str, shape: tuple[int, int]) -> None:
     weight = matrix(shape)
     packed = parse_format(name).quantize(weight)
     assert packed.shape == shape

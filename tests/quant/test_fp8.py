@@ -11,13 +11,13 @@ SHAPES = ((128, 128), (384, 256), (576, 7168), (200, 300), (1, 1))
 
 
 def matrix(shape: tuple[int, int]) -> torch.Tensor:
-    """Normal values whose size differs from block to block."""
+    """Normal values whose magnitude differs between blocks."""
     torch.manual_seed(0)
     rows, columns = (torch.arange(size) // BLOCK for size in shape)
     return torch.randn(shape) * 2.0 ** ((rows[:, None] + 3 * columns) % 7 - 10)
 
 
-def test_values_are_e4m3s() -> None:
+def test_values_are_e4m3() -> None:
     for byte in range(256):
         sign, exponent, mantissa = -1 if byte & 128 else 1, byte >> 3 & 15, byte & 7
         if exponent == 15 and mantissa == 7:
@@ -29,7 +29,7 @@ def test_values_are_e4m3s() -> None:
 
 @pytest.mark.parametrize("scale_fmt", [None, "ue8m0"])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_each_blocks_scale_is_its_own(shape, scale_fmt) -> None:
+def test_each_block_has_its_own_scale(shape, scale_fmt) -> None:
     weight = matrix(shape)
     packed = quantize(weight, scale_fmt)
     assert packed.shape == shape and packed.scales.shape == scales_shape(shape)
@@ -44,7 +44,7 @@ def test_each_blocks_scale_is_its_own(shape, scale_fmt) -> None:
             assert (error <= block.abs() / 16 + scale * 2**-10).all(), "half of the last of four binary places"
 
 
-def test_each_rows_scale_loses_least_of_eight() -> None:
+def test_each_row_has_the_best_of_eight_scales() -> None:
     weight = matrix((40, 300))
     weight[3] = 0
     packed = quantize_rows(weight)
@@ -75,7 +75,7 @@ def test_products(shape, dtype, scale_fmt) -> None:
     torch.testing.assert_close(packed.linear(x, bias).double(), got + bias, rtol=2e-2, atol=2e-2)
 
 
-def test_a_stack_is_its_matrices() -> None:
+def test_a_stack_equals_its_matrices() -> None:
     weight = matrix((512, 256))
     packed, wide = quantize(weight), quantize(weight).dequantize(torch.float32)
     stack = packed.unflatten(0, (2, -1))

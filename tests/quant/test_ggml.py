@@ -8,12 +8,12 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, quants
 from genwright.quant import ggml
 from genwright.quant.ggml import OTHER_TYPES, TYPES, dequantize
 
-# Where each quantized type keeps float16 scales: random bytes there could be infinities.
+# Where each quantized type stores float16 scales, which random bytes could make infinite.
 SCALES = {"Q4_0": [0], "Q5_0": [0], "Q8_0": [0], "Q6_K": [208]}
 
 
 def random_rows(kind: int, rows: int, columns: int, seed: int = 0) -> np.ndarray:
-    """Random bytes whose scales, and whose plain floats, are finite."""
+    """Random bytes with finite scales and floats."""
     block, rng = TYPES[kind], np.random.default_rng(seed)
     if block.stored is not None:
         values = torch.from_numpy(rng.standard_normal((rows, columns))).to(block.stored)
@@ -25,13 +25,13 @@ def random_rows(kind: int, rows: int, columns: int, seed: int = 0) -> np.ndarray
 
 
 def bits(values: torch.Tensor | np.ndarray) -> torch.Tensor:
-    """Equal bits also tell -0.0 from 0.0."""
+    """Compare bits, so that -0.0 differs from 0.0."""
     return torch.as_tensor(values).contiguous().view(torch.int32)
 
 
 @pytest.mark.parametrize("kind", TYPES, ids=lambda kind: TYPES[kind].name)
 @pytest.mark.parametrize("rows", [1, 7, 33])
-def test_random_blocks_widen_as_in_the_gguf_package(kind: int, rows: int) -> None:
+def test_random_blocks_equal_the_gguf_package(kind: int, rows: int) -> None:
     raw = random_rows(kind, rows, 768)
     expected = quants.dequantize(raw, GGMLQuantizationType(kind))
     wide = dequantize(torch.from_numpy(raw), kind)
@@ -40,7 +40,7 @@ def test_random_blocks_widen_as_in_the_gguf_package(kind: int, rows: int) -> Non
 
 
 @pytest.mark.parametrize("name", ["F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"])
-def test_quantized_weights_widen_as_in_the_gguf_package(name: str) -> None:
+def test_quantized_weights_equal_the_gguf_package(name: str) -> None:
     kind = GGMLQuantizationType[name]
     weights = np.random.default_rng(1).standard_normal((5, 320)).astype(np.float32)
     packed = quants.quantize(weights, kind)
@@ -51,13 +51,13 @@ def test_quantized_weights_widen_as_in_the_gguf_package(name: str) -> None:
 
 @pytest.mark.parametrize("kind", TYPES, ids=lambda kind: TYPES[kind].name)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_a_narrow_target_is_the_rounded_float32(kind: int, dtype: torch.dtype) -> None:
+def test_other_dtypes_are_the_rounded_float32(kind: int, dtype: torch.dtype) -> None:
     raw = torch.from_numpy(random_rows(kind, 3, 512))
     assert torch.equal(dequantize(raw, kind, dtype), dequantize(raw, kind).to(dtype))
 
 
 @pytest.mark.parametrize("kind", TYPES, ids=lambda kind: TYPES[kind].name)
-def test_chunks_do_not_show(kind: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_result_does_not_depend_on_the_chunk_size(kind: int, monkeypatch: pytest.MonkeyPatch) -> None:
     raw = torch.from_numpy(random_rows(kind, 5, 512))
     whole = dequantize(raw, kind, torch.bfloat16), dequantize(raw, kind)
     monkeypatch.setattr(ggml, "CHUNK", 768)
@@ -70,7 +70,7 @@ def test_stored_floats_are_viewed() -> None:
     assert dequantize(raw, 1, torch.float16).data_ptr() == raw.data_ptr()
 
 
-def test_ids_and_block_sizes_are_ggmls() -> None:
+def test_ids_and_block_sizes_equal_ggml() -> None:
     for kind, block in TYPES.items():
         assert GGMLQuantizationType(kind).name == block.name
         assert GGML_QUANT_SIZES[GGMLQuantizationType(kind)] == (block.elements, block.bytes)

@@ -11,7 +11,7 @@ from genwright.quant.packed import Packed
 
 
 def inputs(tokens: int, columns: int, seed: int = 0) -> torch.Tensor:
-    """Correlated ones, as a model's are."""
+    """Correlated inputs, as in a model."""
     generator = torch.Generator().manual_seed(seed)
     mix = torch.randn(columns, columns, generator=generator) / columns**0.5
     return torch.randn(tokens, columns, generator=generator) @ (mix + torch.eye(columns) / 3)
@@ -22,7 +22,7 @@ def loss(packed: Packed, weight: torch.Tensor, x: torch.Tensor) -> float:
 
 
 def one_by_one(weight: torch.Tensor, hessian: torch.Tensor, packed: Int4) -> torch.Tensor:
-    """Equations 2 and 3 of the paper: round a column, move its error, take it out of the inverse Hessian."""
+    """Equations 2 and 3 of the paper: round a column, distribute its error, remove it from the inverse Hessian."""
     h = hessian.double()
     h = h + torch.eye(len(h)).double() * h.diagonal().mean() * DAMPING
     scales = packed.scales.double().repeat_interleave(packed.group, 1)
@@ -40,7 +40,7 @@ def one_by_one(weight: torch.Tensor, hessian: torch.Tensor, packed: Int4) -> tor
 
 
 @pytest.mark.parametrize("name", ["int4:g32", "int4:g64:asym"])
-def test_columns_are_rounded_as_the_paper_says(name: str) -> None:
+def test_rounding_equals_the_paper(name: str) -> None:
     weight, x = torch.randn(6, 192, generator=torch.Generator().manual_seed(1)), inputs(500, 192)
     packed = round_columns(weight, Inverse.of(x.T @ x), parse_format(name))
     expected = one_by_one(weight, x.T @ x, packed)
@@ -60,7 +60,7 @@ def test_the_error_of_the_product_falls(name: str, columns: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["int4", "int4:g64:asym", "int8:g32", "fp8"])
-def test_equal_inputs_are_rounding_to_nearest(name: str) -> None:
+def test_uncorrelated_inputs_are_rounded_to_nearest(name: str) -> None:
     weight, form = torch.randn(9, 130), parse_format(name)
     nearest = form.quantize(weight).tensors()
     for inverse in (None, Inverse.of(torch.eye(130))):
@@ -80,7 +80,7 @@ class Linear:
         return x @ self.matrices["inputs"]["weight"].T
 
 
-def test_blocks_see_what_the_packed_ones_before_give() -> None:
+def test_blocks_get_the_outputs_of_quantized_blocks() -> None:
     form: Format = parse_format("int4:g32:asym")
     weights = [torch.randn(64, 64, generator=torch.Generator().manual_seed(i)) / 8 for i in range(3)]
     hidden = [inputs(200, 64, seed) for seed in range(4)]

@@ -1,4 +1,4 @@
-"""Cache rows in 8 and 4 bits by their definition."""
+"""Cache rows in 8 and 4 bits against their definition."""
 
 import math
 
@@ -18,7 +18,7 @@ from genwright.quant.kv_cache import GROUP, entries, pack, unpack
     exponent=st.integers(-10, 8),
     seed=st.integers(0, 1 << 30),
 )
-def test_rows_are_what_the_definition_says(bits: int, size: int, heads: int, exponent: int, seed: int) -> None:
+def test_rows_equal_the_definition(bits: int, size: int, heads: int, exponent: int, seed: int) -> None:
     rows = torch.randn(5, heads, size, generator=torch.Generator().manual_seed(seed)) * 2.0**exponent
     tensors = pack("k", rows, bits)
     stored = {name: (tuple(tensor.shape[1:]), tensor.dtype) for name, tensor in tensors.items()}
@@ -39,7 +39,7 @@ def test_rows_are_what_the_definition_says(bits: int, size: int, heads: int, exp
 
 
 @pytest.mark.parametrize("bits", [8, 4])
-def test_a_token_does_not_depend_on_its_neighbours(bits: int) -> None:
+def test_a_token_does_not_depend_on_other_tokens(bits: int) -> None:
     rows = torch.randn(7, 2, 80)
     together = pack("v", rows, bits)
     for token in range(7):
@@ -48,7 +48,7 @@ def test_a_token_does_not_depend_on_its_neighbours(bits: int) -> None:
 
 
 @pytest.mark.parametrize("bits", [8, 4])
-def test_what_is_no_number_stays_none(bits: int) -> None:
+def test_nan_is_kept(bits: int) -> None:
     rows = torch.randn(3, 2, 64)
     rows[1, 0, 5] = float("nan")
     wide = unpack("k", pack("k", rows, bits), 64, bits, torch.float32)

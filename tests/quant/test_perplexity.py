@@ -1,4 +1,4 @@
-"""What the formats cost the default model, in perplexity on a text in the public domain."""
+"""The formats' loss in perplexity of the default model, on a text in the public domain."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -31,7 +31,7 @@ def exact(smollm2: Path, characters: int) -> float:
 
 
 def test_asymmetric_groups_of_32_lose_nothing_of_this_file(smollm2: Path) -> None:
-    """Its matrices are Q4_1: rounding what they widen to finds the same scales, minimums and integers again."""
+    """Its matrices are Q4_1, so quantizing their floats gives the same scales, minimums and integers."""
     checkpoint, form = open_checkpoint(str(smollm2)), parse_format("int4:g32:asym")
     for layer in (0, 17):
         for matrix in ("self_attn.q_proj", "mlp.down_proj"):
@@ -57,8 +57,8 @@ def windows(model: Path) -> list[list[int]]:
     return calibration_windows(open_checkpoint(str(model)), other_text())
 
 
-def test_gptq_moves_the_first_layer_less(smollm2: Path) -> None:
-    """Than rounding to nearest does, on another text than its own."""
+def test_gptq_changes_the_first_layer_less_than_rounding(smollm2: Path) -> None:
+    """On another text than the calibration text."""
     checkpoint, llm = open_checkpoint(str(smollm2)), LLM(smollm2, dtype="float32")
     ids = calibration_windows(checkpoint, public_text(10_000))[0][:160]
     exact, layer, wide = llm.logits(ids), llm.model.blocks[0], dict(llm.model.blocks[0])
@@ -93,7 +93,7 @@ def gptq(smollm2: Path, full_size: bool, tmp_path_factory: pytest.TempPathFactor
 def test_fp8_by_gptq_stays_within_one_percent(
     form: str, gptq: Callable[[str], Path], characters: int, exact: float
 ) -> None:
-    """Rounded to nearest it does not; see docs/quantization.md."""
+    """Rounding to nearest does not; see docs/quantization.md."""
     assert perplexity(gptq(form), characters) < exact * 1.01
 
 

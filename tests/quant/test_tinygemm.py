@@ -1,4 +1,4 @@
-"""torch's int4 tiles, written here from the definition of their lanes."""
+"""torch's int4 tiles, written here lane by lane from their definition."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from genwright.quant.tinygemm import columns, repack
 
 
 def pack_tiles(q: torch.Tensor, inner: int) -> torch.Tensor:
-    """What `_convert_weight_to_int4pack` makes of q [n, k] on a GPU, word by word."""
+    """The words that `_convert_weight_to_int4pack` makes from q [n, k] on a GPU."""
     n, k = q.shape
     sizes = (n // 8, k // (inner * 16), 32, inner // 2)
     row_tile, outer, lane, word = torch.meshgrid(*map(torch.arange, sizes), indexing="ij")
@@ -36,7 +36,7 @@ def widen(q: torch.Tensor, scales_and_zeros: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(("inner", "k", "group"), [(2, 96, 32), (4, 128, 64), (8, 256, 128), (8, 1024, 32)])
-def test_tiles_become_rows_of_words(inner: int, k: int, group: int) -> None:
+def test_tiles_are_converted_to_int4(inner: int, k: int, group: int) -> None:
     weight = torch.randn(16, k, generator=torch.Generator().manual_seed(0)) / 30
     q, scales_and_zeros = quantize_groups(weight, group)
     words = pack_tiles(q, inner)

@@ -1,4 +1,4 @@
-"""bf16 on a processor with broken AMX: oneDNN stays out of it, whichever of torch and genwright was imported first."""
+"""bf16 on a processor with broken AMX: oneDNN does not use it, in any order of importing torch and genwright."""
 
 import os
 import platform
@@ -25,7 +25,7 @@ print("<end>", flush=True)
 TORCH_FIRST = "import torch\n"
 LINEAR_FIRST = TORCH_FIRST + "torch.nn.functional.linear(torch.ones(8, 64), torch.ones(64, 64))\n"
 BROKEN = "from genwright.kernels.cpu import amx\namx.amx_is_broken = lambda: True\n"
-# The same before genwright/__init__.py looks: its import then finds this module.
+# The same before genwright/__init__.py runs: its import then finds this module.
 BROKEN_AT_IMPORT = f"""
 import importlib.util, sys
 spec = importlib.util.spec_from_file_location("genwright.kernels.cpu.amx", {amx.__file__!r})
@@ -37,7 +37,7 @@ import genwright
 
 
 def python(script: str, **environment: str) -> str:
-    """Run a script in a fresh interpreter; what it, and oneDNN, printed."""
+    """Run a script in a new interpreter, and return what it and oneDNN printed."""
     kept = {key: value for key, value in os.environ.items() if key != "ONEDNN_MAX_CPU_ISA"}
     done = subprocess.run(
         [sys.executable, "-c", script], env={**kept, **environment}, capture_output=True, text=True, timeout=100
@@ -61,28 +61,28 @@ def products(script: str) -> list[str]:
     ]
 
 
-def test_with_torch_first_onednn_is_switched_off(run: str) -> None:
+def test_onednn_is_disabled_if_torch_was_imported_first(run: str) -> None:
     assert products(LINEAR_FIRST + BROKEN + run) == []
 
 
 @pytest.mark.parametrize("first", ["", TORCH_FIRST, LINEAR_FIRST], ids=["genwright", "torch", "linear"])
-def test_no_order_of_imports_crashes_here(first: str, run: str) -> None:
+def test_no_order_of_imports_crashes(first: str, run: str) -> None:
     used = products(first + run)
-    if amx.has_bf16() and not amx.amx_is_broken():  # where long prompts are torch's, which gives bf16 to oneDNN
+    if amx.has_bf16() and not amx.amx_is_broken():  # long prompts then use torch, and torch uses oneDNN for bf16
         assert used
 
 
-def test_with_genwright_first_onednn_is_told() -> None:
+def test_onednn_is_limited_if_genwright_was_imported_first() -> None:
     show = "import os\nprint(os.environ.get('ONEDNN_MAX_CPU_ISA'))\n"
     assert python(BROKEN_AT_IMPORT + show).strip() == "AVX512_CORE_FP16"
-    assert python(BROKEN_AT_IMPORT + show, ONEDNN_MAX_CPU_ISA="AVX2").strip() == "AVX2"  # the user's own word
+    assert python(BROKEN_AT_IMPORT + show, ONEDNN_MAX_CPU_ISA="AVX2").strip() == "AVX2"  # the user's setting
     if not amx.amx_is_broken():
         assert python("import genwright\n" + show).strip() == "None"
 
 
 @pytest.fixture
 def processor(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
-    """Make-believe processors; what was found out about them is forgotten afterwards."""
+    """Lets a test fake a processor; the cached result is cleared afterwards."""
     amx.amx_is_broken.cache_clear()
     yield monkeypatch
     amx.amx_is_broken.cache_clear()
@@ -99,7 +99,7 @@ def processor(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
         (set(), "x86_64", {}, False),
     ],
 )
-def test_broken_means_advertised_without_a_shape(flags, machine, leaves, broken, processor) -> None:
+def test_amx_is_broken_if_reported_without_a_tile_shape(flags, machine, leaves, broken, processor) -> None:
     processor.setattr(amx, "cpu_flags", lambda: frozenset(flags))
     processor.setattr(platform, "machine", lambda: machine)
     processor.setattr(amx, "cpuid_eax", lambda *leaf: leaves[leaf])
@@ -108,7 +108,7 @@ def test_broken_means_advertised_without_a_shape(flags, machine, leaves, broken,
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="CPUID is x86's")
-def test_cpuid_says_what_linux_says() -> None:
+def test_cpuid_agrees_with_proc_cpuinfo() -> None:
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     said = {line.split(":")[0].strip(): line.split(":")[1].strip() for line in lines if ":" in line}
     signature = amx.cpuid_eax(1, 0)
@@ -119,7 +119,7 @@ def test_cpuid_says_what_linux_says() -> None:
     assert amx.cpuid_eax(0, 0) >= 1
 
 
-def test_a_system_that_forbids_to_ask_is_treated_with_care(processor) -> None:
+def test_amx_counts_as_broken_if_cpuid_cannot_be_read(processor) -> None:
     def forbidden(*_: object, **__: object) -> None:
         raise PermissionError
 
@@ -129,7 +129,7 @@ def test_a_system_that_forbids_to_ask_is_treated_with_care(processor) -> None:
     assert amx.amx_is_broken()
 
 
-def test_flags_are_none_where_there_is_no_cpuinfo(processor) -> None:
+def test_flags_are_empty_without_cpuinfo(processor) -> None:
     def missing(*_: object, **__: object) -> None:
         raise FileNotFoundError
 
@@ -139,7 +139,7 @@ def test_flags_are_none_where_there_is_no_cpuinfo(processor) -> None:
 
 @pytest.mark.parametrize("torch_first", [True, False])
 @pytest.mark.parametrize("broken", [True, False])
-def test_onednn_is_off_only_meanwhile_and_only_where_it_must_be(torch_first, broken, monkeypatch) -> None:
+def test_onednn_is_disabled_only_if_needed_and_restored_afterwards(torch_first, broken, monkeypatch) -> None:
     monkeypatch.setattr(amx, "_TORCH_IMPORTED_FIRST", torch_first)
     monkeypatch.setattr(amx, "amx_is_broken", lambda: broken)
     assert mkldnn.enabled

@@ -1,4 +1,4 @@
-"""The CPU kernel for a few queries over a paged cache gives float64's attention, and each sequence its own bits."""
+"""The CPU attention kernel against float64; a sequence's bits do not depend on the batch."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ needs_kernel = pytest.mark.skipif(kernel("Float32", 64, PAGE) is None, reason="n
 
 
 def cache(lengths, kv_heads, dim, dtype):
-    """Pages of random keys and values, each sequence's in no order, and a table with more columns than are used."""
+    """Random keys and values on shuffled pages, and a page table with unused columns."""
     width = -(-max(lengths) // PAGE) + 2
     order = torch.randperm(len(lengths) * width)
     k, v = torch.randn(2, len(order), PAGE, kv_heads, dim).to(dtype)
@@ -39,7 +39,7 @@ def exact(q, k, v, pages, lengths, scale, window):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(("heads", "kv_heads", "dim"), [(9, 3, 64), (4, 4, 16), (8, 1, 128), (2, 2, 240)])
 @pytest.mark.parametrize("window", [None, 5, 40])
-def test_attention_is_the_float64_one(heads, kv_heads, dim, dtype, window):
+def test_attention_equals_float64(heads, kv_heads, dim, dtype, window):
     torch.manual_seed(heads)
     for lengths, queries in (([1], 1), ([16, 17, 300], 1), ([50, 8, 33], 3), ([MAX_QUERIES], MAX_QUERIES)):
         k, v, pages = cache(lengths, kv_heads, dim, dtype)
@@ -52,7 +52,7 @@ def test_attention_is_the_float64_one(heads, kv_heads, dim, dtype, window):
 
 
 @needs_kernel
-def test_a_sequence_has_the_same_bits_among_others_and_with_any_threads():
+def test_bits_do_not_depend_on_the_batch_or_the_threads():
     torch.manual_seed(0)
     lengths = torch.tensor([5, 129, 64])
     k, v, pages = cache(lengths.tolist(), 2, 64, torch.float32)
@@ -70,7 +70,7 @@ def test_a_sequence_has_the_same_bits_among_others_and_with_any_threads():
 
 
 @needs_kernel
-def test_what_is_not_a_number_stays_so_and_what_is_not_seen_does_not_matter():
+def test_nan_is_kept_and_unseen_keys_are_ignored():
     k, v, pages = cache([40, 40], 1, 16, torch.float32)
     lengths = torch.tensor([20, 20])
     k[pages[0, 1], 4:] = v[pages[0, 1], 4:] = float("nan")  # behind the sequence's end
@@ -79,7 +79,7 @@ def test_what_is_not_a_number_stays_so_and_what_is_not_seen_does_not_matter():
     assert mixed[0].isfinite().all() and mixed[1].isnan().all()
 
 
-def test_others_are_left_to_torch():
+def test_unsupported_inputs_return_none():
     k, v, pages = cache([20], 1, 16, torch.float32)
     given = (pages, torch.tensor([20]), 1.0, None)
     assert paged_attention(torch.randn(MAX_QUERIES + 1, 2, 16), k, v, *given) is None
@@ -92,8 +92,8 @@ def test_others_are_left_to_torch():
 @needs_kernel
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(("heads", "kv_heads", "dim"), [(9, 3, 64), (4, 4, 16), (3, 1, 240)])
-def test_queries_and_keys_are_rotated_as_torch_does_it_and_written(heads, kv_heads, dim, dtype):
-    """To the last bit: a prompt's other tokens go through torch."""
+def test_rope_and_cache_write_equal_torch(heads, kv_heads, dim, dtype):
+    """Bit for bit, because other tokens of the prompt are computed by torch."""
     torch.manual_seed(dim)
     k, v, _ = cache([64, 64], kv_heads, dim, dtype)
     tables = cos_sin(0.5 ** torch.arange(dim // 2), 1.1, torch.arange(100))

@@ -1,4 +1,4 @@
-"""Where C++ cannot be compiled there is no kernel; where several processes need one, one of them compiles it."""
+"""There is no kernel if C++ cannot be compiled; if several processes need one, one of them compiles it."""
 
 import subprocess
 import sys
@@ -11,18 +11,18 @@ from genwright.kernels.cpu.build import build
 from genwright.kernels.cpu.fused_linear import kernel
 
 
-def test_no_compiler_a_broken_one_or_no_folder_mean_no_kernel(tmp_path, monkeypatch):
+def test_no_kernel_without_a_working_compiler_and_a_writable_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("CXX", "false")
     monkeypatch.setattr("shutil.which", lambda name: name if name == "false" else None)
     with pytest.warns(GenwrightWarning, match="Compiler false failed on fused_linear.cpp"):
         assert build(tmp_path / "broken", "fused_linear") is None
     assert not [path for path in (tmp_path / "broken").iterdir() if path.name != "lock"], "nothing is left behind"
     monkeypatch.setattr("shutil.which", lambda name: None)
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
         assert build(tmp_path / "none", "fused_linear") is None
         assert build(tmp_path / "none", "attention") is None
-    (warning,) = told  # once per process, not once per kernel
+    (warning,) = caught  # once per process, not once per kernel
     assert "No C++ compiler" in str(warning.message) and "times as long" in str(warning.message)
     (tmp_path / "file").touch()
     monkeypatch.undo()
@@ -31,8 +31,8 @@ def test_no_compiler_a_broken_one_or_no_folder_mean_no_kernel(tmp_path, monkeypa
 
 
 @pytest.mark.skipif(kernel() is None, reason="no C++ compiler")
-def test_processes_build_it_once(tmp_path):
-    """Two at the same time, in an empty folder: both get the same file, and it works."""
+def test_concurrent_processes_compile_once(tmp_path):
+    """Two processes with an empty folder get the same file."""
     imports = "import sys; from pathlib import Path; from genwright.kernels.cpu.build import build"
     code = f"{imports}; print(build(Path(sys.argv[1]), 'attention', FORMAT='Float32', DIM=64, PAGE=16).name)"
     command = [sys.executable, "-c", code, str(tmp_path)]

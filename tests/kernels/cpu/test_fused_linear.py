@@ -1,4 +1,4 @@
-"""The kernel for few tokens gives the product, and each row the same bits; where it cannot be built torch steps in."""
+"""The CPU linear kernel against float64, its independence of the batch, and the fallback to torch."""
 
 import pytest
 import torch
@@ -32,7 +32,7 @@ def product(x: torch.Tensor, weight: Weight, bias: torch.Tensor | None = None) -
 @needs_kernel
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(("outputs", "inputs"), SIZES)
-def test_product_is_the_float64_one(outputs, inputs, dtype):
+def test_product_equals_float64(outputs, inputs, dtype):
     torch.manual_seed(outputs)
     for tokens in (1, 2, 5, 6, 7, 13, MAX_TOKENS):
         x, weight, bias = operands(tokens, outputs, inputs, dtype)
@@ -46,7 +46,7 @@ def test_product_is_the_float64_one(outputs, inputs, dtype):
 
 @needs_kernel
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_row_has_the_same_bits_among_others_and_with_any_threads(dtype):
+def test_bits_do_not_depend_on_the_batch_or_the_threads(dtype):
     torch.manual_seed(0)
     threads = torch.get_num_threads()
     for outputs, inputs in SIZES:
@@ -64,8 +64,8 @@ def test_a_row_has_the_same_bits_among_others_and_with_any_threads(dtype):
 @needs_kernel
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", ["plain", "int8", "int4:g40:asym"])
-def test_what_stands_around_a_product(name, dtype):
-    """Norm, bias, gate and residual against float64, and rounded where plain torch rounds."""
+def test_fused_norm_bias_gate_and_residual(name, dtype):
+    """Against float64, rounded where plain torch rounds."""
     ops = CpuOps()
     for (outputs, inputs), tokens in [((70, 16), 1), ((70, 333), 1), ((962, 576), 1), ((962, 576), 7)]:
         torch.manual_seed(outputs)
@@ -96,8 +96,8 @@ def test_what_stands_around_a_product(name, dtype):
 
 @needs_kernel
 @pytest.mark.parametrize("name", PACKED)
-def test_packed_products_are_the_float64_ones(name):
-    """By the kernel, and for many tokens by torch with the kernel's widened rows."""
+def test_packed_products_equal_float64(name):
+    """By the kernel, and for many tokens by torch with rows that the kernel dequantizes."""
     torch.manual_seed(0)
     for outputs, inputs in [*SIZES, (20, 8), (513, 200)]:
         x, weight, bias = operands(9, outputs, inputs, torch.float32)
@@ -114,7 +114,7 @@ def test_packed_products_are_the_float64_ones(name):
 
 @needs_kernel
 @pytest.mark.parametrize("name", PACKED)
-def test_a_packed_products_row_has_the_same_bits_among_others_and_with_any_threads(name):
+def test_bits_of_packed_products_do_not_depend_on_the_batch_or_the_threads(name):
     torch.manual_seed(0)
     threads = torch.get_num_threads()
     for outputs, inputs in ((97, 333), (961, 576)):
@@ -157,7 +157,7 @@ def test_blocks_of_rows_and_bf16_inputs():
         assert (y.double() - exact).abs().max() <= 2**-8 * exact.abs().max()
 
 
-def test_packed_weights_that_the_kernel_does_not_take_are_widened(monkeypatch):
+def test_unsupported_packed_weights_are_dequantized(monkeypatch):
     torch.manual_seed(0)
     x = torch.randn(4, 96)
     odd = fp8.Fp8Blocks(torch.randn(8, 96).to(fp8.VALUES), torch.rand(1, 3), 8, 32)  # the kernel reads 64 at a time
@@ -174,7 +174,7 @@ def test_packed_weights_that_the_kernel_does_not_take_are_widened(monkeypatch):
 
 
 @needs_kernel
-def test_a_compiler_that_knows_no_pairs_leaves_the_kernel_of_single_numbers(monkeypatch):
+def test_bf16_falls_back_if_the_compiler_does_not_support_pairs(monkeypatch):
     asked: list[str] = []
     monkeypatch.setattr(fused_linear, "cpu_flags", lambda: {"avx512_bf16"})
     monkeypatch.setattr(
@@ -198,7 +198,7 @@ def test_strides_do_not_matter():
     assert torch.equal(product(x[:, :0], weight[:, :0].contiguous(), bias), bias.expand(4, 50))
 
 
-def test_what_the_kernel_does_not_take_goes_to_torch():
+def test_unsupported_inputs_use_torch():
     x, weight, bias = operands(4, 8, 16, torch.float64)
     assert torch.equal(few_tokens_linear(x, weight, bias), linear(x, weight, bias))
     many, weight, bias = operands(MAX_TOKENS + 1, 8, 16, torch.float32)
@@ -208,7 +208,7 @@ def test_what_the_kernel_does_not_take_goes_to_torch():
 
 
 @pytest.mark.parametrize("ops", [CpuOps(), CpuOps(deterministic=True)])
-def test_without_the_kernel_products_are_torchs(ops, monkeypatch):
+def test_products_use_torch_without_the_kernel(ops, monkeypatch):
     x, weight, bias = operands(3, 20, 40, torch.float32)
     with_kernel = ops.product(x, weight, bias)
     monkeypatch.setattr(fused_linear, "kernel", lambda *kind: None)
@@ -216,7 +216,7 @@ def test_without_the_kernel_products_are_torchs(ops, monkeypatch):
 
 
 @needs_kernel
-def test_a_weight_is_known_while_it_lives_and_where_it_lies():
+def test_operands_are_cached_per_weight_and_address():
     x, weight, _ = operands(2, 8, 32, torch.float32)
     before = len(fused_linear._operands)
     product(x, weight)

@@ -1,4 +1,4 @@
-"""One token's RoPE, cache write and attention in one kernel, against the reference backend in float64's place."""
+"""RoPE, cache write and attention of one token in one kernel, against float64."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ SHAPES += [(32, 32, 128), (128, 32, 64), (256, 32, 64)]  # more blocks than a GP
 
 
 def expected(qkv, cos, sin, positions, cache, table, lengths, norms, heads, scale, window):
-    """Attention in float64 over the cache as it is after the write."""
+    """Attention in float64 over the cache after the write."""
     kv_heads, head_dim = cache["k"].shape[2:]
     rows = qkv.view(len(qkv), -1, head_dim)
     q, k, v = rows.split((heads, kv_heads, kv_heads), dim=1)
@@ -46,7 +46,7 @@ def test_attention_and_the_written_rows(dtype, shape, window, normed):
     table = torch.randperm(len(lengths) * width, device="cuda").view(len(lengths), width)
     cache = {n: torch.randn(table.numel(), PAGE, kv_heads, head_dim, device="cuda", dtype=dtype) for n in ("k", "v")}
     if not serves(cache["k"], heads):
-        pytest.skip("another kernel serves this")
+        pytest.skip("the kernel does not support this shape")
     positions = (lengths - 1).clamp(min=0)
     slots = table[torch.arange(len(lengths)), positions // PAGE] * PAGE + positions % PAGE
     slots[lengths == 0] = -1

@@ -1,4 +1,4 @@
-"""Products of few tokens on a GPU against float64, for every format, odd sizes included."""
+"""The CUDA linear kernels against float64, for every format, including odd sizes."""
 
 import pytest
 import torch
@@ -58,7 +58,7 @@ def check(name: str, rows: int, columns: int, tokens: int, gate: bool, cut: Tili
     known = operand(weight)
     cut = cut or tiling(known, x, gate)
     if cut is None:
-        pytest.skip("the library's product serves this")
+        pytest.skip("no kernel supports this shape")
     got = product(x, known, cut, **around)
     want = exact(x, weight, **around)
     error = ((got.double() - want).norm() / want.norm()).item()
@@ -87,7 +87,7 @@ def test_several_tokens(name, tokens):
 @pytest.mark.gpu
 @pytest.mark.parametrize("tokens", [1, 7])
 @pytest.mark.parametrize("name", FORMATS)
-def test_each_token_by_its_own_matrices_of_a_stack(name, tokens):
+def test_each_token_selects_matrices_of_a_stack(name, tokens):
     dtype, rows, columns, experts = PLAIN.get(name, torch.bfloat16), 256, 1024, 6
     stack = weight_of(name, experts * rows, columns, dtype).unflatten(0, (experts, -1))
     x = torch.randn(tokens, columns, device="cuda", dtype=dtype)
@@ -130,7 +130,7 @@ def test_large_values_and_zeros_survive_the_scaling(kernel):
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ["int8", "int4", "int4:g64:asym"])
 def test_one_token_in_float32_keeps_sixteen_bits(name):
-    """Of each chunk's columns, so a large one costs its neighbours bits and the others none."""
+    """Per chunk of columns: a large value costs precision only within its chunk."""
     weight = weight_of(name, 300, 4096, torch.float32)
     x = torch.randn(1, 4096, device="cuda")
     x[0, 7] = 300.0
@@ -139,7 +139,7 @@ def test_one_token_in_float32_keeps_sixteen_bits(name):
     assert (got.double() - want).norm() < 2e-4 * want.norm()
 
 
-def test_weights_that_the_kernels_cannot_read_are_refused():
+def test_unsupported_weights_return_none():
     assert operand(torch.zeros(8, 63)) is None
     assert operand(torch.zeros(8, 64, dtype=torch.int32)) is None
     assert operand(parse_format("int4:g8").quantize(torch.randn(4, 64))) is None

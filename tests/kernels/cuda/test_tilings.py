@@ -1,4 +1,4 @@
-"""Which tiling a product takes on a GPU that the table does not know: timed once and remembered, of those that fit."""
+"""Tilings on a GPU that is not in the table: those that fit are timed once, and the fastest is saved."""
 
 import json
 
@@ -13,7 +13,7 @@ from genwright.quant.formats import parse_format
 
 @pytest.fixture
 def other_gpu(monkeypatch, tmp_path) -> list[Tiling]:
-    """The tilings that were timed, each as fast as the ones before it."""
+    """The tilings that were timed; each counts as faster than the one before."""
     timed: list[Tiling] = []
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Other")
@@ -42,7 +42,7 @@ def test_only_kernels_that_can_read_the_weight_are_timed(name, alone, other_gpu)
     assert tiling(operand(torch.zeros(8, 64)), torch.zeros(2, 64), gate=False) is None
 
 
-def test_the_fastest_is_remembered(other_gpu, tmp_path):
+def test_the_fastest_is_saved(other_gpu, tmp_path):
     weight, x = weights("int8"), torch.zeros(1, 256)
     first, count = tiling(weight, x, gate=False), len(other_gpu)
     tilings._table.cache_clear()  # as in another process

@@ -1,4 +1,4 @@
-"""Sequences laid over shuffled pages, and attention over them in float64."""
+"""Sequences on shuffled pages, and attention over them in float64."""
 
 import torch
 from torch import Tensor
@@ -8,7 +8,7 @@ from genwright.text.cache.layout import Cache, CacheSpec, LayerCache, LayerSpec
 
 
 def draw(lengths: list[int], kv_heads: int, head_dim: int, dtype: torch.dtype, device: str) -> dict[str, Tensor]:
-    """Caches, page table and lengths; what no sequence may read is NaN."""
+    """Caches, page table and lengths; slots outside the sequences are NaN."""
     width = max(1, -(-max(lengths) // PAGE))
     table = torch.randperm(len(lengths) * width).view(len(lengths), width)
     caches = torch.full((2, len(lengths) * width, PAGE, kv_heads, head_dim), torch.nan, dtype=dtype)
@@ -45,12 +45,12 @@ def expected(
 
 
 def error(out: Tensor, truth: Tensor) -> float:
-    """The largest, relative where the truth is over 1."""
+    """The largest error, relative where the expected value exceeds 1."""
     return ((out.double() - truth.double()).abs() / truth.double().abs().clamp(min=1)).max().item()
 
 
 def layer(pages: int, kv_heads: int, head_dim: int, dtype: torch.dtype, bits: int | None, device: str) -> LayerCache:
-    """A layer's cache whose every slot holds random rows."""
+    """A layer's cache with random rows in every slot."""
     spec = CacheSpec([LayerSpec(dict.fromkeys(("k", "v"), (kv_heads, head_dim)))], dtype, bits)
     cache = Cache(spec, pages, torch.device(device)).layers[0]
     for name in ("k", "v"):

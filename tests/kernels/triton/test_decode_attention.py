@@ -1,4 +1,4 @@
-"""A decoding step's attention against float64: alone under Triton's interpreter, larger on a GPU."""
+"""Decode attention against float64: small in Triton's interpreter, larger on a GPU."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from genwright.text.config import Attention
 from genwright.text.ops.step import Chunk, StepBuffers
 from genwright.text.ops.torch_ops import TorchOps
 
-# Under the interpreter bf16 is an integer of 16 bits to a product, so that only a GPU can show it.
+# The interpreter treats bf16 as 16-bit integers in tl.dot, so bf16 is only tested on a GPU.
 BOUND = {torch.float32: 4e-6, torch.float16: 2e-3, torch.bfloat16: 1.2e-2}  # of what is larger, 1 or the value
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -42,16 +42,16 @@ def test_equals_float64_for_shared_heads_and_several_queries(share, queries, hea
 
 
 @pytest.mark.parametrize("window", [1, 50, 64, 200])
-def test_a_window_hides_what_lies_before_it(window):
+def test_keys_before_the_window_are_masked(window):
     check([1 + window, 280], 2, 4, 2, 64, torch.float32, window, tile=Tile(1, 32, 4, 1))
 
 
 @pytest.mark.parametrize("programs", [1, 3, 6, 528])
-def test_any_number_of_splits_joins_to_the_same(programs):
+def test_the_result_does_not_depend_on_the_splits(programs):
     check([300, 70], 1, 3, 1, 64, torch.float32, programs=programs, tile=Tile(1, 32, 4, 1), launches=2)
 
 
-def test_a_sequence_of_no_tokens_gives_zeros():
+def test_an_empty_sequence_gives_zeros():
     check([0, 70, 0], 1, 2, 1, 64, torch.float32)
 
 
@@ -112,7 +112,7 @@ def test_a_captured_launch_follows_the_lengths():
 @pytest.mark.gpu
 @pytest.mark.parametrize("bits", [8, 4])
 @pytest.mark.parametrize("head_dim", [80, 128])
-def test_packed_caches_at_size(bits, head_dim):
+def test_quantized_caches_at_size(bits, head_dim):
     lengths = [3, 700, 64, 1999]
     chunks = [Chunk([1, 2, 3], length - 3, range(32 * i, 32 * i + 32)) for i, length in enumerate(lengths)]
     step = StepBuffers(12, 4, 32, torch.device("cuda")).fill(chunks)

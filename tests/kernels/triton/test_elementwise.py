@@ -8,7 +8,7 @@ from genwright.kernels.triton.elementwise import rms_norm, silu_mul
 from genwright.text.ops import norm
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-# Triton's interpreter cuts bf16 off where a GPU rounds it.
+# Triton's interpreter truncates to bf16, while a GPU rounds.
 DTYPES = [torch.float32, torch.float16, pytest.param(torch.bfloat16, marks=pytest.mark.gpu)]
 SIZES = [
     (1, 64),
@@ -19,7 +19,7 @@ SIZES = [
 
 
 def check(out: torch.Tensor, truth: torch.Tensor, rtol: float) -> None:
-    """rtol in units of the type's eps; float16 ends at 6e-8, which a factor may make larger."""
+    """rtol in units of the dtype's eps; atol for float16's subnormals, whose step is 6e-8 times a factor."""
     atol = 2e-6 if out.dtype == torch.float16 else 1e-7
     torch.testing.assert_close(out.double(), truth, rtol=rtol * torch.finfo(out.dtype).eps, atol=atol)
 
@@ -36,7 +36,7 @@ def test_rms_norm(rows, dim, dtype):
         assert (out != norm.rms_norm(x, weight, 1e-5)).float().mean() < 0.02
 
 
-def test_rms_norm_of_rows_apart():
+def test_rms_norm_of_strided_rows():
     x = torch.randn(4, 3 * 32, device=DEVICE)
     weight = torch.rand(32, device=DEVICE)
     torch.testing.assert_close(rms_norm(x[:, 32:64], weight, 1e-5), norm.rms_norm(x[:, 32:64], weight, 1e-5))

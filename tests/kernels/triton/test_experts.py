@@ -1,4 +1,4 @@
-"""The choice of experts and their weighted sum against the reference's, which has its own test by definition."""
+"""Routing and the weighted sum of experts against the torch backend."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 @pytest.mark.parametrize(("experts", "top_k"), [(8, 2), (60, 4), (128, 8), (7, 7), (3, 1)])
 @pytest.mark.parametrize("scores", ["softmax", "sigmoid"])
 @pytest.mark.parametrize("normalise", [False, True])
-def test_the_references_choice(experts, top_k, scores, normalise):
+def test_route_equals_the_torch_backend(experts, top_k, scores, normalise):
     logits = torch.randn(5, experts, device=DEVICE) * 2
     bias = torch.randn(experts, device=DEVICE) if scores == "sigmoid" else None
     kind = Moe((True,), experts, top_k, 1, 0, False, scores, 1, 1, bias is not None, normalise, 2.5)
@@ -23,7 +23,7 @@ def test_the_references_choice(experts, top_k, scores, normalise):
     torch.testing.assert_close(shares, want_shares, rtol=1e-5, atol=1e-7)
 
 
-def test_of_equal_scores_the_first_are_chosen():
+def test_ties_choose_the_lowest_ids():
     _, ids = route(torch.zeros(1, 6, device=DEVICE), None, 3, sigmoid=False, normalise=True, scale=1.0)
     assert ids.tolist() == [[0, 1, 2]]
 
@@ -31,7 +31,7 @@ def test_of_equal_scores_the_first_are_chosen():
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # numpy's, under the interpreter
 @pytest.mark.parametrize("scores", ["softmax", "sigmoid"])
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
-def test_what_is_no_number_still_names_experts_that_there_are(value, scores):
+def test_nan_and_infinity_give_valid_expert_ids(value, scores):
     logits = torch.randn(2, 60, device=DEVICE)
     logits[1, 7] = value
     shares, ids = route(logits, None, 4, sigmoid=scores == "sigmoid", normalise=True, scale=1.0)

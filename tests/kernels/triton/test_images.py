@@ -1,4 +1,4 @@
-"""The fused kernels, and what holds on a GPU alone."""
+"""The fused image kernels, and properties that hold on a GPU only."""
 
 import pytest
 import torch

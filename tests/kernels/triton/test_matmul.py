@@ -53,7 +53,7 @@ def test_a_rows_bits_do_not_depend_on_the_others(name, device):
         assert torch.equal(packed_matmul(x[row : row + 1], weight, deterministic=True)[0], together[row])
 
 
-def test_rows_may_lie_apart(device):
+def test_strided_rows(device):
     x = torch.randn(5, 128, device=device)
     weight = weight_of("int4", 16, 64, torch.float32, device)
     assert relative(packed_matmul(x[:, 64:], weight), exact(x[:, 64:], weight)) < 1e-6

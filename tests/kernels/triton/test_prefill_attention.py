@@ -1,4 +1,4 @@
-"""Attention of chunks against float64: alone under Triton's interpreter, larger on a GPU."""
+"""Prefill attention against float64: small in Triton's interpreter, larger on a GPU."""
 
 import pytest
 import torch
@@ -35,7 +35,7 @@ def test_ragged_chunks_equal_float64(share, head_dim):
 
 
 @pytest.mark.parametrize("window", [1, 40, 64, 150])
-def test_a_window_hides_what_lies_before_it(window):
+def test_keys_before_the_window_are_masked(window):
     check([70, 230], [70, 40], 2, 1, 64, torch.float32, window, tile=SMALL)
 
 
@@ -91,7 +91,7 @@ def test_equals_float64_at_size(heads, kv_heads, head_dim, window, dtype):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("bits", [8, 4])
-def test_packed_caches_at_size(bits):
+def test_quantized_caches_at_size(bits):
     chunks = [Chunk(range(700), 300, range(16)), Chunk([1], 64, range(16, 18)), Chunk(range(65), 0, range(18, 20))]
     step = StepBuffers(1000, 4, 16, torch.device("cuda")).fill(chunks)
     cache = layer(20, 4, 128, torch.bfloat16, bits, "cuda")

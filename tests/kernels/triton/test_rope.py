@@ -1,4 +1,4 @@
-"""Norm, rotation and cache write against the reference backend, bit for bit but for the norm's sum."""
+"""Norm, RoPE and cache write against the torch backend, bit for bit except for the norm's sum."""
 
 from types import SimpleNamespace
 
@@ -13,12 +13,12 @@ from genwright.text.ops.torch_ops import TorchOps
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 EPS = 1e-6
-# Triton's interpreter cuts bf16 off where a GPU rounds it.
+# Triton's interpreter truncates to bf16, while a GPU rounds.
 BF16 = pytest.param(torch.bfloat16, marks=pytest.mark.gpu)
 
 
 def both(tokens, heads, kv_heads, head_dim, dtype, norm=False, rope=True, bits=None):
-    """q and the cache's tensors from the kernel and from the reference; the last token is padding to the kernel."""
+    """q and the cache's tensors from the kernel and from the torch backend; the kernel's last token is padding."""
     width = (heads + 2 * kv_heads) * head_dim
     qkv = torch.randn(tokens, width).to(dtype).to(DEVICE)
     norms = (torch.rand(2, head_dim) + 0.5).to(dtype).to(DEVICE) if norm else (None, None)
@@ -53,14 +53,14 @@ def test_equals_the_reference_bit_for_bit(heads, kv_heads, head_dim, rope, dtype
 
 @pytest.mark.parametrize("bits", [8, 4])
 @pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(3, 1, 80), (8, 5, 64), (2, 2, 256)])
-def test_packed_rows_equal_the_reference_bit_for_bit(heads, kv_heads, head_dim, bits):
+def test_quantized_rows_equal_the_reference_bit_for_bit(heads, kv_heads, head_dim, bits):
     for ours, theirs in zip(*both(3, heads, kv_heads, head_dim, torch.float16, bits=bits), strict=True):
         assert torch.equal(ours, theirs)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, BF16])
 def test_norms_of_heads_equal_the_reference(dtype):
-    """The sum of squares may be taken in another order, so the last bit of what follows may differ."""
+    """The order of the sum of squares may differ, so the last bit of the result may differ."""
     eps = torch.finfo(dtype).eps
     for ours, theirs in zip(*both(5, 8, 2, 128, dtype, norm=True), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=4 * eps, atol=8 * eps)

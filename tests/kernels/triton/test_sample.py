@@ -1,4 +1,4 @@
-"""The sampling kernel against the reference sampler, which has the same noise."""
+"""The sampling kernel against the torch sampler, which uses the same noise."""
 
 import numpy as np
 import pytest
@@ -65,8 +65,8 @@ def test_tokens_are_the_reference_samplers(vocab, scale, device):
     assert run(logits[:2], drafts, sampler.Purpose.DRAFT) == got
 
 
-def test_a_row_whose_candidates_crowd_one_lane_is_read_again(device):
-    """The largest logits lie in the same lanes, so that its three largest do not hold them."""
+def test_a_row_is_read_again_if_one_lane_has_many_candidates(device):
+    """A lane keeps three logits, and here more of the largest are in the same lane."""
     vocab = 5 * BLOCK + 17
     options = [{"temperature": 1.0, "top_k": k} for k in (4, 9, 3000, 3 * BLOCK + 1)] + [
         {"temperature": 5.0, "min_p": 0.1}
@@ -78,7 +78,7 @@ def test_a_row_whose_candidates_crowd_one_lane_is_read_again(device):
     assert run(logits, requests) == sampler.sample(logits, requests)
 
 
-def test_equals_of_the_kth_largest_stay_and_the_lowest_of_the_largest_is_greedy(device):
+def test_ties_with_the_kth_largest_are_kept_and_greedy_takes_the_lowest_id(device):
     logits = torch.zeros(14, 40, device=device)
     logits[:, 20:] = 1
     some = requests_of([{"temperature": 1.0, "top_k": 1}] * 12 + [{"temperature": 0.0}] * 2)
@@ -87,7 +87,7 @@ def test_equals_of_the_kth_largest_stay_and_the_lowest_of_the_largest_is_greedy(
     assert tokens[12:] == [20, 20]
 
 
-def test_rows_without_numbers_or_without_a_choice(device):
+def test_rows_with_nan_or_a_single_candidate(device):
     logits = torch.randn(6, 300, device=device)
     logits[0, 299], logits[1, 0] = float("nan"), float("nan")
     logits[2] = float("-inf")
@@ -127,7 +127,7 @@ def test_draws_follow_the_distribution(options):
 @pytest.mark.gpu
 @pytest.mark.parametrize("vocab", [32_000, 128_256, 151_936, 50_257])
 def test_real_vocabularies(vocab):
-    """All but float's ties: of 256 rows at most one may differ."""
+    """At most one of 256 rows may differ, because of rounding ties."""
     some = [
         {"temperature": 0.8, "top_k": 200},
         {"temperature": 1.0},

@@ -1,4 +1,4 @@
-"""Unpacked weights against `dequantize`, bit by bit, and against the format's formula in float64."""
+"""Unpacked weights against `dequantize`, bit for bit, and against the format's formula in float64."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ from genwright.kernels.triton.unpack import unpack
 FORMATS = ["int8", "int8:g32", "int8:g40", "int4", "int4:g40", "int4:g128", "int4:g64:asym", "int4:g512:asym"]
 FORMATS += ["fp8", "fp8:channel"]
 GPU = torch.cuda.is_available()
-TYPES = [torch.float32, torch.float16] + ([torch.bfloat16] if GPU else [])  # the interpreter cuts bfloat16 off
+TYPES = [torch.float32, torch.float16] + ([torch.bfloat16] if GPU else [])  # the interpreter truncates to bfloat16
 SHAPES = [(1, 40), (17, 1001), (33, 300), (130, 137)] + ([(4096, 11008)] if GPU else [])
 
 
@@ -29,7 +29,7 @@ def test_every_format_has_the_bits_of_dequantize(name, shape, device):
 
 
 @pytest.mark.parametrize("asymmetric", [False, True])
-def test_int4_is_its_formula(asymmetric, device):
+def test_int4_equals_its_formula(asymmetric, device):
     q = torch.randint(16, (19, 203), device=device)
     scales, minimums = torch.randn(2, 19, 6, device=device)
     weight = int4.Int4(int4.pack(q), scales, minimums if asymmetric else None, 203, 40)
@@ -39,7 +39,7 @@ def test_int4_is_its_formula(asymmetric, device):
     torch.testing.assert_close(unpack(weight, torch.float32).double(), wanted, rtol=2e-7, atol=1e-6)
 
 
-def test_blocks_of_fp8_cut_lower_and_experts(device):
+def test_lower_fp8_blocks_and_experts(device):
     parts = [parse_format("fp8").quantize(torch.randn(rows, 300, device=device)) for rows in (40, 72)]
     fused = Fp8Blocks.cat(parts)
     assert fused.height == 8
