@@ -101,10 +101,7 @@ def likelihoods(
 
 
 def logprobs(
-    llm: LLM,
-    sequences: Sequence[Sequence[int]],
-    tops: int = 0,
-    progress: Progress = lambda done, total: None,
+    llm: LLM, sequences: Sequence[Sequence[int]], tops: int = 0, progress: Progress = lambda done, total: None
 ) -> list[list[Logprob]]:
     """Log-probabilities of all tokens of each sequence but the first, with the `tops` likeliest tokens there."""
     params = SamplingParams(prompt_logprobs=True, logprobs=tops, max_new_tokens=1, ignore_eos=True)

@@ -166,11 +166,7 @@ def _start(contender: Contender, experiment: Experiment, llm: LLM, empty: Row, t
 
 
 def _take_turns(
-    contenders: Iterable[Contender],
-    experiment: Experiment,
-    point: Point,
-    llm: LLM,
-    tell: Tell,
+    contenders: Iterable[Contender], experiment: Experiment, point: Point, llm: LLM, tell: Tell
 ) -> list[tuple[Contender, list[Sample] | Exception]]:
     """The samples of each contender, or the error that prevented them."""
     outcomes: dict[Contender, list[Sample] | Exception] = {contender: [] for contender in contenders}

@@ -1,4 +1,4 @@
-"""What holds of a page pool at any time."""
+"""Invariants of a page pool."""
 
 from collections.abc import Iterator, Sequence
 

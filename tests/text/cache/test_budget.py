@@ -1,4 +1,4 @@
-"""Pages within a budget: never more bytes than may be used, and the promised context always fits."""
+"""Cache pages never take more bytes than the budget, and a sequence of the returned length always fits."""
 
 from types import SimpleNamespace
 

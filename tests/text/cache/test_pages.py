@@ -27,7 +27,7 @@ def fitting(windows: Sequence[int | None], length: int) -> int:
 
 
 class Sequences:
-    """Sequences that stand in for a model's: a token's row is a number that depends on all tokens up to it."""
+    """Simulates a model's sequences: a token's row is a number that depends on all tokens up to it."""
 
     def __init__(self, pool: PagePool):
         self.pool = pool
@@ -91,7 +91,7 @@ def rows(tokens: Sequence[int]) -> list[int]:
 
 
 def random_tokens(rng: random.Random, known: list[list[int]]) -> list[int]:
-    """Often the beginning of earlier ones, up to any token, and then new ones."""
+    """Random tokens that often start with a prefix of earlier ones."""
     prefix = rng.choice(known)
     return [*prefix[: rng.choice([0, rng.randint(0, len(prefix)), len(prefix)])], *rng.choices(range(3), k=99)][:400]
 
@@ -124,7 +124,7 @@ def test_random_operations_keep_the_invariants(model: str, seed: int) -> None:
 
 @pytest.mark.parametrize("model", MODELS)
 def test_one_sequence_always_fits_into_its_own_pages(model: str) -> None:
-    """Also beside what earlier ones left in the tree, and when it begins like one of them."""
+    """Also when earlier sequences left pages in the tree, and when it shares a prefix with one of them."""
     windows, rng = MODELS[model], random.Random(5)
     sequences = Sequences(new_pool(windows, fitting(windows, 500)))
     text = rng.choices(range(3), k=500)
@@ -163,7 +163,7 @@ def test_local_layers_free_their_pages_and_global_ones_keep_them() -> None:
 
 
 def take_away(pool: PagePool, node: Prefix, group: int) -> None:
-    """As happens to a page of a window when another sequence needs one."""
+    """Evict a page of a group with a window, as when another sequence needs one."""
     pool.evictable.move_to_end((node, group), last=False)
     free, pool.free = pool.free, []
     taken = pool._allocate()
@@ -184,7 +184,7 @@ def test_a_prefix_is_reused_only_where_its_windows_are_whole() -> None:
         return len(pool._match_prefix([*text, 0][:length]))
 
     assert [reused(length) for length in (300, 640, 641)] == [4, 9, 10]
-    take_away(pool, nodes[7], group=0)  # which queries behind nine pages can see, and behind ten cannot
+    take_away(pool, nodes[7], group=0)  # visible to queries after nine pages, but not after ten
     assert [reused(length) for length in (300, 640, 641)] == [4, 7, 10]
     sequences.check()
     again = sequences.start(text)
@@ -235,7 +235,7 @@ def test_extending_beyond_the_pages_keeps_what_could_be_had() -> None:
 
 
 def test_a_prefix_whose_last_page_is_all_that_is_left_can_be_continued() -> None:
-    """The page to copy from must give way when there is no other."""
+    """The page to copy from is evicted when there is no other."""
     sequences, text = Sequences(new_pool([None], 4)), list(range(250))
     for length in (200, 250):  # three whole pages and eight tokens of the fourth, and then all of it
         sequence = sequences.start(text[:length])

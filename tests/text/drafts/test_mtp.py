@@ -1,4 +1,4 @@
-"""The multi-token-prediction layer as a draft: its guesses are transformers', and the text is the model's."""
+"""The multi-token-prediction layer as a draft: it proposes what transformers does, and the text is unchanged."""
 
 import random
 
@@ -65,7 +65,7 @@ class FullPace(Pace):
 
 
 class Steady(Speculation):
-    """Always guesses as far ahead as it may."""
+    """Always proposes as many tokens as allowed."""
 
     def guess(self, requests, budget, reserve):
         self._paces = {r: FullPace() for r in requests}
@@ -97,7 +97,7 @@ def expected_guess(theirs, layer, tokens: list[int], count: int) -> list[int]:
 
 
 def test_every_guess_is_transformers(made, llm):
-    """After chunked prompts, with guesses that stood and that fell, in a batch."""
+    """After chunked prompts, with accepted and rejected proposals, in a batch."""
     engine = speculating(llm)
     draft, calls = engine.speculation.draft, []
     plain_guess = draft.guess

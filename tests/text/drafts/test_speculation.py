@@ -1,4 +1,4 @@
-"""Speculation changes how fast tokens come and nothing else: not the text, not the distribution, not the pages."""
+"""Speculation changes only the speed: not the text, not the distribution, not the pages."""
 
 import random
 
@@ -70,7 +70,7 @@ def small(tmp_path_factory) -> dict[str, LLM]:
 
 
 class Steady(Speculation):
-    """Always guesses as far ahead as it may, so that bad guesses are made in numbers."""
+    """Always proposes as many tokens as allowed, so that many are rejected."""
 
     def guess(self, requests, budget, reserve):
         self._paces = {r: FullPace() for r in requests}
@@ -122,7 +122,7 @@ def test_greedy_tokens_are_those_without_a_draft(llms, name, kind):
 
 
 def test_a_draft_model_never_reads_what_was_taken_back(llms):
-    """Its guesses are those of a draft model that sees the request for the first time, whatever came before."""
+    """It proposes what a new draft model without any state would propose."""
     draft = draft_of(llms, "similar")
     r = request(prompts(1, 40, 40)[0], GREEDY)
     r.pages = SequencePages([0])
@@ -241,7 +241,7 @@ def test_cancelling_returns_every_page_of_both_models(llms):
 
 @pytest.mark.parametrize("name", ["similar", "prompt-lookup"])
 def test_only_accepted_tokens_enter_the_prefix_cache(llms, name):
-    """Pages filled while guesses came and went serve a later request as well as freshly computed ones."""
+    """Pages that were filled while proposals were accepted and rejected equal freshly computed ones."""
     engine = speculating(llms, name)
     first = request(prompts(1, 30, 30, seed=6)[0], SamplingParams(max_new_tokens=120, ignore_eos=True))
     drain(engine, [first], each_step=check_pages)

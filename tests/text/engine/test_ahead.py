@@ -1,4 +1,4 @@
-"""Running a step ahead changes no token: the loop against the engine that waits for each step, without a GPU."""
+"""Running a step ahead changes no token: the decode loop against the engine's ordinary step, without a GPU."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""The engine gives every request what it would get alone, however requests are mixed, cut and pre-empted."""
+"""Every request gets the tokens it would get alone, however requests are batched, chunked and pre-empted."""
 
 import math
 import random

@@ -33,7 +33,7 @@ def tokens(rng: random.Random, count: int) -> list[int]:
 
 
 def logits_of(executor, sequence: list[int], chunk: int, others: list[list[int]] = (), place: int = 0) -> torch.Tensor:
-    """Logits after every token of a sequence, read in chunks, as number `place` among whole other sequences."""
+    """Logits after every token of a sequence, computed in chunks, at index `place` in a batch of other sequences."""
     rows = []
     for start in range(0, len(sequence), chunk):
         parts = [(text, 0) for text in others]
@@ -68,7 +68,7 @@ def test_bits_do_not_depend_on_batch_or_chunk(family, dtype, quant, tmp_path):
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_odd_widths_and_thread_counts(threads, tmp_path):
-    """Sizes that fill no whole vector or tile, where a library's loops end in other code than they begin with."""
+    """Sizes that are no multiple of a vector or tile, where a library's loops use other code for the remainder."""
     torch.manual_seed(0)
     before = torch.get_num_threads()
     torch.set_num_threads(threads)

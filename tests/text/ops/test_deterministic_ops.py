@@ -224,7 +224,7 @@ def test_an_op_gives_each_token_the_same_bits(which: str, name: str, dtype: torc
 
 
 class Careless(CpuOps):
-    """As if someone had added fused ops and not thought of deterministic mode."""
+    """Simulates new fused ops that ignore deterministic mode."""
 
     def fused_linear(self, x: torch.Tensor, weight: Any, **epilogue: Any) -> torch.Tensor | None:
         return CpuOps().fused_linear(x, weight, **epilogue)

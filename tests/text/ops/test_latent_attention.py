@@ -1,4 +1,4 @@
-"""Latent attention absorbed, expanded and by definition; what its cache holds."""
+"""The absorbed and expanded forms of latent attention against its definition, and the rows of its cache."""
 
 import pytest
 import torch

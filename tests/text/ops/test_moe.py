@@ -1,4 +1,4 @@
-"""Routing and experts against loops over tokens, and what decoding must not do."""
+"""Routing and experts against loops over tokens; decoding never waits for the host."""
 
 import sys
 
@@ -93,7 +93,7 @@ def test_decoding_reads_no_value_back_and_loops_over_no_experts(packed):
 
 
 def test_only_steps_that_ask_the_host_for_nothing_become_graphs():
-    """As many tokens as the GPU's kernels take one by one: more are grouped (plain experts) or counted (packed)."""
+    """The number of tokens that GPU kernels take one by one; more use a grouped product or, if packed, the host."""
     from genwright.text.ops.triton_ops import TritonOps
 
     fused, deterministic = object.__new__(TritonOps), object.__new__(TritonOps)
