@@ -66,7 +66,7 @@ class Kernel:
 
 @cache
 def compiled_kernel(device: int, name: str, **defines: int) -> Kernel:
-    """The function `name` of name.cu for the current device; compiled at first use, then read from the disk cache."""
+    """The function `name` of name.cu for the current device, whose index is `device`; compiled code is kept on disk."""
     source, header = ((files(__package__) / file).read_text() for file in (f"{name}.cu", HEADER))
     major, minor = torch.cuda.get_device_capability()
     options = [f"--gpu-architecture=sm_{major}{minor}", "--std=c++17", "--use_fast_math"]

@@ -92,24 +92,15 @@ def _prefill(
     last = tl.cdiv(tl.minimum(low + BLOCK_Q, length), BLOCK_K)
     # Page numbers are loaded one block ahead, because a load in the loop would take a pipeline stage.
     page = tl.load(table + first // PER_PAGE)
-    # fmt: off
-    for block in range(first, whole):
-        next_page = tl.load(table + tl.minimum(block + 1, last - 1) // PER_PAGE)
-        m, total, acc = attend_block(
-            queries, k_cache, v_cache, k_scales, v_scales, k_minimums, v_minimums, page,
-            block, kv_head, position, length, m, total, acc, scale, window,
-            KV_HEADS, HEAD_DIM, PAGE, BLOCK_K, BLOCK_D, BITS, WINDOW, WINDOW,
-        )
-        page = next_page
-    for block in range(whole, last):
-        next_page = tl.load(table + tl.minimum(block + 1, last - 1) // PER_PAGE)
-        m, total, acc = attend_block(
-            queries, k_cache, v_cache, k_scales, v_scales, k_minimums, v_minimums, page,
-            block, kv_head, position, length, m, total, acc, scale, window,
-            KV_HEADS, HEAD_DIM, PAGE, BLOCK_K, BLOCK_D, BITS, True, WINDOW,
-        )
-        page = next_page
-    # fmt: on
+    for causal in tl.static_range(2):  # first the blocks that every query sees, then those that need the causal mask
+        for block in range(whole if causal else first, last if causal else whole):
+            next_page = tl.load(table + tl.minimum(block + 1, last - 1) // PER_PAGE)
+            m, total, acc = attend_block(
+                queries, k_cache, v_cache, k_scales, v_scales, k_minimums, v_minimums, page,
+                block, kv_head, position, length, m, total, acc, scale, window,
+                KV_HEADS, HEAD_DIM, PAGE, BLOCK_K, BLOCK_D, BITS, causal == 1 or WINDOW, WINDOW,
+            )  # fmt: skip
+            page = next_page
     tl.store(out + at, (acc / tl.where(total == 0.0, 1.0, total)[:, None]).to(out.dtype.element_ty), inside)
 
 
