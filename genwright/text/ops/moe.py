@@ -27,9 +27,8 @@ def route(logits: Tensor, bias: Tensor | None, moe: Moe) -> tuple[Tensor, Tensor
     ids = choice.topk(moe.top_k, dim=-1).indices
     topk_weights = scores.gather(1, ids)
     if moe.normalise:
-        topk_weights = topk_weights / (
-            topk_weights.sum(dim=-1, keepdim=True) + (1e-20 if moe.scores == "sigmoid" else 0.0)
-        )
+        eps = 1e-20 if moe.scores == "sigmoid" else 0.0
+        topk_weights = topk_weights / (topk_weights.sum(dim=-1, keepdim=True) + eps)
     return topk_weights * moe.scale, ids
 
 
