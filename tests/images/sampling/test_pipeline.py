@@ -126,7 +126,7 @@ def test_wrong_requests_are_one_sentence(tiny, settings, words):
 
 def test_wrong_models_are_one_sentence(tiny_file):
     for change, words in [
-        ({"device": "gpu"}, "no device 'gpu'"),
+        ({"device": "gpu"}, "Device 'gpu' is unknown"),
         ({"device": "meta"}, "cpu or cuda"),
         ({"dtype": "int8"}, "dtype must be one of .* not 'int8'"),
         ({"micro_batch": 0}, "micro_batch must be a whole number"),

@@ -114,7 +114,7 @@ def test_a_captured_launch_follows_the_lengths():
 @pytest.mark.parametrize("head_dim", [80, 128])
 def test_quantized_caches_at_size(bits, head_dim):
     lengths = [3, 700, 64, 1999]
-    chunks = [Chunk([1, 2, 3], length - 3, range(32 * i, 32 * i + 32)) for i, length in enumerate(lengths)]
+    chunks = [Chunk([1, 2, 3], length - 3, [range(32 * i, 32 * i + 32)]) for i, length in enumerate(lengths)]
     step = StepBuffers(12, 4, 32, torch.device("cuda")).fill(chunks)
     cache = layer(128, 4, head_dim, torch.bfloat16, bits, "cuda")
     q = torch.randn(12, 16, head_dim, device="cuda", dtype=torch.bfloat16)

@@ -92,7 +92,11 @@ def test_equals_float64_at_size(heads, kv_heads, head_dim, window, dtype):
 @pytest.mark.gpu
 @pytest.mark.parametrize("bits", [8, 4])
 def test_quantized_caches_at_size(bits):
-    chunks = [Chunk(range(700), 300, range(16)), Chunk([1], 64, range(16, 18)), Chunk(range(65), 0, range(18, 20))]
+    chunks = [
+        Chunk(range(700), 300, [range(16)]),
+        Chunk([1], 64, [range(16, 18)]),
+        Chunk(range(65), 0, [range(18, 20)]),
+    ]
     step = StepBuffers(1000, 4, 16, torch.device("cuda")).fill(chunks)
     cache = layer(20, 4, 128, torch.bfloat16, bits, "cuda")
     q = torch.randn(766, 16, 128, device="cuda", dtype=torch.bfloat16)
