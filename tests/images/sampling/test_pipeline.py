@@ -127,7 +127,7 @@ def test_wrong_requests_are_one_sentence(tiny, settings, words):
 def test_wrong_models_are_one_sentence(tiny_file):
     for change, words in [
         ({"device": "gpu"}, "Device 'gpu' is unknown"),
-        ({"device": "meta"}, "cpu or cuda"),
+        ({"device": "meta"}, "not supported; choose auto, cpu or cuda"),
         ({"dtype": "int8"}, "dtype must be one of .* not 'int8'"),
         ({"micro_batch": 0}, "micro_batch must be a whole number"),
     ]:
@@ -138,5 +138,5 @@ def test_wrong_models_are_one_sentence(tiny_file):
     with pytest.raises(UserError, match=r"preset must be one of .* not 'imagenet'"):
         ImageModel(str(tiny_file), preset="imagenet", device="cpu")
     if not torch.cuda.is_available():
-        with pytest.raises(UserError, match="no CUDA device"):
+        with pytest.raises(UserError, match="No CUDA device"):
             ImageModel(str(tiny_file), config=TINY, device="cuda")

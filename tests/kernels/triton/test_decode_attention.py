@@ -121,5 +121,5 @@ def test_quantized_caches_at_size(bits, head_dim):
     scratch = DecodeScratch.allocate(12, head_dim, q.device)
     k, v = cache.rows["k"], cache.rows["v"]
     out = decode_attention(q, k, v, step.page_tables[0], step.lengths, 3, 0.1, None, scratch, cache.rows)
-    wide = TorchOps().attend(q.float(), cache, step, 0.1, None)
+    wide = TorchOps().attend(q.float(), Attention(0.1), cache, step)
     assert error(out, wide) < BOUND[torch.bfloat16]

@@ -103,5 +103,5 @@ def test_quantized_caches_at_size(bits):
     k, v = cache.rows["k"], cache.rows["v"]
     places = (step.page_tables[0], step.lengths, step.offsets)
     out = prefill_attention(q, k, v, *places, 700, 0.1, None, cache.rows)
-    wide = TorchOps().attend(q.float(), cache, step, 0.1, None)
+    wide = TorchOps().attend(q.float(), Attention(0.1), cache, step)
     assert error(out, wide) < BOUND[torch.bfloat16]
