@@ -1,14 +1,11 @@
-"""The fused image kernels, and properties that hold on a GPU only."""
+"""The fused image kernels against float64."""
 
 import pytest
 import torch
-from images.conftest import TINY
+from images.tiny_unet import TINY
 
 from genwright.images.model import blocks
 from genwright.images.model.checkpoint import draw_weights
-from genwright.images.sampling.pipeline import ImageModel, SampleRun
-from genwright.images.sampling.sampler_settings import SamplerSettings
-from genwright.images.sampling.samplers import heun
 
 pytestmark = pytest.mark.gpu
 SHAPES = [(192, 64, 64), (576, 64, 64), (384, 32, 32), (1536, 8, 8), (96, 5, 7)]
@@ -69,25 +66,3 @@ def test_unet_in_half_precision_stays_near_float64():
     expected = unet.double()(x.double(), t.double(), labels).cuda()
     out = unet.float().use_dtype(torch.float16).cuda()(x.cuda(), t.cuda(), labels.cuda())
     assert relative(out, expected) < 5e-3
-
-
-@pytest.mark.parametrize("sampler", ["onestep", "heun"])
-def test_sample_17_of_seed_7_is_the_same_from_any_batch(tiny_file, sampler):
-    model = ImageModel(str(tiny_file), config=TINY, device="cuda")
-    steps = {"sampler": sampler, "steps": 4, "seed": 7}
-    batches = [model.sample(18, batch_size=size, **steps) for size in (1, 4, 16)] + [model.sample(100, **steps)]
-    assert len({batch.array[17].tobytes() for batch in batches}) == 1
-
-
-def test_no_step_waits_for_the_device(tiny_file):
-    model = ImageModel(str(tiny_file), config=TINY, device="cuda")
-    settings = SamplerSettings(sampler="heun", steps=4, s_churn=2.0)
-    run = SampleRun(model, settings, 8, seed=7)
-    run(0, 8)  # compiles and captures
-    indices = torch.arange(8, device="cuda")
-    denoise, noise = model.denoise(settings, run.labels(indices), 0), run.noise(indices)
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        heun(denoise, noise() * 80, settings.sigmas, noise, settings.churn, lambda step: None)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
