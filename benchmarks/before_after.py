@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-ROUNDS = 3
+ROUNDS = 4
 # model, quant, device, new tokens
 CASES = {
     "7b-bf16": ("random:llama-2-7b", None, "cuda", 200),
@@ -50,8 +50,9 @@ def main() -> None:
     print(f"{'case':14}{'before':>10}{'after':>10}{'ratio':>8}   first token before, after")
     for name in names or CASES:
         found: dict[str, list[dict[str, float]]] = {which: [] for which in trees}
-        for _ in range(ROUNDS):
-            for which, tree in trees.items():
+        for number in range(ROUNDS):
+            # Reversed every other time, because a machine's speed drifts.
+            for which, tree in list(trees.items())[:: 1 if number % 2 == 0 else -1]:
                 command = [sys.executable, __file__, "--measure", name]
                 run = subprocess.run(
                     command, env={**os.environ, "PYTHONPATH": tree}, stdout=subprocess.PIPE, text=True, check=True
