@@ -79,7 +79,7 @@ def _value(field: Any, kind: Any, value: Any) -> Any:
     try:
         return {int(token): float(bias) for token, bias in (pair.split("=") for pair in value)}
     except ValueError:
-        raise UserError(f"--logit-bias should be ID=BIAS, as in 42=-5, and is {' '.join(value)!r}.") from None
+        raise UserError(f"--logit-bias must be ID=BIAS, such as 42=-5, not {' '.join(value)!r}.") from None
 
 
 def split(text: str, flag: str, kind: Any = tuple[int, ...]) -> tuple[Any, ...]:

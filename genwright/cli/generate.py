@@ -12,9 +12,10 @@ import typer
 from genwright.cli.app import Json, new_app
 from genwright.cli.flags import expand
 from genwright.cli.logprobs import show_logprobs
-from genwright.cli.options import DEFAULT_MODEL, Model, load
+from genwright.cli.options import Model, load
 from genwright.cli.progress import bar
 from genwright.errors import UserError
+from genwright.text.catalogue import DEFAULT
 from genwright.text.engine.request import Acceptance, SamplingParams
 from genwright.text.settings import EngineConfig
 
@@ -31,7 +32,7 @@ def generate(
     config: EngineConfig,
     params: SamplingParams,
     prompts: Annotated[list[str] | None, typer.Argument(help="Prompts; - is replaced by standard input.")] = None,
-    model: Model = DEFAULT_MODEL,
+    model: Model = DEFAULT,
     chat: Annotated[bool, typer.Option("--chat", help="Send prompts as user messages, by the chat template.")] = False,
     prompts_file: Annotated[Path | None, typer.Option("--prompts", help="A file of prompts: lines or JSONL.")] = None,
     out: Annotated[Path | None, typer.Option(help="The JSONL file for --prompts; continued if it exists.")] = None,

@@ -5,14 +5,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from genwright.cli.progress import bar
-from genwright.text.catalogue import DEFAULT
 from genwright.text.settings import EngineConfig
 
 if TYPE_CHECKING:
     from genwright.text.llm import LLM
 
 Model = Annotated[str, typer.Option(help="A checkpoint's path, a name from `genwright pull`, or random:NAME.")]
-DEFAULT_MODEL = DEFAULT
 
 
 def load(model: str, config: EngineConfig) -> "LLM":

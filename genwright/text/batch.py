@@ -8,8 +8,9 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
+from genwright.arguments import short
 from genwright.errors import UserError
-from genwright.text.config_file import read_text, short
+from genwright.text.config_file import read_text
 from genwright.text.engine.request import Request, Result, SamplingParams
 from genwright.text.llm import LLM, gather
 

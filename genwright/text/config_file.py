@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from genwright.arguments import plain as plain
-from genwright.arguments import short as short
+from genwright.arguments import plain, short
 from genwright.errors import UserError
 
 T = TypeVar("T")

@@ -8,10 +8,11 @@ from typing import Any
 
 import torch
 
+from genwright.arguments import plain, short
 from genwright.device import pick_device
 from genwright.errors import UserError
 from genwright.text.build import build_engine, open_model
-from genwright.text.config_file import plain, short, token_ids
+from genwright.text.config_file import token_ids
 from genwright.text.engine.request import Piece, Request, Result, SamplingParams
 from genwright.text.generation_config import recommended_sampling
 from genwright.text.ops.step import Chunk

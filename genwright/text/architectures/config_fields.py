@@ -2,8 +2,9 @@
 
 from typing import Any
 
+from genwright.arguments import short
 from genwright.errors import UserError
-from genwright.text.config_file import FieldReader, short
+from genwright.text.config_file import FieldReader
 
 
 def read_sizes(read: FieldReader) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from genwright.arguments import short
 from genwright.errors import UserError
 from genwright.text.architectures import llama
 from genwright.text.architectures.config_fields import read_heads, read_layer_types
@@ -15,7 +16,7 @@ from genwright.text.architectures.shape_rows import Row, configs
 from genwright.text.architectures.weight_map import Source, WeightMap
 from genwright.text.cache.layout import LayerCache
 from genwright.text.config import ModelConfig
-from genwright.text.config_file import FieldReader, short
+from genwright.text.config_file import FieldReader
 from genwright.text.ops.protocol import Ops, Weights
 from genwright.text.ops.step import Step
 

@@ -6,12 +6,13 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from genwright.arguments import short
 from genwright.errors import UserError
 from genwright.text.architectures import deepseek, gemma3, llama, opt
 from genwright.text.architectures.config_fields import check_quantization, read_sizes
 from genwright.text.architectures.protocol import Architecture, Gguf
 from genwright.text.config import ModelConfig
-from genwright.text.config_file import FieldReader, short
+from genwright.text.config_file import FieldReader
 
 ARCHITECTURES: dict[str, Architecture] = {"llama": llama, "deepseek": deepseek, "opt": opt, "gemma3": gemma3}
 

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from genwright.arguments import short
 from genwright.errors import UserError
 from genwright.text.cache.pages import PagePool
-from genwright.text.config_file import short
 from genwright.text.drafts.speculation import NO_GUESS, Guess, Speculation, verify
 from genwright.text.engine.executor import StepExecutor
 from genwright.text.engine.request import Request

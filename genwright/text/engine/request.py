@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
-from genwright.arguments import check_settings, setting
+from genwright.arguments import check_settings, plain, setting, short
 from genwright.errors import UserError
-from genwright.text.config_file import plain, short, token_ids
+from genwright.text.config_file import token_ids
 from genwright.text.engine.stop_strings import StopString
 
 if TYPE_CHECKING:  # the command line reads SamplingParams without importing torch
