@@ -114,15 +114,15 @@ def test_deterministic_logits_are_bitwise_alone_in_a_batch_and_chunked(quant):
         pages.append([list(range(page, page + count))])
         page += count
     order = sorted(range(16), key=lambda i: len(texts[i]))
-    together = executor.run([Chunk(texts[i], 0, [pages[i]]) for i in order])
+    together = executor.run([Chunk(texts[i], 0, pages[i]) for i in order])
     for row, i in enumerate(order):
-        alone = executor.run([Chunk(texts[i], 0, [pages[i]])])
+        alone = executor.run([Chunk(texts[i], 0, pages[i])])
         assert torch.equal(alone[0], together[row]), "alone"
         for start in range(0, len(texts[i]), 17):
-            chunked = executor.run([Chunk(texts[i][start : start + 17], start, [pages[i]])])
+            chunked = executor.run([Chunk(texts[i][start : start + 17], start, pages[i])])
         assert torch.equal(chunked[0], together[row]), "chunked"
         for start in range(max(0, len(texts[i]) - 3), len(texts[i])):
-            stepped = executor.run([Chunk(texts[i][start : start + 1], start, [pages[i]])])
+            stepped = executor.run([Chunk(texts[i][start : start + 1], start, pages[i])])
         assert torch.equal(stepped[0], together[row]), "token by token"
 
 
@@ -134,15 +134,25 @@ def test_sampled_tokens_do_not_depend_on_the_batch_or_the_graph():
     assert [r.ids for r in gpu(deterministic=True, graph=False).generate(prompts(6), params)] == together
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_layers_with_and_without_a_window_have_page_tables_of_their_own(dtype):
-    """Gemma 3's shape beyond its window of 512, on a GPU by our kernels and by plain PyTorch."""
-    ours, theirs = (
-        LLM("random:gemma-3-270m,layers=7", device="cuda", dtype=dtype, max_context=1024, gpu_mem=8, backend=backend)
-        for backend in ("triton", "torch")
-    )
-    ids = prompts(1)[0][:1] + [token for text in prompts(60) for token in text][:620]
-    error = (ours.logits(ids) - theirs.logits(ids)).norm() / theirs.logits(ids).norm()
-    assert error < (1e-3 if dtype == "float32" else 0.05)
-    if dtype == "float32":
-        assert ours.generate([ids], GREEDY)[0].ids == theirs.generate([ids], GREEDY)[0].ids
+def gemma(backend, dtype):
+    """Gemma 3's shape, whose layers have page tables of two kinds."""
+    options = {"device": "cuda", "dtype": dtype, "max_context": 1024, "gpu_mem": 8, "backend": backend}
+    return LLM("random:gemma-3-270m,layers=7", **options)
+
+
+def beyond_the_window():
+    """Token ids of a prompt that is longer than Gemma 3's window of 512."""
+    return [token for text in prompts(60) for token in text][:620]
+
+
+def test_layers_with_and_without_a_window_have_page_tables_of_their_own():
+    ours, theirs, ids = gemma("triton", "float32"), gemma("torch", "float32"), beyond_the_window()
+    assert (ours.logits(ids) - theirs.logits(ids)).norm() < 1e-3 * theirs.logits(ids).norm()
+    assert ours.generate([ids], GREEDY)[0].ids == theirs.generate([ids], GREEDY)[0].ids
+
+
+def test_windows_in_bfloat16_are_as_far_from_float32_as_plain_pytorch_is():
+    ids = beyond_the_window()
+    exact = gemma("torch", "float32").logits(ids)
+    ours, theirs = ((gemma(backend, "bfloat16").logits(ids) - exact).norm() for backend in ("triton", "torch"))
+    assert ours < 1.2 * theirs
