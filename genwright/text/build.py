@@ -3,8 +3,6 @@
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
-
 import torch
 
 from genwright.device import free_memory
@@ -29,11 +27,9 @@ from genwright.text.ops.backends import new_ops
 from genwright.text.ops.torch_ops import TorchOps
 from genwright.text.settings import EngineConfig
 
-if TYPE_CHECKING:
-    from genwright.text.engine.ahead import DecodeLoop
-
 MAX_BATCH = {"cpu": 64, "cuda": 256}  # sequences in a step
-MAX_TOKENS = {"cpu": 512, "cuda": 2048}  # tokens in a step; longer prompts are computed in chunks
+MAX_STEP_TOKENS = {"cpu": 512, "cuda": 2048}  # tokens in a step; longer prompts are computed in chunks
+STEPS_AHEAD = {"cpu": 0, "cuda": 1}  # steps launched before the host has read the tokens of the one before
 KEEP = "keep"  # the quant that leaves packed weights as they are stored
 SELF = "self:"  # prefix of a draft that is a copy of the model in another weight format, such as self:int4
 
@@ -54,20 +50,20 @@ def build_engine(
     if (draft := _open_draft(checkpoint, config)) is not None:
         loaders.append(_loader(draft, _self_draft_format(config), config, device, progress))
     pages, max_context = _divide_memory(loaders, config, device)
-    max_batch, max_tokens = MAX_BATCH[device.type], MAX_TOKENS[device.type]
+    max_batch, max_tokens = MAX_BATCH[device.type], _step_tokens(config, device)
     contexts = [max_context, *(min(max_context, loader.checkpoint.config.longest_context) for loader in loaders[1:])]
     executor, *drafts = (
         _load(loader, ops, config, context, count)
         for loader, context, count in zip(loaders, contexts, pages, strict=True)
     )
     if config.draft is None:
-        return Engine(executor, max_batch, max_tokens, max_context, loop=_new_loop(executor))
+        return Engine(executor, max_batch, max_tokens, max_context, steps_ahead=STEPS_AHEAD[device.type])
     if drafts:
         proposer: Draft = DraftModel(drafts[0], executor.model, max_tokens, contexts[1])
     else:
-        proposer = MtpDraft(executor) if config.draft == MTP else PromptLookup()
+        proposer = MtpDraft(executor) if config.draft == MTP else PromptLookup(device)
     speculation = Speculation(proposer, config.speculate_k, row_cost(device))
-    return Engine(executor, max_batch, max_tokens, max_context, speculation)
+    return Engine(executor, max_batch, max_tokens, max_context, speculation, STEPS_AHEAD[device.type])
 
 
 def _open_draft(model: Checkpoint, config: EngineConfig) -> Checkpoint | None:
@@ -140,7 +136,7 @@ def _divide_memory(loaders: list[Loader], config: EngineConfig, device: torch.de
     given = config.cpu_mem if device.type == "cpu" else config.gpu_mem
     return cache_pages(
         [spec.with_draft() if mtp else spec for spec in specs],
-        MAX_TOKENS[device.type],
+        _step_tokens(config, device) * (1 + STEPS_AHEAD[device.type]),
         configs[0],
         config.max_context,
         weights,
@@ -149,11 +145,15 @@ def _divide_memory(loaders: list[Loader], config: EngineConfig, device: torch.de
     )
 
 
+def _step_tokens(config: EngineConfig, device: torch.device) -> int:
+    return config.max_step_tokens or MAX_STEP_TOKENS[device.type]
+
+
 def _load(loader: Loader, ops: TorchOps, config: EngineConfig, context: int, pages: int) -> ResidentExecutor:
     """Load a model and make its executor, with CUDA graphs if its ops can be captured."""
     model, kind = loader.model(context), loader.device.type
     mtp = loader.block(model.cfg.layers) if config.draft == MTP else None
-    bits, max_batch, max_tokens = CACHE_BITS[config.kv], MAX_BATCH[kind], MAX_TOKENS[kind]
+    bits, max_batch, max_tokens = CACHE_BITS[config.kv], MAX_BATCH[kind], _step_tokens(config, loader.device)
     if not ops.capturable:
         return ResidentExecutor(model, ops, pages, max_batch, max_tokens, mtp, bits)
     from genwright.text.engine.cuda_graphs import GraphExecutor
@@ -162,14 +162,3 @@ def _load(loader: Loader, ops: TorchOps, config: EngineConfig, context: int, pag
     assert isinstance(ops, TritonOps)
     most = ops.max_graph_tokens(model.cfg, model.blocks) if config.graph else 0
     return GraphExecutor(model, ops, pages, max_batch, max_tokens, mtp, bits, most)
-
-
-def _new_loop(executor: ResidentExecutor) -> "DecodeLoop | None":
-    """A decode loop, if attention reads sequence lengths on the device."""
-    if not executor.ops.capturable or executor.model.cfg.mla is not None:
-        return None
-    from genwright.text.engine.ahead import DecodeLoop
-    from genwright.text.engine.cuda_graphs import GraphExecutor
-
-    assert isinstance(executor, GraphExecutor)
-    return DecodeLoop(executor)

@@ -30,6 +30,12 @@ class EngineConfig:
     max_context: int | None = setting(
         None, "Maximum number of tokens of a prompt and its answer together.", between=(1, 1 << 30)
     )
+    max_step_tokens: int | None = setting(
+        None,
+        "Maximum number of tokens that one step computes (512 on a CPU, 2,048 on a GPU); fewer shorten the time "
+        "between the tokens of running streams while prompts are read.",
+        between=(1, 1 << 16),
+    )
     arch: str | None = setting(None, "Named shape of a checkpoint without a configuration file.")
     chat_template: str | None = setting(
         None, "Chat template instead of the checkpoint's: llama-2, llama-3, mistral, chatml or a Jinja file."

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from operator import le
 
+import numpy as np
+
 from genwright.kernels import PAGE
 from genwright.text.cache.layout import NULL_PAGE, Cache
 
@@ -38,18 +40,23 @@ class SequencePages:
     shared: list[Prefix] = field(default_factory=list)
     own: list[list[int]] = field(default_factory=list)  # of each group
     length: int = 0  # tokens whose rows are in the cache
+    _tables: np.ndarray | None = None  # of `tables`; None after a change
 
     def __len__(self) -> int:
         return len(self.shared) + len(self.own)
 
-    def tables(self) -> list[list[int]]:
-        """Page numbers in the order of tokens, one list for each group."""
-        tables = []
-        for group, passed in enumerate(self.passed):
-            table = [node.pages[group] for node in self.shared] + [pages[group] for pages in self.own]
-            table[:passed] = [NULL_PAGE] * passed
-            tables.append([max(page, NULL_PAGE) for page in table] if passed or NO_PAGE in table else table)
-        return tables
+    def tables(self) -> np.ndarray:
+        """Page numbers in the order of tokens, one row for each group; rebuilt only after `changed`."""
+        if self._tables is None:
+            pages = [node.pages for node in self.shared] + self.own
+            tables = np.array(pages, dtype=np.int64).reshape(len(self), len(self.passed)).T
+            for table, passed in zip(tables, self.passed, strict=True):
+                table[:passed] = NULL_PAGE
+            self._tables = np.maximum(tables, NULL_PAGE)
+        return self._tables
+
+    def changed(self) -> None:
+        self._tables = None
 
     def capacity(self) -> int:
         """Tokens that the pages can hold; groups with a window get theirs step by step."""
@@ -63,7 +70,7 @@ class PagePool:
     def __init__(self, cache: Cache, step_tokens: int):
         self.cache = cache
         self.windows = cache.spec.windows
-        self.step_tokens = step_tokens  # most tokens of a step; groups with a window get pages so far ahead
+        self.step_tokens = step_tokens  # most tokens of the steps in flight and of the next; groups with a window get pages for those
         self._groups = range(len(self.windows))
         self._windowed = [group for group in self._groups if self.windows[group]]
         self._unbounded = [group for group in self._groups if not self.windows[group]]
@@ -103,8 +110,12 @@ class PagePool:
                 self.free += _allocated(pages)
                 return False
             sequence.own.append(pages)
+            sequence.changed()
+        if not self._windowed:
+            return True
+        sequence.changed()
         soon = -(-min(length, sequence.length + self.step_tokens) // PAGE)
-        next_pages = sequence.own[: max(0, soon - len(sequence.shared))] if self._windowed else []
+        next_pages = sequence.own[: max(0, soon - len(sequence.shared))]
         return all(self._allocate_missing(pages, self._windowed) for pages in next_pages)
 
     def reserve(self, sequence: SequencePages, length: int) -> int:
@@ -117,11 +128,14 @@ class PagePool:
         while (len(sequence.shared) + 1) * PAGE <= sequence.length:
             first = len(sequence.shared) * PAGE
             self._insert(sequence, tuple(tokens[first : first + PAGE]))
+        if not self._windowed:
+            return
         starts = self._window_starts(sequence.length)
         for group in self._windowed:
             for node in sequence.shared[sequence.passed[group] : starts[group]]:
                 self._release_page(node, group)
         sequence.passed = starts
+        sequence.changed()
 
     def finish(self, sequence: SequencePages, tokens: Sequence[int]) -> None:
         """Release a sequence, and keep all its tokens in the tree."""
@@ -139,6 +153,7 @@ class PagePool:
         self.free += [page for pages in sequence.own for page in _allocated(pages)]
         sequence.shared, sequence.own, sequence.length = [], [], 0
         sequence.passed = [0] * len(self.windows)
+        sequence.changed()
 
     def discard(self, sequence: SequencePages) -> None:
         """Release a sequence that may hold NaN, and zero every page that no other sequence uses."""
@@ -183,6 +198,7 @@ class PagePool:
                     self.free.append(page)
         self._acquire(node, self._groups)
         sequence.shared.append(node)
+        sequence.changed()
 
     def _acquire(self, node: Prefix, groups: Sequence[int]) -> None:
         node.users += 1

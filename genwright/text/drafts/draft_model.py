@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 
 from genwright.text.cache.pages import PagePool, SequencePages
-from genwright.text.drafts.speculation import NO_GUESS, Draft, Guess
+from genwright.text.drafts.speculation import Draft
 from genwright.text.engine.executor import StepExecutor
 from genwright.text.engine.request import Request
-from genwright.text.engine.sampler import Purpose, choose
+from genwright.text.engine.sampler import Sampler
 from genwright.text.loader import Model
-from genwright.text.ops.step import Chunk
+from genwright.text.ops.step import Chunk, unread
 
 
 class DraftModel(Draft):
@@ -26,20 +26,24 @@ class DraftModel(Draft):
         self._fed: dict[Request, list[int]] = {}  # proposed tokens whose cache rows are after a sequence's length
         self._broken: WeakSet[Request] = WeakSet()  # whose logits were NaN
 
-    def guess(self, wanted: Sequence[tuple[Request, int]]) -> list[Guess]:
+    def propose(self, wanted: Sequence[tuple[Request, int]], sampler: Sampler) -> tuple[list[list[int]], Tensor]:
         for gone in [request for request in self._pages if request.pages is None]:
             self.pool.finish(self._pages.pop(gone), gone.tokens)
             self._fed.pop(gone, None)
         logits = self._read([request for request, count in wanted if self._make_room(request, count)])
-        going = {request: self._guesses(request, count) for request, count in wanted if request in logits}
-        if not going:
-            return [NO_GUESS] * len(wanted)
-        guesses, broken = guess_on(going, torch.stack([logits[request] for request in going]), self._feed)
-        for request in broken:
-            self.pool.discard(self._pages.pop(request))
+        counts = {request: self._fitting(request, count) for request, count in wanted if request in logits}
+        if not counts:
+            return [[] for _ in wanted], torch.empty(0, dtype=torch.int64, device=self.executor.model.device)
+        places, tokens = draft_tokens(counts, torch.stack([logits[request] for request in counts]), sampler, self._feed)
+        return [places.get(request, []) for request, _ in wanted], tokens
+
+    def verified(self, request: Request, proposed: list[int]) -> None:
+        pages = self._pages.get(request)
+        if pages is not None and -1 in proposed:
             self._broken.add(request)
-        self._fed |= {request: guess.tokens[:-1] for request, guess in guesses.items() if request in self._pages}
-        return [guesses.get(request, NO_GUESS) for request, _ in wanted]
+            self.pool.discard(self._pages.pop(request))
+        elif pages is not None:
+            self._fed[request] = proposed[:-1]
 
     def _make_room(self, request: Request, count: int) -> bool:
         """Allocate pages for a request's tokens; False if there are none, or if proposals exceed the context."""
@@ -61,7 +65,7 @@ class DraftModel(Draft):
         self._pages[request] = pages
         return True
 
-    def _guesses(self, request: Request, count: int) -> int:
+    def _fitting(self, request: Request, count: int) -> int:
         """How many of `count` proposed tokens fit in pages; all but the last are fed back."""
         known = len(request.tokens)
         return 1 + self.pool.reserve(self._pages[request], known + count - 1) - known
@@ -83,7 +87,7 @@ class DraftModel(Draft):
                 self.pool.release(self._pages.pop(reading.pop()))
                 continue
             work.sort(key=lambda item: item[1])
-            logits = self.executor.run([self._chunk(request, count) for request, count in work])
+            logits = self.executor.run([self._chunk(request, count) for request, count in work]).clone()
             for row, (request, count) in zip(logits, work, strict=True):
                 pages = self._pages[request]
                 pages.length += count
@@ -97,39 +101,40 @@ class DraftModel(Draft):
         pages = self._pages[request]
         return Chunk(request.tokens[pages.length : pages.length + count], pages.length, pages.tables())
 
-    def _feed(self, guessed: dict[Request, list[int]]) -> Tensor:
+    def _feed(self, requests: Sequence[Request], places: Sequence[int], offset: int, tokens: Tensor) -> Tensor:
         return self.executor.run(
             [
-                Chunk(tokens[-1:], len(request.tokens) + len(tokens) - 1, self._pages[request].tables())
-                for request, tokens in guessed.items()
-            ]
+                Chunk([unread(place)], len(request.tokens) + offset, self._pages[request].tables())
+                for request, place in zip(requests, places, strict=True)
+            ],
+            tokens,
         )
 
 
-def guess_on(
-    wanted: dict[Request, int], logits: Tensor, feed: Callable[[dict[Request, list[int]]], Tensor]
-) -> tuple[dict[Request, Guess], list[Request]]:
-    """Propose tokens from logits [requests, vocab], and further ones from what `feed` returns for those so far.
+# Computes token number `offset` after each request's own, at these places of the tensor, and returns the next logits.
+Feed = Callable[[Sequence[Request], Sequence[int], int, Tensor], Tensor]
 
-    The second result is the requests whose logits were NaN.
+
+def draft_tokens(
+    counts: dict[Request, int], logits: Tensor, sampler: Sampler, feed: Feed
+) -> tuple[dict[Request, list[int]], Tensor]:
+    """Draw `counts` tokens of each request, the first from logits [requests, vocab]; all on the device.
+
+    Returns the places of each request's tokens in the second result.
     """
-    tokens: dict[Request, list[int]] = {request: [] for request in wanted}
-    q: dict[Request, list[Tensor]] = {request: [] for request in wanted}
-    going, broken = list(wanted), list[Request]()
-    while True:
-        picked, drawn = choose(logits, [request.ahead(tokens[request]) for request in going], Purpose.DRAFT)
-        rest = []
-        for row, (request, token) in enumerate(zip(going, picked, strict=True)):
-            if token is None:
-                broken.append(request)
-                continue
-            tokens[request].append(token)
-            if row in drawn:
-                q[request].append(drawn[row])
-            if token not in request.ends and len(tokens[request]) < wanted[request]:
-                rest.append(request)
-        if not rest:
-            break
-        going = rest
-        logits = feed({request: tokens[request] for request in going})
-    return {r: Guess(tokens[r], torch.stack(q[r]) if q[r] else None) for r in wanted}, broken
+    order = sorted(range(len(counts)), key=list(counts.values()).__getitem__, reverse=True)
+    if order != list(range(len(order))):
+        logits = logits[torch.tensor(order, device=logits.device)]
+    requests = [list(counts)[row] for row in order]
+    most = counts[requests[0]]
+    tokens = torch.zeros(len(requests), most, dtype=torch.int64, device=logits.device)
+    for column in range(most):
+        going = [request for request in requests if counts[request] > column]
+        if column:
+            places = range(column - 1, len(going) * most, most)
+            logits = feed(going, places, column - 1, tokens.view(-1))
+        positions = [len(request.tokens) + column for request in going]
+        drawn = sampler.sample(logits[: len(going)], going, positions, tokens[: len(going), :column])
+        tokens[: len(going), column] = drawn
+    places_of = {request: [row * most + i for i in range(counts[request])] for row, request in enumerate(requests)}
+    return places_of, tokens.view(-1)

@@ -7,17 +7,18 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from genwright.text.drafts.draft_model import guess_on
-from genwright.text.drafts.speculation import NO_GUESS, Draft, Guess
+from genwright.text.drafts.draft_model import draft_tokens
+from genwright.text.drafts.speculation import Draft
 from genwright.text.engine.executor import ResidentExecutor
 from genwright.text.engine.request import Request
-from genwright.text.ops.step import Chunk
+from genwright.text.engine.sampler import Sampler
+from genwright.text.ops.step import Chunk, unread
 
 MTP = "mtp"
 
 
 @dataclass(frozen=True)
-class Ahead:
+class Prediction:
     """The layer's outputs after a request's last token."""
 
     known: int  # the request's number of tokens at that time
@@ -34,11 +35,13 @@ class MtpDraft(Draft):
     same.
     """
 
+    sees_all = True
+
     def __init__(self, executor: ResidentExecutor):
         assert executor.mtp is not None
         self.executor = executor
         self.cost = replace(executor.model, blocks=[dict(executor.mtp)]).step_bytes / executor.model.step_bytes
-        self._ahead: WeakKeyDictionary[Request, Ahead] = WeakKeyDictionary()
+        self._predictions: WeakKeyDictionary[Request, Prediction] = WeakKeyDictionary()
 
     def observe(self, requests: Sequence[Request], chunks: Sequence[Chunk]) -> None:
         assert self.executor.hidden is not None
@@ -61,23 +64,24 @@ class MtpDraft(Draft):
         for row, (request, _) in enumerate(fed):
             assert request.pages is not None
             if request.pending == 1:
-                self._ahead[request] = Ahead(len(request.tokens), logits[row], hidden[row])
+                self._predictions[request] = Prediction(len(request.tokens), logits[row], hidden[row])
 
-    def guess(self, wanted: Sequence[tuple[Request, int]]) -> list[Guess]:
-        ahead = {request: self._ahead[request] for request, _ in wanted if request in self._ahead}
-        going = {r: count for r, count in wanted if r in ahead and ahead[r].known == len(r.tokens)}
-        if not going:
-            return [NO_GUESS] * len(wanted)
-        hidden = {request: ahead[request].hidden for request in going}
+    def propose(self, wanted: Sequence[tuple[Request, int]], sampler: Sampler) -> tuple[list[list[int]], Tensor]:
+        known = {request: self._predictions[request] for request, _ in wanted if request in self._predictions}
+        counts = {r: count for r, count in wanted if r in known and known[r].known == len(r.tokens)}
+        if not counts:
+            return [[] for _ in wanted], torch.empty(0, dtype=torch.int64, device=self.executor.model.device)
+        hidden = {request: known[request].hidden for request in counts}
 
-        def feed(guessed: dict[Request, list[int]]) -> Tensor:
+        def feed(requests: Sequence[Request], places: Sequence[int], offset: int, tokens: Tensor) -> Tensor:
             chunks = []
-            for request, tokens in guessed.items():
+            for request, place in zip(requests, places, strict=True):
                 assert request.pages is not None
-                chunks.append(Chunk(tokens[-1:], len(request.tokens) + len(tokens) - 2, request.pages.tables()))
-            logits, new = self.executor.predict(chunks, torch.stack([hidden[request] for request in guessed]))
-            hidden.update(zip(guessed, new, strict=True))
+                chunks.append(Chunk([unread(place)], len(request.tokens) + offset - 1, request.pages.tables()))
+            states = torch.stack([hidden[request] for request in requests])
+            logits, new = self.executor.predict(chunks, states, tokens)
+            hidden.update(zip(requests, new, strict=True))
             return logits
 
-        guesses, _ = guess_on(going, torch.stack([ahead[request].logits for request in going]), feed)
-        return [guesses.get(request, NO_GUESS) for request, _ in wanted]
+        places, tokens = draft_tokens(counts, torch.stack([known[r].logits for r in counts]), sampler, feed)
+        return [places.get(request, []) for request, _ in wanted], tokens

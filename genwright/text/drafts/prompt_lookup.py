@@ -4,8 +4,11 @@ from collections import Counter
 from collections.abc import Sequence
 from weakref import WeakKeyDictionary
 
-from genwright.text.drafts.speculation import Draft, Guess
+import torch
+
+from genwright.text.drafts.speculation import Draft
 from genwright.text.engine.request import Request
+from genwright.text.engine.sampler import Sampler
 
 PROMPT_LOOKUP = "prompt-lookup"  # its name as a draft
 
@@ -16,20 +19,26 @@ class PromptLookup(Draft):
     cost = 0.0
     SIZES = (4, 2, 1)  # of n-grams that must match, longest first
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
         self._seen: WeakKeyDictionary[Request, NGrams] = WeakKeyDictionary()
 
-    def guess(self, wanted: Sequence[tuple[Request, int]]) -> list[Guess]:
-        return [Guess(self._look_up(request, count)) for request, count in wanted]
+    def propose(self, wanted: Sequence[tuple[Request, int]], sampler: Sampler) -> tuple[list[list[int]], torch.Tensor]:
+        places, tokens = list[list[int]](), list[int]()
+        for request, count in wanted:
+            found = self._look_up(request, count)
+            places.append(list(range(len(tokens), len(tokens) + len(found))))
+            tokens += found
+        return places, torch.tensor(tokens, dtype=torch.int64, device=self.device)
 
     def _look_up(self, request: Request, count: int) -> list[int]:
         seen = self._seen.setdefault(request, NGrams(self.SIZES))
         seen.read(request.tokens)
         end = list(request.tokens[-max(self.SIZES) :])
-        guess: list[int] = []
-        while len(guess) < count and (token := seen.next(end + guess)) is not None:
-            guess.append(token)
-        return guess
+        found: list[int] = []
+        while len(found) < count and (token := seen.next(end + found)) is not None:
+            found.append(token)
+        return found
 
 
 class NGrams:

@@ -14,7 +14,7 @@ from genwright.text.ops.triton_ops import MAX_DECODE_QUERIES
 
 
 class GraphExecutor(ResidentExecutor):
-    """One graph for each (batch bucket, tokens per sequence); other steps, such as prompts, run without a graph."""
+    """One graph for each (batch bucket, tokens and logits per sequence); other steps run without a graph."""
 
     def __init__(
         self,
@@ -29,21 +29,24 @@ class GraphExecutor(ResidentExecutor):
     ):
         super().__init__(model, ops, pages, max_batch, max_tokens, mtp, cache_bits)
         self.max_graph_tokens = max_graph_tokens
-        self._logits: dict[tuple[int, int], tuple[torch.cuda.CUDAGraph, torch.Tensor]] = {}
+        self._graphs: dict[tuple[int, int, int], tuple[torch.cuda.CUDAGraph, torch.Tensor]] = {}
         self._pool: Any = None
 
-    def run(self, chunks: Sequence[Chunk]) -> torch.Tensor:
-        queries = len(chunks[0].tokens)
-        same = all(len(chunk.tokens) == queries and (queries == 1 or chunk.all_logits) for chunk in chunks)
+    def run(self, chunks: Sequence[Chunk], known: torch.Tensor | None = None) -> torch.Tensor:
+        queries, wanted = len(chunks[0].tokens), chunks[0].logits
+        same = all(len(chunk.tokens) == queries and chunk.logits == wanted for chunk in chunks)
         bucket = self.bucket(len(chunks))
-        if not same or queries > MAX_DECODE_QUERIES or bucket * queries > self.max_graph_tokens:
-            return super().run(chunks)
-        step = self.buffers.fill(chunks, padded=bucket)
-        if (bucket, queries) not in self._logits:
-            self._logits[bucket, queries] = self.capture(lambda: self.forward(step))
-        graph, logits = self._logits[bucket, queries]
+        if not same or queries > MAX_DECODE_QUERIES or wanted not in (1, queries):
+            return super().run(chunks, known)
+        if bucket * queries > self.max_graph_tokens:
+            return super().run(chunks, known)
+        step = self.buffers.fill(chunks, bucket, known)
+        shape = bucket, queries, wanted
+        if shape not in self._graphs:
+            self._graphs[shape] = self.capture(lambda: self.forward(step))
+        graph, logits = self._graphs[shape]
         graph.replay()
-        return logits[: len(chunks) * queries].clone()
+        return logits[: len(chunks) * wanted]
 
     def bucket(self, sequences: int) -> int:
         """The batch size of the graph for this number of sequences: the next power of two."""

@@ -21,9 +21,14 @@ class StepExecutor(Protocol):
 
     model: Model
     cache: Cache
+    ops: TorchOps
 
-    def run(self, chunks: Sequence[Chunk]) -> torch.Tensor:
-        """Logits [rows, vocab] in float32: of each chunk's last token, or of all its tokens with `all_logits`."""
+    def run(self, chunks: Sequence[Chunk], known: torch.Tensor | None = None) -> torch.Tensor:
+        """Launch a step; `known` has the tokens that the chunks name by `unread`.
+
+        Returns float32 logits [rows, vocab] of the last `chunk.logits` tokens of each chunk (of one token if none are
+        wanted), which the next step may overwrite.
+        """
 
 
 class ResidentExecutor(StepExecutor):
@@ -47,8 +52,8 @@ class ResidentExecutor(StepExecutor):
         self.buffers = StepBuffers(max_tokens, max_batch, longest, model.device, groups, model.rope_tables)
 
     @torch.inference_mode()
-    def run(self, chunks: Sequence[Chunk]) -> torch.Tensor:
-        return self.forward(self.buffers.fill(chunks))
+    def run(self, chunks: Sequence[Chunk], known: torch.Tensor | None = None) -> torch.Tensor:
+        return self.forward(self.buffers.fill(chunks, known=known))
 
     @torch.inference_mode()
     def forward(self, step: Step) -> torch.Tensor:
@@ -64,13 +69,15 @@ class ResidentExecutor(StepExecutor):
         return logits.float()
 
     @torch.inference_mode()
-    def predict(self, chunks: Sequence[Chunk], hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def predict(
+        self, chunks: Sequence[Chunk], hidden: torch.Tensor, known: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Run the multi-token-prediction layer; `hidden` [tokens, dim] is that of the token before each of the chunks'.
 
         Returns float32 logits [chunks, vocab] and hidden states [chunks, dim] of each chunk's last token.
         """
         assert self.mtp is not None
-        step, model = self.buffers.fill(chunks), self.model
+        step, model = self.buffers.fill(chunks, known=known), self.model
         with self._amx_guard():
             logits, hidden = predict(self.ops, model.cfg, model.outer, self.mtp, self.cache.layers[-1], hidden, step)
         return logits.float(), hidden[step.logit_rows]

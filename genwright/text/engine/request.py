@@ -1,8 +1,7 @@
 """SamplingParams, Request and Result: the engine's input and output."""
 
-import copy
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,8 @@ from genwright.text.config_file import token_ids
 from genwright.text.engine.stop_strings import StopString
 
 if TYPE_CHECKING:  # the command line reads SamplingParams without importing torch
+    from torch import Tensor
+
     from genwright.text.cache.pages import SequencePages
     from genwright.text.tokenizer.tokenizer import Detokenizer
 
@@ -43,9 +44,14 @@ class SamplingParams:
     ignore_eos: bool = setting(False, "Continue past the model's end-of-sequence token.")
     logprobs: int | None = setting(None, "Show log-probabilities and this many alternatives.", between=(0, 1000))
     prompt_logprobs: bool = setting(False, "Also show log-probabilities of the prompt's tokens.")
+    priority: int = setting(0, "Requests with a higher priority run first.", between=(-(1 << 31), 1 << 31))
+    # Returns changed logits [vocab], given the token ids so far and a copy of the model's; called before penalties.
+    logits_processor: "Callable[[list[int], Tensor], Tensor] | None" = None
 
     def __post_init__(self) -> None:
         check_settings(self)
+        if not (self.logits_processor is None or callable(self.logits_processor)):
+            raise UserError(f"logits_processor must be a function, not {short(self.logits_processor)}.")
         stops = [self.stop] if isinstance(self.stop, str) else plain(self.stop)
         if not isinstance(stops, list | tuple) or not all(isinstance(text, str) and text for text in stops):
             raise UserError(f"stop must be one or more strings that are not empty, not {short(self.stop)}.")
@@ -163,7 +169,10 @@ class Request:
         self.text = ""
         self._stops = [StopString(text) for text in params.stop]
         self._taken_ids = self._taken_text = 0  # lengths already returned by `take`
+        self.order = 0  # of arrival at the engine
         self.pages: SequencePages | None = None
+        self.in_flight = 0  # tokens that launched steps compute, and whose results are not committed
+        self.unread = 0  # tokens that launched steps sample, known only to the device
         self.cached_tokens = 0
         self.finish_reason: str | None = None
         self.logprobs: list[Logprob] = []
@@ -177,17 +186,14 @@ class Request:
 
     @property
     def pending(self) -> int:
-        """The number of tokens that are not in the cache yet."""
+        """The number of tokens that no launched step computes."""
         assert self.pages is not None
-        return len(self.tokens) - self.pages.length
+        return self.expected - self.pages.length - self.in_flight
 
-    def ahead(self, tokens: list[int]) -> "Request":
-        """A view of this request with `tokens` appended, for the sampler."""
-        if not tokens:
-            return self
-        view = copy.copy(self)
-        view.tokens = [*self.tokens, *tokens]
-        return view
+    @property
+    def expected(self) -> int:
+        """The number of tokens once the sampled ones are read."""
+        return len(self.tokens) + self.unread
 
     def add(self, token: int) -> None:
         """Append the next token; finish if it was the last."""

@@ -1,50 +1,90 @@
 """Scheduler: which sequences compute how many tokens in the next step."""
 
-from collections import deque
+from bisect import insort
+from collections.abc import Callable, Iterable
 
 from genwright.kernels import PAGE
 from genwright.text.cache.pages import PagePool
 from genwright.text.engine.request import Request
 
+# While sequences decode, a step computes one part in SPREAD of the prompt tokens that wait, so that a short queue does
+# not hold up the next tokens of running streams, and a long one is computed at full speed.
+SPREAD = 8
+
 
 class Scheduler:
-    """First come, first served: decoding sequences get one token each, then prompts get chunks of the rest."""
+    """Decoding sequences get one token each, then prompts get chunks of the rest: by priority, then in order of arrival.
 
-    def __init__(self, pool: PagePool, max_batch: int, max_tokens: int):
-        self.pool, self.max_batch, self.max_tokens = pool, max_batch, max_tokens
-        self.waiting: deque[Request] = deque()
-        self.running: list[Request] = []  # oldest first
+    A prompt of more tokens than a step has takes half of a step's rest while others wait, so that short prompts pass.
+    """
+
+    def __init__(
+        self,
+        pool: PagePool,
+        max_batch: int,
+        max_tokens: int,
+        on_remove: Callable[[Request], None] = lambda request: None,  # also called when a request is pre-empted
+    ):
+        self.pool, self.max_batch, self.max_tokens, self.on_remove = pool, max_batch, max_tokens, on_remove
+        self.waiting: list[Request] = []  # the next one first
+        self.running: list[Request] = []  # the same order
+        self._arrivals = 0
         self._full = False  # the next waiting request found too few pages, and none have been freed since
+
+    def add(self, request: Request) -> None:
+        """Queue a new request."""
+        self._arrivals += 1
+        request.order = self._arrivals
+        insort(self.waiting, request, key=_order)
 
     def schedule(self) -> list[tuple[Request, int]]:
         """The requests of the next step and how many of their tokens to compute; decoding requests come first."""
-        budget = self.max_tokens
-        work: list[tuple[Request, int]] = []
-        for request in sorted(self.running, key=lambda request: request.pending > 1):
-            if budget and request.pages is not None and self._make_room(request):
-                count = min(request.pending, budget)
-                work.append((request, count))
-                budget -= count
-        # A request may have been pre-empted after it was scheduled, to make room for an older one.
-        work = [(request, count) for request, count in work if request.pages is not None]
-        self._full = False
-        while budget and self.may_admit():
-            request = self.waiting[0]
-            if self._is_being_computed(request):
+        ready = [request for request in self.running if request.pending and request.expected < request.limit]
+        decoding = self._with_pages(request for request in ready if request.pending == 1)
+        prompts = self._with_pages(request for request in ready if request.pages is not None and request.pending > 1)
+        # A request may have been pre-empted after it was chosen, to make room for an older one.
+        work = [(request, 1) for request in decoding if request.pages is not None][: self.max_tokens]
+        budget = self._prompt_budget(prompts, len(work))
+        for place, request in enumerate(prompts):
+            if budget and request.pages is not None:
+                others = place + 1 < len(prompts) or self._may_admit()
+                work.append((request, self._share(request.pending, budget, others)))
+                budget -= work[-1][1]
+        return work + self._admissions(budget)
+
+    def _with_pages(self, requests: Iterable[Request]) -> list[Request]:
+        return [request for request in list(requests) if request.pages is not None and self._make_room(request)]
+
+    def _prompt_budget(self, prompts: list[Request], decoding: int) -> int:
+        """How many tokens of prompts the next step computes."""
+        rest = self.max_tokens - decoding
+        if not decoding:
+            return rest
+        queued = sum(request.pending for request in prompts)
+        for request in self.waiting:
+            if queued >= rest * SPREAD:
                 break
+            queued += len(request.tokens)
+        return min(rest, max(queued, self.max_tokens) // SPREAD)
+
+    def _share(self, pending: int, budget: int, others: bool) -> int:
+        return budget // 2 if others and pending > self.max_tokens and budget > 1 else min(pending, budget)
+
+    def _admissions(self, budget: int) -> list[tuple[Request, int]]:
+        """Admit waiting requests within the budget of tokens."""
+        work = []
+        while budget and self._may_admit() and not self._is_being_computed(request := self.waiting[0]):
             if not self._admit(request):
                 self._full = True
                 break
-            self.waiting.popleft()
-            self.running.append(request)
-            count = min(request.pending, budget)
-            work.append((request, count))
-            budget -= count
+            del self.waiting[0]
+            insort(self.running, request, key=_order)
+            work.append((request, self._share(request.pending, budget, self._may_admit())))
+            budget -= work[-1][1]
         return work
 
-    def may_admit(self) -> bool:
-        """Whether the next step may admit a waiting request."""
-        return bool(self.waiting) and len(self.running) < self.max_batch and not self._full
+    def _may_admit(self) -> bool:
+        return bool(self.waiting) and len(self.running) < self.max_batch and not (self._full and self.running)
 
     def remove(self, request: Request, keep: bool) -> None:
         """Remove a request; `keep` keeps its tokens in the prefix tree, otherwise its pages are zeroed."""
@@ -54,8 +94,9 @@ class Scheduler:
                 self.pool.finish(request.pages, request.tokens)
             else:
                 self.pool.discard(request.pages)
-            request.pages = None
+            request.pages, request.in_flight, request.unread = None, 0, 0
             self.running.remove(request)
+            self.on_remove(request)
         elif request in self.waiting:
             self.waiting.remove(request)
 
@@ -75,24 +116,24 @@ class Scheduler:
         return True
 
     def _make_room(self, request: Request) -> bool:
-        """Allocate pages for all its tokens, pre-empting the youngest sequences; False if it was itself pre-empted."""
+        """Allocate pages for all its tokens, pre-empting the last in order; False if it was itself pre-empted."""
         assert request.pages is not None
-        while not self.pool.extend(request.pages, len(request.tokens)):
-            youngest = self.running[-1]
-            self.preempt(youngest)
-            if youngest is request:
+        while not self.pool.extend(request.pages, request.expected):
+            last = self.running[-1]
+            self.preempt(last)
+            if last is request:
                 return False
         return True
 
     def reserve(self, request: Request, count: int) -> int:
         """Allocate pages for up to `count` more tokens without pre-empting; returns how many tokens fit."""
         assert request.pages is not None
-        return self.pool.reserve(request.pages, len(request.tokens) + count) - len(request.tokens)
+        return self.pool.reserve(request.pages, request.expected + count) - request.expected
 
     def preempt(self, request: Request) -> None:
-        """Move a running request back to the head of the queue; its pages stay in the tree until they are evicted."""
+        """Move a running request back to the queue; its pages stay in the tree until they are evicted."""
         self.remove(request, keep=True)
-        self.waiting.appendleft(request)
+        insort(self.waiting, request, key=_order)
 
     def _is_being_computed(self, request: Request) -> bool:
         """Whether a running prompt will compute full pages that this request also starts with."""
@@ -106,3 +147,7 @@ class Scheduler:
                 if span.stop > other.pages.length:
                     return True
         return False
+
+
+def _order(request: Request) -> tuple[int, int]:
+    return -request.params.priority, request.order

@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -11,12 +13,20 @@ from genwright.kernels import PAGE
 
 @dataclass(frozen=True)
 class Chunk:
-    """The tokens of one sequence that a step computes, and the sequence's page tables."""
+    """The tokens of one sequence that a step computes, and the sequence's page tables.
+
+    A token that only the device knows yet is written as `unread(i)`: element i of the tensor that `fill` is given.
+    """
 
     tokens: Sequence[int]
     start: int  # position of the first of them
-    tables: Sequence[Sequence[int]]  # of each group of layers: the sequence's pages, with those for these tokens
-    all_logits: bool = False  # whether logits of every token are wanted, or of the last one only
+    tables: Sequence[Sequence[int] | np.ndarray]  # of each group of layers: the sequence's pages, also for these tokens
+    logits: int = 1  # how many of the last tokens' logits are wanted
+
+
+def unread(index: int) -> int:
+    """The id that stands for element `index` of the tokens that are on the device only."""
+    return -1 - index
 
 
 @dataclass
@@ -94,71 +104,77 @@ class StepBuffers:
         self._sizes = [tokens, tokens, tokens, sequences, sequences + 1, *[tokens] * groups]
         self._flat = torch.zeros(sum(self._sizes), dtype=torch.int64, device=device)
         self.page_tables = torch.zeros(groups, sequences, pages, dtype=torch.int64, device=device)
-        self.tokens, self.positions, self.logit_rows, self.lengths, self.offsets, *self.slots = self._split(self._flat)
-        # Filled on the host and copied to the device in one transfer; on a CPU it is the storage itself.
-        self._host = self._flat if device.type == "cpu" else torch.zeros_like(self._flat, device="cpu").pin_memory()
-        self._parts = [part.numpy() for part in self._split(self._host)]
+        parts = torch.split(self._flat, self._sizes)
+        self.tokens, self.positions, self.logit_rows, self.lengths, self.offsets, *self.slots = parts
 
     @property
     def most_sequences(self) -> int:
         return self.page_tables.shape[1]
 
-    def _split(self, flat: Tensor) -> tuple[Tensor, ...]:
-        return torch.split(flat, self._sizes)
+    def fill(self, chunks: Sequence[Chunk], padded: int = 0, known: Tensor | None = None) -> Step:
+        """Write a step to the buffers without waiting for the device; chunks of equal length should be neighbours.
 
-    def fill(self, chunks: Sequence[Chunk], padded: int = 0) -> Step:
-        """Write a step to the buffers; chunks of equal length should be next to each other.
-
-        `padded` is the number of sequences of a CUDA graph, which all have the same number of tokens and whole page
-        tables. Padding sequences have length 0 and slot -1, so that nothing is written for them.
+        `padded` is the number of sequences of a CUDA graph, which all have the same number of tokens. Padding
+        sequences have length 0 and slot -1, so that nothing is written for them. `known` [n] has the tokens that are
+        on the device only.
         """
-        tokens: list[int] = []
-        positions: list[int] = []
-        slots: list[list[int]] = [[] for _ in self.slots]
-        logit_rows: list[int] = []
-        lengths: list[int] = []
-        offsets = [0]
-        groups: list[QueryGroup] = []
-        for index, chunk in enumerate(chunks):
-            count, first_row = len(chunk.tokens), len(tokens)
-            span = range(chunk.start, chunk.start + count)
-            tokens += chunk.tokens
-            positions += span
-            for each, table in zip(slots, chunk.tables, strict=True):
-                each += [table[position // PAGE] * PAGE + position % PAGE for position in span]
-            offsets.append(len(tokens))
-            lengths.append(span.stop)
-            logit_rows += range(first_row if chunk.all_logits else len(tokens) - 1, len(tokens))
-            if groups and groups[-1].queries == count:
-                groups[-1].count += 1
-                groups[-1].length = max(groups[-1].length, span.stop)
-            else:
-                groups.append(QueryGroup(index, 1, count, first_row, span.stop))
-        # A graph is replayed as its sequences grow, so it gets all their pages.
-        width = max(len(c.tables[0]) for c in chunks) if padded else max(-(-g.length // PAGE) for g in groups)
-        tables = [
-            [[*t[:width], *([0] * (width - len(t)))] for t in each]
-            for each in zip(*(c.tables for c in chunks), strict=True)
-        ]
-        self.page_tables[:, : len(chunks), :width].copy_(torch.tensor(tables))
-        missing = max(0, padded - len(chunks))
-        if missing:
-            queries = groups[0].queries
-            rows = missing * queries
-            offsets += range(offsets[-1] + queries, offsets[-1] + rows + 1, queries)
-            logit_rows += range(len(tokens), len(tokens) + rows)
-            tokens += [0] * rows
-            positions += [0] * rows
-            for each in slots:
-                each += [-1] * rows
-            lengths += [0] * missing
+        count = len(chunks)
+        counts = np.fromiter((len(chunk.tokens) for chunk in chunks), np.int64, count)
+        starts = np.fromiter((chunk.start for chunk in chunks), np.int64, count)
+        wanted = np.fromiter((chunk.logits for chunk in chunks), np.int64, count)
+        ends, lengths = counts.cumsum(), starts + counts
+        sequence = np.repeat(np.arange(count), counts)  # of each token
+        positions = np.arange(ends[-1]) + np.repeat(lengths - ends, counts)
+        tokens = np.fromiter(chain.from_iterable(chunk.tokens for chunk in chunks), np.int64, len(sequence))
+        logit_rows = np.flatnonzero(np.repeat(lengths - wanted, counts) <= positions)
+        if not len(logit_rows):
+            logit_rows = ends[-1:] - 1  # an output of no rows would be a special case of every product
+        groups = _query_groups(counts, lengths, ends)
+        tables = self._pages(chunks, -(-int(lengths.max()) // PAGE))
+        slots = tables[:, sequence, positions // PAGE] * PAGE + positions % PAGE
+        values = [tokens, positions, logit_rows, lengths, np.concatenate(([0], ends)), *slots]
+        if missing := max(0, padded - count):
+            rows = missing * (queries := groups[0].queries)
+            first, end = len(tokens), len(tokens) + rows
+            last = np.arange(first, end).reshape(missing, queries)[:, queries - chunks[0].logits :].ravel()
+            padding = [0, 0, last, 0, np.arange(first + queries, end + 1, queries), *[-1] * len(slots)]
+            sizes = [rows, rows, len(last), missing, missing, *[rows] * len(slots)]
+            values = [
+                np.concatenate((value, np.broadcast_to(more, size)))
+                for value, more, size in zip(values, padding, sizes, strict=True)
+            ]
             groups[0].count += missing
-        values = (tokens, positions, logit_rows, lengths, offsets, *slots)
-        for part, each in zip(self._parts, values, strict=True):
-            part[: len(each)] = each
-        if self._host is not self._flat:
-            self._flat.copy_(self._host)
-        return self.view(len(tokens), len(logit_rows), padded or len(chunks), None if padded else width, groups)
+        self._send(values, tables)
+        if known is not None:
+            ids = self.tokens[: ends[-1]]
+            on_device = ids < 0
+            # A row with a NaN has the token -1; its sequence ends as soon as the host reads that.
+            ids.copy_(torch.where(on_device, known.clamp(min=0)[torch.where(on_device, -1 - ids, 0)], ids))
+        width = None if padded else tables.shape[2]
+        return self.view(len(values[0]), len(values[2]), padded or count, width, groups)
+
+    def _pages(self, chunks: Sequence[Chunk], width: int) -> np.ndarray:
+        """The page tables [groups, sequences, width]; a graph reads no page beyond a sequence's length either."""
+        tables = np.zeros((len(self.slots), len(chunks), width), np.int64)
+        for row, chunk in enumerate(chunks):
+            for group, table in enumerate(chunk.tables):
+                tables[group, row, : len(table)] = table[:width]
+        return tables
+
+    def _send(self, values: Sequence[np.ndarray], tables: np.ndarray) -> None:
+        """Copy values to the start of each buffer, in two transfers.
+
+        On a GPU the copies wait in its queue, so each step has pinned memory of its own.
+        """
+        on_gpu = self._flat.is_cuda
+        flat = torch.empty(len(self._flat), dtype=torch.int64, pin_memory=True) if on_gpu else self._flat
+        for part, value in zip(torch.split(flat, self._sizes), values, strict=True):
+            part.numpy()[: len(value)] = value
+        pages = torch.from_numpy(tables)
+        if on_gpu:
+            self._flat.copy_(flat, non_blocking=True)
+            pages = pages.pin_memory().to(self._flat.device, non_blocking=True)
+        self.page_tables[:, : tables.shape[1], : tables.shape[2]].copy_(pages)
 
     def view(self, tokens: int, logits: int, sequences: int, width: int | None, groups: list[QueryGroup]) -> Step:
         """A step over the first rows of the buffers; their contents are read when it runs."""
@@ -173,3 +189,12 @@ class StepBuffers:
             groups,
             self.rope_tables,
         )
+
+
+def _query_groups(counts: np.ndarray, lengths: np.ndarray, ends: np.ndarray) -> list[QueryGroup]:
+    """Runs of sequences with the same number of queries."""
+    firsts = [0, *(np.flatnonzero(np.diff(counts)) + 1).tolist(), len(counts)]
+    return [
+        QueryGroup(first, end - first, int(counts[first]), int(ends[first] - counts[first]), int(lengths[first:end].max()))
+        for first, end in zip(firsts, firsts[1:], strict=False)
+    ]
