@@ -99,7 +99,6 @@ class LLM:
         """The logits after every token, [tokens, vocab] in float32."""
         ids = self._encode(prompt)
         self.engine.check(ids)
-        self.engine.settle()
         pool = self.engine.pool
         pages = pool.start(ids[:1])
         if pages is None:
@@ -110,7 +109,7 @@ class LLM:
                 chunk = ids[start : start + max_tokens]
                 if not pool.extend(pages, start + len(chunk)):
                     raise UserError(_NO_ROOM.format(len(ids)))
-                rows.append(self.engine.executor.run([Chunk(chunk, start, pages.tables(), True)]))
+                rows.append(self.engine.executor.run([Chunk(chunk, start, pages.tables(), len(chunk))]))
                 pages.length += len(chunk)
                 pool.share(pages, ids)  # frees pages that windows have passed
         finally:

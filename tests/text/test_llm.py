@@ -101,10 +101,10 @@ def test_turn_five_prefills_only_its_own_tokens(smollm2):
     computed = 0
     run = llm.engine.executor.run
 
-    def counting(chunks):
+    def counting(chunks, known=None):
         nonlocal computed
         computed += sum(len(chunk.tokens) for chunk in chunks)
-        return run(chunks)
+        return run(chunks, known)
 
     llm.engine.executor.run = counting
     known = 0

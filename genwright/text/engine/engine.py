@@ -79,7 +79,7 @@ class Engine:
         if self.speculation is not None and self._in_flight and self.speculation.is_due(self.scheduler.running):
             changed += self._commit(0)
         launched = self._launch()
-        return list(dict.fromkeys(changed + self._commit(self.steps_ahead if launched else len(self._in_flight) - 1)))
+        return list(dict.fromkeys(changed + self._commit(self.steps_ahead if launched else 0)))
 
     def cancel(self, requests: Iterable[Request]) -> None:
         """Finish those requests that have not finished yet."""

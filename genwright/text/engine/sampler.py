@@ -151,3 +151,33 @@ def logprobs(logits: torch.Tensor, chosen: Sequence[int], top: int) -> list[Logp
     values, ids = scores.topk(min(top, scores.shape[-1]), dim=-1)
     rows = zip(chosen, picked, ids.tolist(), values.tolist(), strict=True)
     return [Logprob(token, value, dict(zip(ids, values, strict=True))) for token, value, ids, values in rows]
+
+
+class Sampler:
+    """Stand-in until the new one lands."""
+
+    def __init__(self, vocab, device, fused):
+        self.vocab, self.device = vocab, device
+
+    def sample(self, logits, requests, positions, before=None, allowed=None):
+        import copy
+        views = []
+        for i, (r, p) in enumerate(zip(requests, positions)):
+            view = copy.copy(r)
+            if before is not None:
+                view.tokens = [*r.tokens, *[t for t in before[i].tolist() if t >= 0]]
+            view.tokens = [*view.tokens, *[0] * (p - len(view.tokens))]
+            views.append(view)
+        return torch.tensor([-1 if t is None else t for t in sample(logits, views)])
+
+    def count(self, request, tokens):
+        pass
+
+    def release(self, request):
+        pass
+
+    def logprobs(self, logits, tokens, top):
+        scores = logits.log_softmax(dim=-1)
+        picked = scores.gather(1, tokens[:, None])[:, 0]
+        values, ids = scores.topk(min(top, scores.shape[-1]), dim=-1)
+        return picked, values, ids

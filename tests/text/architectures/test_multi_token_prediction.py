@@ -42,7 +42,7 @@ def run(folder, hidden, chunks, ops, packed=False):
     cache = Cache(CacheSpec(cache_layers(model.cfg), torch.float32), 2, CPU).layers[0]
     buffers, logits, out, first = StepBuffers(128, 1, 2, CPU, rope_tables=model.rope_tables), [], [], 0
     for count in chunks:
-        step = buffers.fill([Chunk(TOKENS[1 + first : 1 + first + count].tolist(), first, [range(2)], True)])
+        step = buffers.fill([Chunk(TOKENS[1 + first : 1 + first + count].tolist(), first, [range(2)], count)])
         piece = hidden[first : first + count]
         new = predict(ops, model.cfg, model.outer, weights, cache, piece, step)
         logits.append(new[0])

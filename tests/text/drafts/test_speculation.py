@@ -256,8 +256,8 @@ def test_nan_ends_its_own_request_alone(llms):
     engine = speculating(llms, "identical")
     run, victims = engine.executor.run, [request(text, GREEDY) for text in texts]
 
-    def poisoned(chunks):
-        logits, row = run(chunks).clone(), 0
+    def poisoned(chunks, known=None):
+        logits, row = run(chunks, known).clone(), 0
         for chunk in chunks:
             if chunk.all_logits and victims[0].pages and list(chunk.tables[0]) == victims[0].pages.tables()[0]:
                 logits[row + 3] = float("nan")
@@ -275,9 +275,9 @@ def test_a_draft_that_is_not_numbers_is_left_alone(llms):
     draft = engine.speculation.draft
     run, calls = draft.executor.run, []
 
-    def broken(chunks):
+    def broken(chunks, known=None):
         calls.append(len(chunks))
-        return torch.full_like(run(chunks), float("nan"))
+        return torch.full_like(run(chunks, known), float("nan"))
 
     draft.executor.run = broken
     texts = prompts(3, 5, 20)
@@ -292,11 +292,11 @@ def test_memory_running_out_in_the_draft_gives_way(llms):
     draft = engine.speculation.draft
     run, refusals = draft.executor.run, [2]
 
-    def short_of_memory(chunks):
+    def short_of_memory(chunks, known=None):
         if refusals[0]:
             refusals[0] -= 1
             raise torch.OutOfMemoryError("no")
-        return run(chunks)
+        return run(chunks, known)
 
     draft.executor.run = short_of_memory
     texts = prompts(3, 5, 20, seed=9)

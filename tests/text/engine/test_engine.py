@@ -104,10 +104,10 @@ def test_a_shared_prefix_is_computed_once(tiny):
     computed = 0
     run = engine.executor.run
 
-    def counting(chunks):
+    def counting(chunks, known=None):
         nonlocal computed
         computed += sum(len(chunk.tokens) for chunk in chunks)
-        return run(chunks)
+        return run(chunks, known)
 
     engine.executor.run = counting
     drain(engine, requests)
@@ -123,8 +123,8 @@ def test_nan_ends_its_own_request_alone(tiny):
     run = engine.executor.run
     victims = [request(bad, GREEDY), request(good, GREEDY)]
 
-    def poisoned(chunks):
-        logits = run(chunks).clone()
+    def poisoned(chunks, known=None):
+        logits = run(chunks, known).clone()
         for rows in engine.executor.cache.rows.values():
             for page in victims[0].pages.tables()[0] if victims[0].pages else []:
                 rows[:, page] = float("nan")
@@ -149,16 +149,16 @@ def test_out_of_memory_preempts_then_fails_one_request(tiny):
     texts = prompts(3, 20, 30, seed=9)
     run, refusals = engine.executor.run, [2]
 
-    def short_of_memory(chunks):
+    def short_of_memory(chunks, known=None):
         if len(chunks) > 1 and refusals[0]:
             refusals[0] -= 1
             raise torch.OutOfMemoryError("no")
-        return run(chunks)
+        return run(chunks, known)
 
     engine.executor.run = short_of_memory
     assert drain(engine, [request(t, GREEDY) for t in texts]) == [r.ids for r in tiny.generate(texts, GREEDY)]
 
-    def no_memory(chunks):
+    def no_memory(chunks, known=None):
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes.")
 
     engine.executor.run = no_memory

@@ -39,7 +39,7 @@ def logits_of(executor, sequence: list[int], chunk: int, others: list[list[int]]
         parts = [(text, 0) for text in others]
         parts.insert(place, (sequence[start : start + chunk], start))
         chunks = [
-            Chunk(part, first, [range(lane * ROOM, (lane + 1) * ROOM)], all_logits=True)
+            Chunk(part, first, [range(lane * ROOM, (lane + 1) * ROOM)], len(part))
             for lane, (part, first) in enumerate(parts)
         ]
         before = sum(len(part) for part, _ in parts[:place])

@@ -33,7 +33,7 @@ def logits(folder: Path, rank: int = 0, ranks: int = 1, group: Any = None) -> to
     ]
     cache = Cache(CacheSpec(layers, torch.float32), 2, CPU)
     groups = len(CacheSpec(layers, torch.float32).groups)
-    step = StepBuffers(64, 1, 1, CPU, groups, model.rope_tables).fill([Chunk(PROMPT, 0, [[1]] * groups, True)])
+    step = StepBuffers(64, 1, 1, CPU, groups, model.rope_tables).fill([Chunk(PROMPT, 0, [[1]] * groups, len(PROMPT))])
     x = home.embed(ops, cfg, model.outer, step)
     for weights, layer in zip(model.blocks, cache.layers, strict=True):
         x = home.block(ops, cfg, weights, layer, x, step)

@@ -23,7 +23,7 @@ def random_chunks(rng: random.Random, count: int, groups: int) -> list[Chunk]:
         start, size = rng.randint(0, 200), rng.choice([1, 1, 5, 60])
         pages = -(-(start + size) // PAGE) + rng.randint(0, 1)  # perhaps one more, for what comes next
         tables = [[free.pop() for _ in range(pages)] for _ in range(groups)]
-        chunks.append(Chunk([rng.randrange(99) for _ in range(size)], start, tables, rng.random() < 0.3))
+        chunks.append(Chunk([rng.randrange(99) for _ in range(size)], start, tables, rng.choice([0, 1, 1, size])))
     return chunks
 
 
@@ -48,7 +48,7 @@ def test_every_token_has_its_position_and_its_slots(groups: int) -> None:
                     assert step.positions[row + place] == position
                     assert step.slots[group][row + place] == table[position // PAGE] * PAGE + position % PAGE
             row += len(chunk.tokens)
-            logit_rows += range(row - len(chunk.tokens) if chunk.all_logits else row - 1, row)
+            logit_rows += range(row - chunk.logits, row)
         assert step.offsets.tolist()[-1] == row and step.logit_rows.tolist() == logit_rows
 
 
@@ -67,7 +67,7 @@ def test_neighbours_with_equally_many_queries_form_a_group() -> None:
 def test_padding_writes_nowhere_and_reads_nothing(queries: int) -> None:
     storage = buffers(groups=2)
     storage.fill(random_chunks(random.Random(1), 8, 2))
-    chunks = [Chunk([7] * queries, 100, [[4, 5], [6, 9]], all_logits=queries > 1) for _ in range(3)]
+    chunks = [Chunk([7] * queries, 100, [[4, 5], [6, 9]], logits=queries) for _ in range(3)]
     step = storage.fill(chunks, padded=4)
     assert len(step.tokens) == len(step.logit_rows) == 4 * queries
     assert step.lengths.tolist() == [100 + queries] * 3 + [0]
