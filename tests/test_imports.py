@@ -72,6 +72,7 @@ LAZY = {
     "genwright.bench.run": "the parent of the experiments' processes does without torch and the peers",
     "genwright.images": "triton is missing on machines without a GPU",
     "genwright.text.build": "triton is missing on machines without a GPU",
+    "genwright.text.engine.sampler": "triton is missing on machines without a GPU",
     "genwright.text.ops.backends": "triton is missing on machines without a GPU",
     "genwright.text.catalogue": "help and `pull` list models without torch, which named shapes need",
     "genwright.inspect.executor": "generated scripts import it, and most have no manifest",
