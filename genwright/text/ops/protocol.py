@@ -2,8 +2,9 @@
 
 An op takes the names of the weights that it reads; a weight that the model does not have is absent from the mapping.
 Where each rank computes a part of a sum, the op contains the all-reduce: an `add_...` op returns the whole sum on every
-rank, with residual and bias added once. In deterministic mode each token gets the same bits alone, in any batch and
-under any chunking; tests/text/ops/test_deterministic_ops.py checks this for every op of the protocol.
+rank, with residual and bias added once. It may overwrite the residual, so the caller must not read it afterwards. In
+deterministic mode each token gets the same bits alone, in any batch and under any chunking;
+tests/text/ops/test_deterministic_ops.py checks this for every op of the protocol.
 """
 
 from collections.abc import Mapping
