@@ -58,6 +58,7 @@ def rope_attend(
     window: int | None,
     scratch: Scratch,
     dependent: bool = True,
+    out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """qkv [sequences, (heads + 2 kv_heads) * head_dim] to [sequences, heads * head_dim]; zeros where a length is 0.
 
@@ -74,7 +75,7 @@ def rope_attend(
         SPLITS=splits, THREADS=threads, ONE_WAVE=one_wave,
         NORM=norms is not None, ROPE=tables is not None, PDL=dependent,
     )  # fmt: skip
-    out = qkv.new_empty(sequences, heads * head_dim)
+    out = qkv.new_empty(sequences, heads * head_dim) if out is None else out
     arguments = (
         qkv, *(tables or (None, None)), positions, slots, lengths, page_table, page_table.stride(0), k_cache, v_cache,
         *(norms or (None, None)), eps, scale * math.log2(math.e), window or 0, scratch.parts, scratch.arrivals, out,

@@ -147,6 +147,7 @@ def decode_attention(
     tile: Tile | None = None,
     programs: int = PROGRAMS,
     pdl: bool = False,
+    out: Tensor | None = None,
 ) -> Tensor:
     """Causal attention of each sequence's last `queries` tokens; zeros where a length is 0.
 
@@ -163,7 +164,7 @@ def decode_attention(
     splits = max(1, min(width * PAGE // tile.keys, min(programs, PROGRAMS) // (sequences * kv_heads)))
     assert q.is_contiguous() and k_cache.is_contiguous() and v_cache.is_contiguous() and page_table.stride(1) == 1
     assert splits == 1 or scratch.mixed.numel() >= sequences * kv_heads * splits * rows * head_dim
-    out = torch.empty(tokens, heads * head_dim, dtype=q.dtype, device=q.device)
+    out = q.new_empty(tokens, heads * head_dim) if out is None else out
     options, join_rows = launch_options(q, k_cache, window, tile, pdl), triton.next_power_of_2(rows)
     _decode[(kv_heads, splits, sequences)](
         q, k_cache, v_cache, *packing(scales), page_table, lengths, out,

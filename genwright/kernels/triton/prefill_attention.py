@@ -136,18 +136,19 @@ def prefill_attention(
     scales: Mapping[str, Tensor] | None = None,
     tile: Tile | None = None,
     pdl: bool = False,
+    out: Tensor | None = None,
 ) -> Tensor:
     """Causal attention of chunks: rows offsets[b] to offsets[b + 1] of q are the last of lengths[b] tokens.
 
     q [tokens, heads, head_dim] to [tokens, heads * head_dim], caches [pages, PAGE, kv_heads, head_dim], page_table
     [sequences, width], lengths [sequences], at most max_queries rows per sequence; `scales` has the `k.scale` etc. of a
     quantized cache. Each query reduces its keys in page order, so for a given tile its bits do not depend on the chunk
-    or the batch.
+    or the batch. Rows of no sequence are neither read nor written.
     """
     tokens, heads, head_dim = q.shape
     tile = tile or prefill_tile(head_dim, q.dtype)
     assert q.is_contiguous() and k_cache.is_contiguous() and v_cache.is_contiguous() and page_table.stride(1) == 1
-    out = torch.empty(tokens, heads * head_dim, dtype=q.dtype, device=q.device)
+    out = q.new_empty(tokens, heads * head_dim) if out is None else out
     _prefill[(heads, triton.cdiv(max_queries, tile.queries), len(lengths))](
         q, k_cache, v_cache, *packing(scales), page_table, lengths, offsets, out,
         scale * math.log2(math.e), window or 0, page_table.stride(0),

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -87,6 +86,7 @@ def rope_write(
     positions: Tensor,
     scales: Mapping[str, Tensor] | None = None,
     pdl: bool = False,
+    out: Tensor | None = None,
 ) -> Tensor:
     """Normalise and rotate q and k, write k and v to their slots (a negative slot is skipped), and return q.
 
@@ -95,7 +95,7 @@ def rope_write(
     Returns [tokens, heads, head_dim].
     """
     assert qkv.stride(1) == 1 and k_cache.is_contiguous() and v_cache.is_contiguous()
-    q = torch.empty(len(qkv), heads, head_dim, dtype=qkv.dtype, device=qkv.device)
+    q = qkv.new_empty(len(qkv), heads, head_dim) if out is None else out
     _rope_write[(len(qkv), triton.cdiv(heads, BLOCK_H) + 2 * triton.cdiv(kv_heads, BLOCK_H))](
         qkv, cos, sin, positions, slots, q, k_cache, v_cache, *packing(scales), q_norm, k_norm, eps, qkv.stride(0),
         HEADS=heads, KV_HEADS=kv_heads, HEAD_DIM=head_dim, HALF_BLOCK=triton.next_power_of_2(head_dim // 2),

@@ -78,15 +78,6 @@ class Step:
             self._rope[kind] = cos[self.positions], sin[self.positions]
         return self._rope[kind]
 
-    @property
-    def queries(self) -> int | None:
-        """Tokens per sequence, or None if the sequences differ."""
-        return self.groups[0].queries if len(self.groups) == 1 else None
-
-    @property
-    def most_queries(self) -> int:
-        return max(group.queries for group in self.groups)
-
 
 class StepBuffers:
     """Storage for steps of up to `tokens` tokens and `sequences` sequences with up to `pages` pages each."""

@@ -23,7 +23,7 @@ from genwright.text.cache.layout import LayerCache
 from genwright.text.config import Attention, ModelConfig, Moe
 from genwright.text.ops.moe import MAX_GATHERED_TOKENS
 from genwright.text.ops.protocol import Fused, Weights
-from genwright.text.ops.step import Step
+from genwright.text.ops.step import QueryGroup, Step
 from genwright.text.ops.torch_ops import TorchOps
 
 MAX_UNPACKING_ROWS = 128  # of a product that unpacks weights in its kernel; for more it pays to unpack them first
@@ -75,7 +75,7 @@ class TritonOps(TorchOps):
 
     def add_product(self, residual: Tensor | None, x: Tensor, weight: Weight, bias: Tensor | None) -> Tensor:
         if residual is not None and isinstance(weight, Tensor) and bias is None and not self.deterministic:
-            return torch.addmm(residual, x, weight.t())
+            return residual.addmm_(x, weight.t())  # out of place, PyTorch would copy the residual first
         return super().add_product(residual, x, weight, bias)
 
     def norm(self, x: Tensor, weights: Weights, name: str, eps: float) -> Tensor:
@@ -85,46 +85,73 @@ class TritonOps(TorchOps):
         return silu_mul(gate_up, pdl=self._pdl) if activation == "silu" else super().gate(gate_up, activation)
 
     def rope_attend(self, qkv: Tensor, weights: Weights, attention: Attention, cache: LayerCache, step: Step) -> Tensor:
-        """Steps of one token per sequence use one kernel for RoPE, the writes to the cache and attention."""
-        k, v = cache.rows["k"], cache.rows["v"]
+        """Sequences with one query use one kernel for RoPE, the writes to the cache and attention.
+
+        In a step with prompt chunks these are the first sequences; the others write their rows of the same output.
+        """
+        k, v, first = cache.rows["k"], cache.rows["v"], step.groups[0]
         kv_heads, head_dim = k.shape[2:]
         heads = qkv.shape[1] // head_dim - 2 * kv_heads
-        if self.deterministic or step.queries != 1 or not serves(k, heads):
+        if self.deterministic or first.queries != 1 or not serves(k, heads):
             return super().rope_attend(qkv, weights, attention, cache, step)
+        out = qkv.new_empty(len(qkv), heads * head_dim)
         shape = heads // kv_heads, head_dim
         if shape not in self._rope_scratch:
             self._rope_scratch[shape] = Scratch.allocate(*shape, qkv.device)
         tables = None if attention.rope is None else step.rope_tables[attention.rope]
         norms = (weights["q_norm"], weights["k_norm"]) if "q_norm" in weights else None
-        return rope_attend(
-            qkv, tables, step.positions, step.slots[cache.group], step.lengths, step.page_tables[cache.group], k, v,
-            norms, attention.norm_eps, heads, attention.scale, attention.window, self._rope_scratch[shape], self._pdl,
+        rope_attend(
+            qkv[: first.count], tables, step.positions, step.slots[cache.group], step.lengths[: first.count],
+            step.page_tables[cache.group], k, v, norms, attention.norm_eps, heads, attention.scale, attention.window,
+            self._rope_scratch[shape], self._pdl, out,
         )  # fmt: skip
+        if len(step.groups) > 1:
+            q = self.rope_write(qkv, weights, attention, cache, step, first.count)
+            self._attend_groups(q, attention, cache, step, step.groups[1:], out)
+        return out
 
-    def rope_write(self, qkv: Tensor, weights: Weights, attention: Attention, cache: LayerCache, step: Step) -> Tensor:
+    def rope_write(
+        self,
+        qkv: Tensor,
+        weights: Weights,
+        attention: Attention,
+        cache: LayerCache,
+        step: Step,
+        first_row: int = 0,  # rows before it are neither computed nor written; q has them too, with any content
+    ) -> Tensor:
         kv_heads, head_dim = cache.spec.rows["k"]
         cos, sin = (None, None) if attention.rope is None else step.rope_tables[attention.rope]
         heads = qkv.shape[1] // head_dim - 2 * kv_heads
-        return rope_write(
-            qkv, cos, sin, step.slots[cache.group], cache.rows["k"], cache.rows["v"], weights.get("q_norm"),
-            weights.get("k_norm"), attention.norm_eps, heads, kv_heads, head_dim, step.positions, _scales(cache),
-            pdl=self._pdl,
+        q = qkv.new_empty(len(qkv), heads, head_dim)
+        rope_write(
+            qkv[first_row:], cos, sin, step.slots[cache.group][first_row:], cache.rows["k"], cache.rows["v"],
+            weights.get("q_norm"), weights.get("k_norm"), attention.norm_eps, heads, kv_heads, head_dim,
+            step.positions[first_row:], _scales(cache), self._pdl, q[first_row:],
         )  # fmt: skip
+        return q
 
     def attend(self, q: Tensor, attention: Attention, cache: LayerCache, step: Step) -> Tensor:
-        k, v, queries = cache.rows["k"], cache.rows["v"], step.queries
+        return self._attend_groups(q, attention, cache, step, step.groups, q.new_empty(q.shape).flatten(1))
+
+    def _attend_groups(
+        self, q: Tensor, attention: Attention, cache: LayerCache, step: Step, groups: Sequence[QueryGroup], out: Tensor
+    ) -> Tensor:
+        """Attention of the last groups of a step: flash decoding for as long as they have few queries, then prefill."""
+        k, v, scales = cache.rows["k"], cache.rows["v"], _scales(cache)
         table, scale, window = step.page_tables[cache.group], attention.scale, attention.window
-        if self.deterministic or queries is None or queries > MAX_DECODE_QUERIES:
-            lengths, offsets, most = step.lengths, step.offsets, step.most_queries
-            return prefill_attention(
-                q, k, v, table, lengths, offsets, most, scale, window, _scales(cache), pdl=self._pdl
-            )
-        shape = queries * q.shape[1] // k.shape[2], q.shape[2]
-        if shape not in self._scratch:
-            self._scratch[shape] = DecodeScratch.allocate(*shape, q.device)
-        return decode_attention(
-            q, k, v, table, step.lengths, queries, scale, window, self._scratch[shape], _scales(cache), pdl=self._pdl
-        )
+        for i, group in enumerate(groups):
+            if self.deterministic or group.queries > MAX_DECODE_QUERIES:
+                last, most = slice(group.first, None), max(group.queries for group in groups[i:])
+                places = table[last], step.lengths[last], step.offsets[last], most
+                return prefill_attention(q, k, v, *places, scale, window, scales, pdl=self._pdl, out=out)
+            shape = group.queries * q.shape[1] // k.shape[2], q.shape[2]
+            if shape not in self._scratch:
+                self._scratch[shape] = DecodeScratch.allocate(*shape, q.device)
+            decode_attention(
+                q[group.rows], k, v, table[group.sequences], step.lengths[group.sequences], group.queries, scale,
+                window, self._scratch[shape], scales, pdl=self._pdl, out=out[group.rows],
+            )  # fmt: skip
+        return out
 
     def route(self, x: Tensor, weights: Weights, moe: Moe) -> tuple[Tensor, Tensor]:
         if self.deterministic or moe.groups > 1:

@@ -1,0 +1,89 @@
+"""The triton backend against the torch backend: attention of steps with several kinds of sequences, and residuals."""
+
+import pytest
+import torch
+
+from genwright.text.cache.layout import Cache, CacheSpec, LayerCache, LayerSpec
+from genwright.text.config import ROPE, Attention
+from genwright.text.ops.rope import cos_sin
+from genwright.text.ops.step import Chunk, StepBuffers
+from genwright.text.ops.torch_ops import TorchOps
+
+PAGES = 12
+# Of each sequence: tokens of the step, and position of the first.
+DECODING, CHUNKS = [(1, 70), (1, 0), (1, 130)], [(40, 50), (2, 0), (70, 3)]
+STEPS = {
+    "decoding": DECODING,
+    "chunks": CHUNKS,
+    "decoding and chunks": DECODING + CHUNKS,
+    "decoding, proposed tokens and chunks": [*DECODING, (4, 66), (4, 9), *CHUNKS],
+}
+
+
+@pytest.fixture
+def ops(device, monkeypatch):
+    from genwright.text.ops.triton_ops import TritonOps
+
+    if device == "cpu":  # Triton's interpreter
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+    return TritonOps(torch.device(device))
+
+
+def filled(head_dim: int, dtype: torch.dtype, bits: int | None, device: str) -> LayerCache:
+    spec = CacheSpec([LayerSpec(dict.fromkeys(("k", "v"), (2, head_dim)))], dtype, bits)
+    cache = Cache(spec, PAGES * 3, torch.device(device)).layers[0]
+    generator = torch.Generator().manual_seed(1)
+    for name in ("k", "v"):
+        rows = torch.randn(PAGES * 3 * 64, 2, head_dim, generator=generator).to(device, dtype)
+        cache.write(name, torch.arange(len(rows), device=device), rows)
+    return cache
+
+
+def check(ops, sequences, head_dim, dtype, bits, device, window=None, bound=1e-5):
+    """Both backends on the same step: the outputs, and the caches after it."""
+    tables = cos_sin(1 / 100.0 ** torch.arange(0, 1, 2 / head_dim), 1.0, torch.arange(192))
+    rope_tables = {ROPE: tuple(table.to(device) for table in tables)}
+    pages = torch.randperm(PAGES * 3).tolist()
+    chunks = [
+        Chunk([0] * count, start, [pages[3 * i : 3 * i + -(-(start + count) // 64)]])
+        for i, (count, start) in enumerate(sequences)
+    ]
+    buffers = StepBuffers(256, PAGES, 3, torch.device(device), rope_tables=rope_tables)
+    qkv = torch.randn(sum(count for count, _ in sequences), (6 + 2 * 2) * head_dim).to(device, dtype)
+    weights = {name: (torch.rand(head_dim) + 0.5).to(device, dtype) for name in ("q_norm", "k_norm")}
+    attention = Attention(head_dim**-0.5, window=window, norm_eps=1e-5)
+    ours, theirs = (filled(head_dim, dtype, bits, device) for _ in range(2))
+    out = ops.rope_attend(qkv, weights, attention, ours, buffers.fill(chunks))
+    expected = TorchOps().rope_attend(qkv, weights, attention, theirs, buffers.fill(chunks))
+    torch.testing.assert_close(out, expected, atol=bound, rtol=bound)
+    for name, rows in theirs.rows.items():
+        torch.testing.assert_close(ours.rows[name], rows, atol=bound, rtol=bound)
+
+
+@pytest.mark.parametrize("sequences", STEPS.values(), ids=STEPS)
+@pytest.mark.parametrize("window", [None, 30])
+def test_attention_equals_the_torch_backend(ops, sequences, window, device):
+    check(ops, sequences, 80, torch.float32, None, device, window)  # the CUDA kernel does not support 80
+
+
+@pytest.mark.parametrize("sequences", STEPS.values(), ids=STEPS)
+@pytest.mark.parametrize("bits", [8, 4])
+def test_attention_over_a_quantized_cache_equals_the_torch_backend(ops, sequences, bits, device):
+    # A sum in another order may round a value of the cache to the next integer.
+    check(ops, sequences, 64, torch.float32, bits, device, bound=0.05)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("sequences", STEPS.values(), ids=STEPS)
+@pytest.mark.parametrize("window", [None, 30])
+@pytest.mark.parametrize(("head_dim", "dtype"), [(64, torch.float32), (128, torch.bfloat16), (128, torch.float16)])
+def test_attention_with_the_cuda_kernel_equals_the_torch_backend(ops, sequences, window, head_dim, dtype):
+    bound = {torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 3e-2}[dtype]
+    check(ops, sequences, head_dim, dtype, None, "cuda", window, bound)
+
+
+def test_a_product_is_added_to_the_residual_in_place(ops, device):
+    residual, x, weight = (torch.randn(shape, device=device) for shape in ((20, 8), (20, 16), (8, 16)))
+    expected = residual + x @ weight.T
+    assert ops.add_linear(residual, x, {"out": weight}, "out") is residual
+    torch.testing.assert_close(residual, expected, atol=1e-5, rtol=1e-5)
