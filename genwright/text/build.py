@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+
 import torch
 
 from genwright.device import free_memory

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from operator import le
 
 import numpy as np
+from numpy.typing import NDArray
 
 from genwright.kernels import PAGE
 from genwright.text.cache.layout import NULL_PAGE, Cache
@@ -40,12 +41,12 @@ class SequencePages:
     shared: list[Prefix] = field(default_factory=list)
     own: list[list[int]] = field(default_factory=list)  # of each group
     length: int = 0  # tokens whose rows are in the cache
-    _tables: np.ndarray | None = None  # of `tables`; None after a change
+    _tables: NDArray[np.int64] | None = None  # of `tables`; None after a change
 
     def __len__(self) -> int:
         return len(self.shared) + len(self.own)
 
-    def tables(self) -> np.ndarray:
+    def tables(self) -> NDArray[np.int64]:
         """Page numbers in the order of tokens, one row for each group; rebuilt only after `changed`."""
         if self._tables is None:
             pages = [node.pages for node in self.shared] + self.own
@@ -70,7 +71,9 @@ class PagePool:
     def __init__(self, cache: Cache, step_tokens: int):
         self.cache = cache
         self.windows = cache.spec.windows
-        self.step_tokens = step_tokens  # most tokens of the steps in flight and of the next; groups with a window get pages for those
+        self.step_tokens = (
+            step_tokens  # most tokens of the steps in flight and of the next; groups with a window get pages for those
+        )
         self._groups = range(len(self.windows))
         self._windowed = [group for group in self._groups if self.windows[group]]
         self._unbounded = [group for group in self._groups if not self.windows[group]]

@@ -144,7 +144,9 @@ class LaunchedStep:
 
     def _prompt_logprobs(self, sampler: Sampler) -> Sequence[Tensor | None]:
         """Log-probabilities of the prompt's tokens of requests that ask for them."""
-        rows = [row for part, last in self._last_rows() for row in range(last + 1 - part.rows, last + 1)[: len(part.known)]]
+        rows = [
+            row for part, last in self._last_rows() for row in range(last + 1 - part.rows, last + 1)[: len(part.known)]
+        ]
         if not rows:
             return None, None, None
         known = _on_device([token for part in self.parts for token in part.known], self._logits.device)

@@ -13,7 +13,7 @@ SPREAD = 8
 
 
 class Scheduler:
-    """Decoding sequences get one token each, then prompts get chunks of the rest: by priority, then in order of arrival.
+    """Decoding sequences get one token each, prompts get chunks of the rest: by priority, then in order of arrival.
 
     A prompt of more tokens than a step has takes half of a step's rest while others wait, so that short prompts pass.
     """

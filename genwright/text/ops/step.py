@@ -2,13 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, pairwise
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from genwright.kernels import PAGE
+
+Int64s = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -20,7 +23,7 @@ class Chunk:
 
     tokens: Sequence[int]
     start: int  # position of the first of them
-    tables: Sequence[Sequence[int] | np.ndarray]  # of each group of layers: the sequence's pages, also for these tokens
+    tables: Sequence[Sequence[int]] | Int64s  # of each group of layers: the sequence's pages, also for these tokens
     logits: int = 1  # how many of the last tokens' logits are wanted
 
 
@@ -128,12 +131,9 @@ class StepBuffers:
             rows = missing * (queries := groups[0].queries)
             first, end = len(tokens), len(tokens) + rows
             last = np.arange(first, end).reshape(missing, queries)[:, queries - chunks[0].logits :].ravel()
-            padding = [0, 0, last, 0, np.arange(first + queries, end + 1, queries), *[-1] * len(slots)]
-            sizes = [rows, rows, len(last), missing, missing, *[rows] * len(slots)]
-            values = [
-                np.concatenate((value, np.broadcast_to(more, size)))
-                for value, more, size in zip(values, padding, sizes, strict=True)
-            ]
+            zeros, offsets = np.zeros(rows, np.int64), np.arange(first + queries, end + 1, queries)
+            padding = [zeros, zeros, last, zeros[:missing], offsets, *[zeros - 1] * len(slots)]
+            values = [np.concatenate(pair) for pair in zip(values, padding, strict=True)]
             groups[0].count += missing
         self._send(values, tables)
         if known is not None:
@@ -144,7 +144,7 @@ class StepBuffers:
         width = None if padded else tables.shape[2]
         return self.view(len(values[0]), len(values[2]), padded or count, width, groups)
 
-    def _pages(self, chunks: Sequence[Chunk], width: int) -> np.ndarray:
+    def _pages(self, chunks: Sequence[Chunk], width: int) -> Int64s:
         """The page tables [groups, sequences, width]; a graph reads no page beyond a sequence's length either."""
         tables = np.zeros((len(self.slots), len(chunks), width), np.int64)
         for row, chunk in enumerate(chunks):
@@ -152,7 +152,7 @@ class StepBuffers:
                 tables[group, row, : len(table)] = table[:width]
         return tables
 
-    def _send(self, values: Sequence[np.ndarray], tables: np.ndarray) -> None:
+    def _send(self, values: Sequence[Int64s], tables: Int64s) -> None:
         """Copy values to the start of each buffer, in two transfers.
 
         On a GPU the copies wait in its queue, so each step has pinned memory of its own.
@@ -182,10 +182,12 @@ class StepBuffers:
         )
 
 
-def _query_groups(counts: np.ndarray, lengths: np.ndarray, ends: np.ndarray) -> list[QueryGroup]:
+def _query_groups(counts: Int64s, lengths: Int64s, ends: Int64s) -> list[QueryGroup]:
     """Runs of sequences with the same number of queries."""
     firsts = [0, *(np.flatnonzero(np.diff(counts)) + 1).tolist(), len(counts)]
     return [
-        QueryGroup(first, end - first, int(counts[first]), int(ends[first] - counts[first]), int(lengths[first:end].max()))
-        for first, end in zip(firsts, firsts[1:], strict=False)
+        QueryGroup(
+            first, end - first, int(counts[first]), int(ends[first] - counts[first]), int(lengths[first:end].max())
+        )
+        for first, end in pairwise(firsts)
     ]
