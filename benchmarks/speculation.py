@@ -45,7 +45,7 @@ class Contender:
 
     def run(self, llm: LLM, prompt: list[int], params: SamplingParams) -> list[int]:
         speculation = Speculation(self.draft(), 5, row_cost(llm.model.device)) if self.draft else None
-        llm.engine = Engine(llm.engine.executor, 1, TOKENS, llm.max_context, speculation)
+        llm.loop.engine = Engine(llm.engine.executor, 1, TOKENS, llm.max_context, speculation)
         started = time.perf_counter()
         result = llm.generate([prompt], params)[0]
         self.seconds.append(time.perf_counter() - started)

@@ -116,6 +116,7 @@ class Session:
         def stop(*_: object) -> None:
             nonlocal interrupted
             interrupted = True
+            self.conversation.stop()
 
         before = signal.signal(signal.SIGINT, stop)
         try:

@@ -4,17 +4,19 @@ import fcntl
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 from genwright.arguments import short
 from genwright.errors import UserError
 from genwright.text.config_file import read_text
+from genwright.text.engine.loop import Delivery, only_ends, unpack
 from genwright.text.engine.request import Request, Result, SamplingParams
 from genwright.text.llm import LLM, gather
 
-_PARAMETERS = {field.name for field in fields(SamplingParams)}
+_PARAMETERS = {field.name for field in fields(SamplingParams) if field.metadata}
 _KEYS = _PARAMETERS | {"id", "prompt", "messages"}
 _ROW_START = b'{"line": '
 
@@ -104,6 +106,15 @@ class Results:
         self.file.close()
 
 
+@dataclass
+class _Job:
+    """A line whose samples run."""
+
+    row: dict[str, Any]  # what its result begins with
+    samples: list[Request]
+    running: int  # samples that have not ended
+
+
 def run_jobs(
     llm: LLM,
     lines: list[tuple[int, str]],
@@ -118,38 +129,42 @@ def run_jobs(
     Lines are prompts, or JSON objects if the first one is; `tick` is called once per line.
     """
     as_objects = bool(lines) and lines[0][1].lstrip().startswith("{")
-    settings = _digest(repr((params, chat, llm.fingerprint)))
-    pending, invalid, scheduler = iter(lines), 0, llm.engine.scheduler
-    running: dict[int, tuple[dict[str, Any], list[Request]]] = {}
+    settings = _digest(repr((replace(params, priority=0), chat, llm.fingerprint)))  # a priority changes no tokens
+    pending, invalid = iter(lines), 0
+    ahead = 2 * llm.engine.scheduler.max_batch  # as many again wait as run
+    deliveries: SimpleQueue[Delivery] = SimpleQueue()
+    deliver = only_ends(deliveries.put)
+    jobs: dict[int, _Job] = {}  # those that run, by their lines
     try:
         while True:
-            while len(scheduler.waiting) < scheduler.max_batch and (numbered := next(pending, None)) is not None:
+            while sum(job.running for job in jobs.values()) < ahead and (numbered := next(pending, None)) is not None:
                 number, line = numbered
                 digest = f"{_digest(line)}-{settings}"
                 if results.has(number, digest):
                     tick()
                     continue
                 try:
-                    job = _parse(line) if as_objects else {"prompt": line}
-                    samples = _requests(llm, number, job, params, chat)
-                    for sample in samples:
-                        llm.engine.submit(sample)
-                    given = {"id": job["id"]} if "id" in job else {}
-                    running[number] = ({"line": number, **given, "digest": digest}, samples)
+                    given = _parse(line) if as_objects else {"prompt": line}
+                    own_id = {"id": given["id"]} if "id" in given else {}
+                    samples = _requests(llm, number, given, params, chat)
+                    jobs[number] = _Job({"line": number, **own_id, "digest": digest}, samples, len(samples))
+                    llm.loop.submit(samples, deliver)
                 except UserError as error:
+                    jobs.pop(number, None)
                     warn(f"Line {number} was skipped: {error}")
                     invalid += 1
                     tick()
-            if not llm.engine.busy():
+            if not jobs:
                 return invalid
-            llm.engine.step()
-            ended = [line for line, (_, samples) in running.items() if all(sample.finish_reason for sample in samples)]
-            for number in ended:
-                row, samples = running.pop(number)
-                results.add(row | as_json(gather(samples)))
-                tick()
+            for request, _ in unpack(deliveries.get()):
+                job = jobs[request.index]
+                job.running -= 1
+                if not job.running:
+                    del jobs[request.index]
+                    results.add(job.row | as_json(gather([sample.result() for sample in job.samples])))
+                    tick()
     finally:
-        llm.engine.cancel(request for _, samples in running.values() for request in samples)
+        llm.loop.cancel(request for job in jobs.values() for request in job.samples)
 
 
 def _requests(llm: LLM, line: int, job: dict[str, Any], params: SamplingParams, chat: bool) -> list[Request]:

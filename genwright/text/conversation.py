@@ -1,9 +1,10 @@
 """Conversation: turns with a model; each turn computes only its new tokens."""
 
 from collections.abc import Generator
+from contextlib import closing
 
 from genwright.errors import UserError
-from genwright.text.engine.request import Piece, SamplingParams
+from genwright.text.engine.request import Piece, Request, SamplingParams
 from genwright.text.llm import LLM
 from genwright.text.tokenizer.chat_template import Messages
 from genwright.text.tokenizer.tokenizer import Tokenizer
@@ -26,6 +27,7 @@ class Conversation:
         self.tokens = 0  # of all messages, known after an answer
         self.dropped = 0  # turns that were dropped for the last answer
         self._ids: list[int] = []  # of the conversation so far, whose text is `_rendered`
+        self._request: Request | None = None  # of the last answer
         self.restart(system)
 
     def restart(self, system: str | None) -> None:
@@ -58,6 +60,11 @@ class Conversation:
             raise UserError("There is no answer yet to generate again.")
         return self._answer(self.messages[:-2], self.messages[-2]["content"], params)
 
+    def stop(self) -> None:
+        """Stop the answer that is being streamed, after the current step; a signal handler may call this."""
+        if self._request is not None:
+            self.llm.loop.cancel([self._request])
+
     def _answer(self, before: Messages, text: str, params: SamplingParams) -> Pieces:
         whole = messages = [*before, {"role": "user", "content": text}]
         limit = self.llm.max_context
@@ -69,22 +76,24 @@ class Conversation:
             what = "The message has" if len(messages) <= 2 else "With this message the conversation has"
             help = "send a shorter one" if len(messages) <= 2 else "use /trim to drop the oldest turns, or /clear"
             raise UserError(f"{what} {len(prompt):,} tokens, but the context holds {limit:,} with the answer; {help}.")
-        request = self.llm.requests(prompt, params)[0]
-        answer, stream = "", self.llm.follow([request])
-        try:
-            for _, piece in stream:
-                answer += piece.text
-                yield piece
-        except GeneratorExit:
-            stream.close()  # the caller stopped the answer
-        if request.finish_reason == "error":
+        request = self._request = self.llm.requests(prompt, params)[0]
+        answer, ids, reason = "", list(prompt), "cancelled"
+        with closing(self.llm.follow([request])) as pieces:
+            try:
+                for _, piece in pieces:
+                    answer, reason = answer + piece.text, piece.finish_reason or reason
+                    ids += piece.ids
+                    yield piece
+            except GeneratorExit:
+                pass  # the caller stopped the answer
+        if reason == "error":
             raise UserError("The answer was stopped early, because the logits contain NaN or memory ran out.")
         self._set([*messages, {"role": "assistant", "content": answer}])
-        self.dropped, self.finish_reason = (len(whole) - len(messages)) // 2, request.finish_reason
-        self.tokens, ids = len(request.tokens), request.tokens
-        if request.finish_reason == "stop" and ids[-1] in request.ends:
+        self.dropped, self.finish_reason = (len(whole) - len(messages)) // 2, reason
+        self.tokens = len(ids)
+        if reason == "stop" and ids[-1] in request.ends:
             ids = ids[:-1]  # the template writes the end-of-turn token
-        elif request.finish_reason != "length":
+        elif reason != "length":
             return  # after a stop string or an interrupt, the ids contain more text than the answer
         self._rendered, self._ids = rendered + self.tokenizer.mark(answer), ids
 

@@ -1,10 +1,15 @@
 """LLM: loads a text model and generates text with it."""
 
+import asyncio
 import secrets
-from collections.abc import Callable, Generator, Iterator, Sequence
+import weakref
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Sequence
+from contextlib import aclosing, closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from queue import SimpleQueue
+from typing import Any, Self
 
 import torch
 
@@ -13,6 +18,8 @@ from genwright.device import pick_device
 from genwright.errors import UserError
 from genwright.text.build import build_engine, open_model
 from genwright.text.config_file import token_ids
+from genwright.text.engine.engine import Engine
+from genwright.text.engine.loop import Delivery, EngineLoop, only_ends, unpack
 from genwright.text.engine.request import Piece, Request, Result, SamplingParams
 from genwright.text.generation_config import recommended_sampling
 from genwright.text.ops.step import Chunk
@@ -25,7 +32,11 @@ _NO_ROOM = "The cache has no room for {} tokens beside the running requests."
 
 
 class LLM:
-    """Loads a checkpoint (a path, a name that `genwright pull` lists, or `random:NAME`) and runs requests on it."""
+    """Loads a checkpoint (a path, a name that `genwright pull` lists, or `random:NAME`) and runs requests on it.
+
+    Any number of threads and asyncio tasks may call it; their requests run together on one thread of the engine. That
+    thread ends with `close()`, after a `with` block, or when the LLM is garbage collected.
+    """
 
     def __init__(
         self,
@@ -53,8 +64,24 @@ class LLM:
             + self._generation_config.ids("eos_token_id")
             + (self.tokenizer.eos_ids if self.tokenizer else ())
         )
-        self.engine = build_engine(checkpoint, self.config, device, progress)
+        self.loop = EngineLoop(build_engine(checkpoint, self.config, device, progress), device)
         self.model, self.max_context = self.engine.executor.model, self.engine.max_context
+        weakref.finalize(self, self.loop.close)  # also when the interpreter exits
+
+    @property
+    def engine(self) -> Engine:
+        """The engine; while requests run, only the loop's thread may use it (`loop.call`)."""
+        return self.loop.engine
+
+    def close(self) -> None:
+        """Cancel what runs and end the engine's thread; later calls raise a UserError."""
+        self.loop.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def generate(
         self,
@@ -63,23 +90,43 @@ class LLM:
         callback: Callable[[Piece], bool | None] | None = None,
     ) -> list[Result]:
         """One result per prompt, in order; `callback` gets every piece and may return False to cancel the request."""
-        each = _as_list(prompts)
-        given: list[Any] = list(params) if isinstance(params, list | tuple) else [params] * len(each)
-        if len(given) != len(each):
-            raise UserError(
-                f"There are {len(each)} prompts but {len(given)} SamplingParams; pass one for all, or one for each."
-            )
-        requests = [self.requests(prompt, p, index) for index, (prompt, p) in enumerate(zip(each, given, strict=True))]
-        for request, piece in self.follow([sample for samples in requests for sample in samples]):
-            if (piece.ids or piece.text) and callback is not None and callback(piece) is False:
-                request.finish("cancelled")
-        return [gather(samples) for samples in requests]
+        each = self._all_requests(prompts, params)
+        received: dict[Request, tuple[int, int]] = {}  # ids and characters that the callback was given
+        cancelled: dict[Request, tuple[int, int]] = {}  # the same, when it returned False
+        with closing(self.follow([r for samples in each for r in samples], whole=callback is None)) as pieces:
+            for request, piece in pieces:
+                if callback is None or request in cancelled or not (piece.ids or piece.text):
+                    continue
+                ids, characters = received.get(request, (0, 0))
+                received[request] = ids + len(piece.ids), characters + len(piece.text)
+                if callback(piece) is False and piece.finish_reason is None:
+                    cancelled[request] = received[request]
+                    self.loop.cancel([request])
+        return [gather([_cut(r.result(), cancelled.get(r)) for r in samples]) for samples in each]
+
+    async def agenerate(
+        self, prompts: Prompt | Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None = None
+    ) -> list[Result]:
+        """`generate` for asyncio; cancelling the task cancels the requests."""
+        each = self._all_requests(prompts, params)
+        async with aclosing(self._afollow([r for samples in each for r in samples], whole=True)) as pieces:
+            async for _ in pieces:
+                pass
+        return [gather([request.result() for request in samples]) for samples in each]
 
     def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[Piece]:
         """The answer to one prompt, piece by piece; closing the iterator cancels the request."""
-        for _, piece in self.follow(self.requests(prompt, params)):
-            if piece.ids or piece.text:
-                yield piece
+        with closing(self.follow(self.requests(prompt, params))) as pieces:
+            for _, piece in pieces:
+                if piece.ids or piece.text:
+                    yield piece
+
+    async def astream(self, prompt: Prompt, params: SamplingParams | None = None) -> AsyncIterator[Piece]:
+        """`stream` for asyncio; leaving the loop, or cancelling the task, cancels the request."""
+        async with aclosing(self._afollow(self.requests(prompt, params))) as pieces:
+            async for _, piece in pieces:
+                if piece.ids or piece.text:
+                    yield piece
 
     def chat(
         self, messages: list[dict[str, Any]], params: SamplingParams | None = None, allow_control_tokens: bool = False
@@ -99,22 +146,7 @@ class LLM:
         """The logits after every token, [tokens, vocab] in float32."""
         ids = self._encode(prompt)
         self.engine.check(ids)
-        pool = self.engine.pool
-        pages = pool.start(ids[:1])
-        if pages is None:
-            raise UserError(_NO_ROOM.format(len(ids)))
-        rows = []
-        try:
-            for start in range(0, len(ids), max_tokens := self.engine.scheduler.max_tokens):
-                chunk = ids[start : start + max_tokens]
-                if not pool.extend(pages, start + len(chunk)):
-                    raise UserError(_NO_ROOM.format(len(ids)))
-                rows.append(self.engine.executor.run([Chunk(chunk, start, pages.tables(), len(chunk))]))
-                pages.length += len(chunk)
-                pool.share(pages, ids)  # frees pages that windows have passed
-        finally:
-            pool.release(pages)
-        return torch.cat(rows)
+        return self.loop.call(partial(_logits, self.engine, ids))
 
     @property
     def fingerprint(self) -> str:
@@ -135,20 +167,50 @@ class LLM:
             for sample in range(params.n)
         ]
 
-    def follow(self, requests: list[Request]) -> Generator[tuple[Request, Piece], None, None]:
-        """Run requests and yield a piece of each after every step, which may be empty; closing it cancels them."""
-        live = dict.fromkeys(requests)
+    def _all_requests(self, prompts: Any, params: Any) -> list[list[Request]]:
+        """The requests of each prompt; `params` are for all prompts, or a list with one for each."""
+        each = _as_list(prompts)
+        given: list[Any] = list(params) if isinstance(params, list | tuple) else [params] * len(each)
+        if len(given) != len(each):
+            raise UserError(
+                f"There are {len(each)} prompts but {len(given)} SamplingParams; pass one for all, or one for each."
+            )
+        return [self.requests(prompt, p, index) for index, (prompt, p) in enumerate(zip(each, given, strict=True))]
+
+    def follow(self, requests: list[Request], whole: bool = False) -> Generator[tuple[Request, Piece], None, None]:
+        """Run requests and yield their pieces; with `whole` only each one's last piece. Closing it cancels them."""
+        deliveries: SimpleQueue[Delivery] = SimpleQueue()
+        running = len(requests)
         try:
-            for request in requests:
-                self.engine.submit(request)
-            while live:
-                self.engine.step()
-                for request in list(live):
-                    if request.finish_reason is not None:
-                        del live[request]
-                    yield request, request.take()
+            self.loop.submit(requests, only_ends(deliveries.put) if whole else deliveries.put)
+            while running:
+                for request, piece in unpack(deliveries.get()):
+                    running -= piece.finish_reason is not None
+                    yield request, piece
         finally:
-            self.engine.cancel(requests)
+            if running:
+                self.loop.cancel(requests)
+
+    async def _afollow(
+        self, requests: list[Request], whole: bool = False
+    ) -> AsyncGenerator[tuple[Request, Piece], None]:
+        """`follow` for asyncio."""
+        deliveries: asyncio.Queue[Delivery] = asyncio.Queue()
+        events = asyncio.get_running_loop()
+
+        def put(delivery: Delivery) -> None:
+            events.call_soon_threadsafe(deliveries.put_nowait, delivery)
+
+        running = len(requests)
+        try:
+            self.loop.submit(requests, only_ends(put) if whole else put)
+            while running:
+                for request, piece in unpack(await deliveries.get()):
+                    running -= piece.finish_reason is not None
+                    yield request, piece
+        finally:
+            if running:
+                self.loop.cancel(requests)
 
     def _encode(self, prompt: Prompt) -> list[int]:
         if isinstance(prompt, str):
@@ -168,7 +230,40 @@ def _as_list(prompts: Any) -> list[Prompt]:
     return [given] if single else list(given)
 
 
-def gather(samples: list[Request]) -> Result:
+def gather(samples: list[Result]) -> Result:
     """The result of a prompt's first sample, with the other samples inside it."""
-    first, *rest = (request.result() for request in samples)
-    return replace(first, samples=rest)
+    return replace(samples[0], samples=samples[1:])
+
+
+def _cut(result: Result, kept: tuple[int, int] | None) -> Result:
+    """The first ids and characters of a cancelled result, because the engine may have computed more meanwhile."""
+    if kept is None:
+        return result
+    ids, characters = kept
+    return replace(
+        result,
+        finish_reason="cancelled",
+        ids=result.ids[:ids],
+        text=None if result.text is None else result.text[:characters],
+        logprobs=None if result.logprobs is None else result.logprobs[:ids],
+    )
+
+
+def _logits(engine: Engine, ids: list[int]) -> torch.Tensor:
+    """The logits after every token, computed between two steps of the engine."""
+    pool, max_tokens = engine.pool, engine.scheduler.max_tokens
+    pages = pool.start(ids[:1])
+    if pages is None:
+        raise UserError(_NO_ROOM.format(len(ids)))
+    rows = []
+    try:
+        for start in range(0, len(ids), max_tokens):
+            chunk = ids[start : start + max_tokens]
+            if not pool.extend(pages, start + len(chunk)):
+                raise UserError(_NO_ROOM.format(len(ids)))
+            rows.append(engine.executor.run([Chunk(chunk, start, pages.tables(), len(chunk))]).clone())
+            pages.length += len(chunk)
+            pool.share(pages, ids)  # frees pages that windows have passed
+    finally:
+        pool.release(pages)
+    return torch.cat(rows)

@@ -3,11 +3,13 @@
 from collections.abc import Callable
 
 import pytest
+import torch
 from text.tiny_chat import make_chat_model
 
 from genwright import LLM, SamplingParams
 from genwright.errors import UserError
 from genwright.text.conversation import Conversation
+from genwright.text.ops.step import Chunk
 
 FEW = SamplingParams(max_new_tokens=10)
 CONTEXT = 256
@@ -95,10 +97,16 @@ def test_an_answer_ends_with_the_context_at_the_latest(llm: LLM) -> None:
 def test_an_interrupt_need_not_wait_for_a_long_prompt(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(llm.engine.scheduler, "max_tokens", 16)
     talk = new(llm)
-    pieces, steps = talk.ask("z" * 100, FEW), llm.engine.steps
-    assert next(pieces).text == ""
-    pieces.close()
-    assert llm.engine.steps == steps + 1 and not llm.engine.busy()
+    run, steps = llm.engine.executor.run, llm.engine.steps
+
+    def interrupted(chunks: list[Chunk]) -> torch.Tensor:
+        talk.stop()
+        return run(chunks)
+
+    monkeypatch.setattr(llm.engine.executor, "run", interrupted)
+    assert "".join(piece.text for piece in talk.ask("z" * 100, FEW)) == ""
+    assert llm.engine.steps == steps + 1 and not llm.loop.call(llm.engine.busy)
+    assert talk.finish_reason == "cancelled"
     assert [message["content"] for message in talk.messages] == ["S", "z" * 100, ""]
 
 

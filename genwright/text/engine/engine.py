@@ -57,8 +57,8 @@ class Engine:
             if not 0 <= token < vocab:
                 raise UserError(f"Token ids must be between 0 and {vocab - 1:,}, not {short(token)}.")
 
-    def submit(self, request: Request) -> None:
-        """Check a request and add it to the queue."""
+    def check_request(self, request: Request) -> None:
+        """Raise a UserError for a request that cannot be run."""
         self.check(request.tokens)
         params = request.params
         self._check_ids((*params.logit_bias, *params.stop_ids))
@@ -67,6 +67,10 @@ class Engine:
             banned |= request.ends
         if len(banned) >= self.executor.model.cfg.vocab_size:
             raise UserError("logit_bias, stop_ids and min_new_tokens together forbid every token.")
+
+    def submit(self, request: Request) -> None:
+        """Check a request and add it to the queue."""
+        self.check_request(request)
         request.limit = min(request.limit, self.max_context)
         self.scheduler.add(request)
 

@@ -44,7 +44,7 @@ class SamplingParams:
     ignore_eos: bool = setting(False, "Continue past the model's end-of-sequence token.")
     logprobs: int | None = setting(None, "Show log-probabilities and this many alternatives.", between=(0, 1000))
     prompt_logprobs: bool = setting(False, "Also show log-probabilities of the prompt's tokens.")
-    priority: int = setting(0, "Requests with a higher priority run first.", between=(-(1 << 31), 1 << 31))
+    priority: int = setting(0, "Requests with a higher priority run first.", between=(-1000, 1000))
     # Returns changed logits [vocab], given the token ids so far and a copy of the model's; called before penalties.
     logits_processor: "Callable[[list[int], Tensor], Tensor] | None" = None
 
@@ -104,6 +104,7 @@ class Piece:
     sample: int
     ids: list[int]
     text: str
+    finish_reason: str | None = None  # in the last piece: stop, length, cancelled or error
 
 
 @dataclass
@@ -220,7 +221,7 @@ class Request:
         text = self.text[self._taken_text : len(self.text) - held]
         self._taken_ids += len(ids)
         self._taken_text += len(text)
-        return Piece(self.index, self.sample, ids, text)
+        return Piece(self.index, self.sample, ids, text, self.finish_reason)
 
     def result(self) -> Result:
         assert self.finish_reason is not None
