@@ -101,7 +101,7 @@ def test_an_interrupt_need_not_wait_for_a_long_prompt(llm: LLM, monkeypatch: pyt
 
     def interrupted(chunks: list[Chunk]) -> torch.Tensor:
         talk.stop()
-        return run(chunks)
+        return run(chunks, known)
 
     monkeypatch.setattr(llm.engine.executor, "run", interrupted)
     assert "".join(piece.text for piece in talk.ask("z" * 100, FEW)) == ""

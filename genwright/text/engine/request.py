@@ -12,8 +12,6 @@ from genwright.text.config_file import token_ids
 from genwright.text.engine.stop_strings import StopString
 
 if TYPE_CHECKING:  # the command line reads SamplingParams without importing torch
-    from torch import Tensor
-
     from genwright.text.cache.pages import SequencePages
     from genwright.text.tokenizer.tokenizer import Detokenizer
 
@@ -45,8 +43,9 @@ class SamplingParams:
     logprobs: int | None = setting(None, "Show log-probabilities and this many alternatives.", between=(0, 1000))
     prompt_logprobs: bool = setting(False, "Also show log-probabilities of the prompt's tokens.")
     priority: int = setting(0, "Requests with a higher priority run first.", between=(-1000, 1000))
-    # Returns changed logits [vocab], given the token ids so far and a copy of the model's; called before penalties.
-    logits_processor: "Callable[[list[int], Tensor], Tensor] | None" = None
+    # A function of the token ids so far and of a copy of the model's logits, a float32 tensor [vocab]; it returns the
+    # logits to sample from, before penalties.
+    logits_processor: Callable[[list[int], Any], Any] | None = None
 
     def __post_init__(self) -> None:
         check_settings(self)
