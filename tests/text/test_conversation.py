@@ -99,7 +99,7 @@ def test_an_interrupt_need_not_wait_for_a_long_prompt(llm: LLM, monkeypatch: pyt
     talk = new(llm)
     run, steps = llm.engine.executor.run, llm.engine.steps
 
-    def interrupted(chunks: list[Chunk]) -> torch.Tensor:
+    def interrupted(chunks: list[Chunk], known: torch.Tensor | None = None) -> torch.Tensor:
         talk.stop()
         return run(chunks, known)
 
