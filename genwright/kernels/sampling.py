@@ -29,13 +29,13 @@ Ints = NDArray[np.int64]
 # 1 / temperature (0 is greedy), top_k (at most the vocabulary), and the bits of top_p and log(min_p).
 KEY, POSITION, INVERSE_TEMPERATURE, TOP_K, TOP_P, LOG_MIN_P = range(6)
 
-# log(1 + f) = f + f^2 R(f) for sqrt(1/2) <= 1 + f <= sqrt(2), and 2^f = 1 + f Q(f) for 0 <= f <= 1. Coefficients of R
+# log(1 + f) = f + f^2 R(f) for sqrt(1/2) <= 1 + f <= sqrt(2), and 2^-f = 1 + f Q(f) for 0 <= f <= 1. Coefficients of R
 # and Q from the highest power down; the largest relative errors are 2e-7 and 1e-7.
 LOG = (
     -0.1008237898349762, 0.16180501878261566, -0.17243224382400513, 0.1990688294172287, -0.2497122883796692,
     0.3333471417427063, -0.5000032186508179,
 )  # fmt: skip
-EXP2 = (0.0018671300495043397, 0.009017030708491802, 0.05579991266131401, 0.24016444385051727, 0.6931512951850891)
+EXP2 = (-0.0009449037024751306, 0.009205798618495464, -0.0552973598241806, 0.2401801496744156, -0.6931437253952026)
 LN2 = 0.6931471824645996
 LOG2E = 1.4426950216293335
 SQRT_HALF = 0x3F3504F3  # the bits of sqrt(1/2)
@@ -57,17 +57,17 @@ def draw(logits: torch.Tensor, settings: torch.Tensor) -> torch.Tensor:
 
 def mass(y: Floats) -> Ints:
     """floor(exp(y) 2^32) for y <= 0."""
-    t = np.maximum(y * LOG2E, -63)
-    whole = np.floor(t)
-    f = t - whole
+    t = np.minimum(y * -LOG2E, 63)
+    whole = t.astype(np.int64)
+    f = t - whole.astype(np.float32)
     p = np.full_like(f, EXP2[0])
     for coefficient in EXP2[1:]:
         p *= f
         p += coefficient
     p *= f
     p += 1
-    p *= 2.0**23  # between 2^23 and 2^24, so an integer
-    return (p.astype(np.int64) << 9) >> (-whole).astype(np.int64)
+    p *= 2.0**24
+    return (p.astype(np.int64) << 8) >> whole
 
 
 def gumbel(u: Floats) -> Floats:

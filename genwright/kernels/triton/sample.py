@@ -1,10 +1,13 @@
-"""Sample tokens from logits in one launch, one program per row, with the same noise as `text/engine/sampler`.
+"""Sample tokens from logits in one launch, one program per row: the kernel form of `genwright.kernels.sampling`.
 
-Sampling is argmax p / e = argmax (logit / T - log e), with exponential noise e per token. For a small top_k only a few
-tokens matter, so the first pass over a row keeps the three largest logits of each of its BLOCK lanes (lane i reads
-tokens i, i + BLOCK, ...). The k-th largest of these is at most the true k-th largest. It is the true one if no lane's
-third value reaches it, since all candidates are then the first or second of a lane. Otherwise the row is read again:
-the best token above the bound is accepted if it is one of the k largest; if not, the bound is raised to its logit.
+Both forms compute the same integers and the same float32 bits, so they give the same tokens.
+
+For a small top_k or top_p only a few tokens matter, so the first pass over a row keeps the three largest logits of each
+of its BLOCK lanes (lane i reads tokens i, i + BLOCK, ...). A token above `third`, the largest third logit of all lanes,
+is the first or second of its lane. What concerns only such tokens is computed without reading the row again.
+
+The winner is found by rejection: the best score among all tokens wins if its token is one that top_k and top_p keep. If
+not, they keep no token with the same or a smaller logit either, and the best score among the larger ones is next.
 """
 
 import torch
@@ -12,44 +15,42 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from genwright.kernels import sampling
+
 BLOCK = 4096
 WARPS = 16
 
+_KEY = tl.constexpr(sampling.KEY)
+_POSITION = tl.constexpr(sampling.POSITION)
+_INVERSE_TEMPERATURE = tl.constexpr(sampling.INVERSE_TEMPERATURE)
+_TOP_K = tl.constexpr(sampling.TOP_K)
+_TOP_P = tl.constexpr(sampling.TOP_P)
+_LOG_MIN_P = tl.constexpr(sampling.LOG_MIN_P)
+_LOG = tl.constexpr(sampling.LOG)
+_EXP2 = tl.constexpr(sampling.EXP2)
+_LN2 = tl.constexpr(sampling.LN2)
+_LOG2E = tl.constexpr(sampling.LOG2E)
+_SQRT_HALF = tl.constexpr(sampling.SQRT_HALF)
 
-def sample(
-    logits: Tensor,
-    prefix: Tensor,
-    positions: Tensor,
-    temperature: Tensor,
-    top_k: Tensor,
-    top_p: Tensor,
-    min_p: Tensor,
-    purpose: int = 0,
-    out: Tensor | None = None,
-) -> Tensor:
-    """Tokens, int64 [rows], from float32 logits [rows, vocab]; -1 for a row that has a NaN. No host sync.
 
-    prefix int32 [rows] is the request's key(seed, sample); positions [rows] are the new tokens' positions. Temperature
-    0 is argmax, the lowest id among ties. top_k (int32, 0 for all) keeps ties with the k-th largest logit. top_p keeps
-    a token if the more likely ones of the top k have less than top_p of their probability. min_p keeps tokens with at
-    least min_p times the highest probability.
-    """
+def sample(logits: Tensor, settings: Tensor) -> Tensor:
+    """As `sampling.draw`, without waiting for the device."""
     rows, vocab = logits.shape
     assert logits.dtype == torch.float32 and logits.stride(1) == 1
-    tokens = torch.empty(rows, dtype=torch.int64, device=logits.device) if out is None else out
+    assert settings.dtype == torch.int32 and settings.stride(1) == 1
+    tokens = torch.empty(rows, dtype=torch.int64, device=logits.device)
     _sample[(rows,)](
-        logits, logits.stride(0), prefix, positions, temperature, top_k, top_p, min_p, tokens, vocab, purpose,
-        BLOCK=BLOCK, num_warps=WARPS,
+        logits, logits.stride(0), settings, settings.stride(0), tokens, vocab,
+        BLOCK=BLOCK, num_warps=WARPS, enable_fp_fusion=False,
     )  # fmt: skip
     return tokens
 
 
-@triton.jit(do_not_specialize=["purpose"])
-def _sample(
-    logits, stride, prefix, positions, temperature, top_k, top_p, min_p, tokens, vocab, purpose, BLOCK: tl.constexpr
-):
+@triton.jit
+def _sample(logits, stride, settings, words, tokens, vocab, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     logits += row * stride
+    settings += row * words
     lane = tl.arange(0, BLOCK)
     v1 = tl.full([BLOCK], float("-inf"), tl.float32)  # v1 to v3: a lane's largest logits; t1, t2: their tiles
     v2, v3 = v1, v1
@@ -66,35 +67,47 @@ def _sample(
         v1 = tl.where(above1, x, v1)
     top = tl.max(v1, 0)
     token = tl.min(tl.where(v1 == top, t1 + lane, vocab), 0)
+    nan = tl.max(has_nan, 0)
 
-    T = tl.load(temperature + row)
-    if T > 0:
-        k = tl.load(top_k + row)
-        k = tl.where((k <= 0) | (k > vocab), vocab, k)
-        share = tl.load(min_p + row)
-        floor = tl.where(share > 0, top + T * tl.log(tl.maximum(share, 1e-37)), float("-inf"))
-        mass = tl.load(top_p + row)
-        inverse = tl.minimum(1 / T, 3e38)
-        if mass < 1:
-            floor = tl.maximum(floor, _nucleus(logits, vocab, k, mass, top, inverse, BLOCK))
-            k = vocab
-        elif (k < vocab) & (k <= 3 * BLOCK):
-            floor = tl.maximum(floor, _kth_largest(v1, v2, v3, top, k, BLOCK))
-        key = _mix(_mix(_bits(tl.load(prefix + row)) ^ _bits(tl.load(positions + row))) ^ _bits(purpose))
-        if tl.max(v3, 0) < floor:
-            s1 = _score(v1, t1 + lane, floor, top, inverse, key)
-            s2 = _score(v2, t2 + lane, floor, top, inverse, key)
-            best = tl.max(tl.maximum(s1, s2), 0)
-            first = tl.minimum(tl.where(s1 == best, t1 + lane, vocab), tl.where(s2 == best, t2 + lane, vocab))
-            token = tl.min(first, 0)
+    inverse = tl.load(settings + _INVERSE_TEMPERATURE).to(tl.float32, bitcast=True)
+    if (inverse > 0) & (top > float("-inf")) & (top < float("inf")) & (nan == 0):
+        k = tl.load(settings + _TOP_K)
+        top_p = tl.load(settings + _TOP_P).to(tl.float32, bitcast=True)
+        log_min_p = tl.load(settings + _LOG_MIN_P).to(tl.float32, bitcast=True)
+        third = tl.max(v3, 0)
+        above = _ordered(third) + 1
+        floor = _ordered(tl.full([], float("-inf"), tl.float32))  # the smallest logit that is kept, at least
+        if k < vocab:
+            if k <= 3 * BLOCK:
+                floor = _kth_largest(v1, v2, v3, top, k, BLOCK)
+            if (floor < above) & (top_p < 1):
+                floor = _kth_largest_of_row(logits, vocab, floor, top, k, BLOCK)
+                k = vocab
+            k = tl.where(floor < above, k, vocab)  # vocab: `floor` is enough
+        limit = tl.full([], float("inf"), tl.float64)  # of the mass of tokens with larger logits
+        in_lanes = (floor >= above) | ((third - top) * inverse < log_min_p)
+        if top_p < 1:
+            if floor >= above:
+                total = _mass_reaching(v1, v2, floor, top, inverse)
+            else:
+                _, total = _reaching(logits, vocab, floor, top, inverse, BLOCK)
+            limit = tl.maximum(top_p.to(tl.float64) * total.to(tl.float64), 1.0)
+            in_lanes |= _mass_reaching(v1, v2, above, top, inverse).to(tl.float64) >= limit
+        key = _mix(_mix(_bits(tl.load(settings + _KEY)) ^ _bits(tl.load(settings + _POSITION))))
+        if in_lanes:
+            floor = tl.maximum(floor, above)
+            s1 = _score(v1, t1 + lane, floor, top, inverse, log_min_p, key)
+            s2 = _score(v2, t2 + lane, floor, top, inverse, log_min_p, key)
+            token = _search_lanes(logits, v1, v2, t1 + lane, t2 + lane, s1, s2, vocab, k, limit, top, inverse)
         else:
-            token = _search(logits, vocab, k, floor, top, token, inverse, key, BLOCK)
-    tl.store(tokens + row, tl.where(tl.max(has_nan, 0) > 0, -1, token).to(tl.int64))
+            token = _search_row(logits, vocab, k, limit, floor, top, token, inverse, log_min_p, key, BLOCK)
+    tl.store(tokens + row, tl.where(nan > 0, -1, token).to(tl.int64))
 
 
 @triton.jit
 def _kth_largest(v1, v2, v3, top, k, BLOCK: tl.constexpr):
-    # Bisect over the integers of `_ordered`, until exactly k values reach the bound or the interval is empty.
+    # Of the three values of each lane, by bisection until exactly k reach the bound or the interval is empty. It is at
+    # most the k-th largest of the row, and if it is above `third`, it separates the k largest from the others.
     o1, o2, o3 = _ordered(v1), _ordered(v2), _ordered(v3)
     low = tl.min(tl.where(k <= BLOCK, o1, o3), 0)  # at least k are >= low, fewer are >= high
     high = _ordered(top) + 1
@@ -103,76 +116,114 @@ def _kth_largest(v1, v2, v3, top, k, BLOCK: tl.constexpr):
         count = tl.sum((o1 >= middle).to(tl.int32) + (o2 >= middle).to(tl.int32) + (o3 >= middle).to(tl.int32), 0)
         low = tl.where(count >= k, middle, low)
         high = tl.where(count > k, high, middle)
-    return (low ^ ((low >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
+    return low
 
 
 @triton.jit
-def _nucleus(logits, vocab, k, mass, top, inverse, BLOCK: tl.constexpr):
-    # The smallest logit that top_k and top_p keep. Two bisections; each reads the row up to 32 times.
+def _kth_largest_of_row(logits, vocab, low, top, k, BLOCK: tl.constexpr):
+    # As `_kth_largest`, but reads the row in each step. At least k logits are >= low.
     high = _ordered(top) + 1
-    low = _ordered(float("-inf") + 0 * top)
-    end = high
-    while (k < vocab) & (low + 1 < end):  # at least k are >= low, fewer are >= end
-        middle = (low & end) + ((low ^ end) >> 1)
-        count, _ = _reaching(logits, vocab, middle, top, inverse, BLOCK)
-        low = tl.where(count >= k, middle, low)
-        end = tl.where(count >= k, end, middle)
-    _, total = _reaching(logits, vocab, low, top, inverse, BLOCK)
-    while low + 1 < high:  # the logits >= low have the mass, those >= high do not
+    while low + 1 < high:
         middle = (low & high) + ((low ^ high) >> 1)
-        _, part = _reaching(logits, vocab, middle, top, inverse, BLOCK)
-        low = tl.where(part >= mass * total, middle, low)
-        high = tl.where(part >= mass * total, high, middle)
-    return (low ^ ((low >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
+        count, _ = _reaching(logits, vocab, middle, top, 1.0, BLOCK)
+        low = tl.where(count >= k, middle, low)
+        high = tl.where(count > k, high, middle)
+    return low
 
 
 @triton.jit
 def _reaching(logits, vocab, bound, top, inverse, BLOCK: tl.constexpr):
-    # How many logits reach a bound (in the order of `_ordered`), and their probability relative to the largest one's.
+    # How many logits reach a bound (in the order of `_ordered`), and their mass.
     lane = tl.arange(0, BLOCK)
     count = tl.zeros([BLOCK], tl.int32)
-    mass = tl.zeros([BLOCK], tl.float32)
+    masses = tl.zeros([BLOCK], tl.int64)
     for start in range(0, vocab, BLOCK):
         x = tl.load(logits + start + lane, start + lane < vocab, float("-inf"))
-        above = (_ordered(x) >= bound) & (start + lane < vocab)
-        count += above.to(tl.int32)
-        mass += tl.where(above, tl.exp((x - top) * inverse), 0.0)
-    return tl.sum(count, 0), tl.sum(mass, 0)
+        reaches = (_ordered(x) >= bound) & (start + lane < vocab)
+        count += reaches.to(tl.int32)
+        masses += tl.where(reaches, _mass((x - top) * inverse), 0)
+    return tl.sum(count, 0), tl.sum(masses, 0)
 
 
 @triton.jit
-def _search(logits, vocab, k, floor, top, token, inverse, key, BLOCK: tl.constexpr):
-    # Sample by reading the whole row. `token` has the largest logit and is the result if no other token qualifies.
+def _mass_reaching(v1, v2, bound, top, inverse):
+    # The mass of the lanes' logits that reach a bound above `third`, which is the mass of the row's.
+    m1 = tl.where(_ordered(v1) >= bound, _mass((v1 - top) * inverse), 0)
+    m2 = tl.where(_ordered(v2) >= bound, _mass((v2 - top) * inverse), 0)
+    return tl.sum(m1 + m2, 0)
+
+
+@triton.jit
+def _search_lanes(logits, v1, v2, ids1, ids2, s1, s2, vocab, k, limit, top, inverse):
+    # The winner, if it is the first or second of its lane.
+    token = tl.full([], 0, tl.int32)
+    searching = True
+    while searching:
+        best = tl.max(tl.maximum(s1, s2), 0)
+        token = tl.min(tl.minimum(tl.where(s1 == best, ids1, vocab), tl.where(s2 == best, ids2, vocab)), 0)
+        searching = False
+        if (k < vocab) | (limit < float("inf")):
+            larger = _ordered(tl.load(logits + token)) + 1
+            o1, o2 = _ordered(v1) >= larger, _ordered(v2) >= larger
+            s1, s2 = tl.where(o1, s1, float("-inf")), tl.where(o2, s2, float("-inf"))
+            count = tl.sum(o1.to(tl.int32) + o2.to(tl.int32), 0)
+            mass = _mass_reaching(v1, v2, larger, top, inverse)
+            searching = (count >= k) | (mass.to(tl.float64) >= limit)
+    return token
+
+
+@triton.jit
+def _search_row(logits, vocab, k, limit, floor, top, token, inverse, log_min_p, key, BLOCK: tl.constexpr):
+    # The winner, by reading the whole row. The tokens with the largest logit are always kept, so there is one.
     lane = tl.arange(0, BLOCK)
-    pivot = float("-inf")
     searching = True
     while searching:
         best = tl.full([BLOCK], float("-inf"), tl.float32)
         ids = tl.zeros([BLOCK], tl.int32)
         for start in range(0, vocab, BLOCK):
             x = tl.load(logits + start + lane, start + lane < vocab, float("-inf"))
-            score = _score(tl.where(x > pivot, x, float("-inf")), start + lane, floor, top, inverse, key)
+            score = _score(x, start + lane, floor, top, inverse, log_min_p, key)
             ids = tl.where(score > best, start + lane, ids)
             best = tl.maximum(best, score)
-        winner = tl.max(best, 0)
-        if winner > float("-inf"):
-            token = tl.min(tl.where(best == winner, ids, vocab), 0)
+        token = tl.min(tl.where(best == tl.max(best, 0), ids, vocab), 0)
         searching = False
-        if k < vocab:
-            pivot = tl.load(logits + token)
-            count = tl.zeros([BLOCK], tl.int32)
-            for start in range(0, vocab, BLOCK):
-                x = tl.load(logits + start + lane, start + lane < vocab, float("-inf"))
-                count += (x > pivot).to(tl.int32)
-            searching = tl.sum(count, 0) >= k  # then neither this token nor any smaller one is in the top k
+        if (k < vocab) | (limit < float("inf")):
+            floor = _ordered(tl.load(logits + token)) + 1
+            count, mass = _reaching(logits, vocab, floor, top, inverse, BLOCK)
+            searching = (count >= k) | (mass.to(tl.float64) >= limit)
     return token
 
 
 @triton.jit
-def _score(x, ids, floor, top, inverse, key):
-    # logit / T - log(-log u), where -log u is sampler.draw's exponential noise; subtracting top keeps precision.
+def _score(x, ids, floor, top, inverse, log_min_p, key):
+    y = (x - top) * inverse
     u = ((_mix(_mix(_bits(ids)) ^ key) >> 9).to(tl.float32) + 0.5) * (1.0 / 8388608)
-    return tl.where(x >= floor, (x - top) * inverse - tl.log(-tl.log(u)), float("-inf"))
+    return tl.where((_ordered(x) >= floor) & (y >= log_min_p), y - _log(-_log(u)), float("-inf"))
+
+
+@triton.jit
+def _mass(y):
+    # sampling.mass
+    t = tl.minimum(y * -_LOG2E, 63.0)
+    whole = t.to(tl.int32)
+    f = t - whole.to(tl.float32)
+    p = f * _EXP2[0] + _EXP2[1]
+    for i in tl.static_range(2, 5):
+        p = p * f + _EXP2[i]
+    p = (p * f + 1.0) * 16777216.0
+    return (p.to(tl.int32).to(tl.int64) << 8) >> whole.to(tl.int64)
+
+
+@triton.jit
+def _log(x):
+    # sampling._log
+    bits = x.to(tl.int32, bitcast=True)
+    exponent = (bits - _SQRT_HALF) >> 23
+    f = (bits - (exponent << 23)).to(tl.float32, bitcast=True) - 1.0
+    p = f * _LOG[0] + _LOG[1]
+    for i in tl.static_range(2, 7):
+        p = p * f + _LOG[i]
+    return exponent.to(tl.float32) * _LN2 + (p * (f * f) + f)
 
 
 @triton.jit
@@ -192,6 +243,6 @@ def _bits(x):
 
 @triton.jit
 def _ordered(x):
-    # An int32 that compares as the float32 does.
+    # An int32 that compares as the float32 does: -0.0 and 0.0 are equal.
     bits = x.to(tl.int32, bitcast=True)
-    return bits ^ ((bits >> 31) & 0x7FFFFFFF)
+    return tl.where(bits < 0, -(bits & 0x7FFFFFFF), bits)

@@ -1,77 +1,45 @@
-"""Every sampling option against a formula written out here, and the draws against their distribution."""
+"""The sampler's adjustments against formulas and transformers, what it keeps of a request, and that it never waits."""
 
 import math
 
 import numpy as np
 import pytest
-import scipy.stats
+import scipy.special
 import torch
-from text.engine.setup import request
+import transformers
 
 from genwright import SamplingParams
-from genwright.rng import key, mix, uniform
-from genwright.text.engine.sampler import Filters, Purpose, adjust, distribution, draw, logprobs, sample
+from genwright.kernels import sampling
+from genwright.rng import key
+from genwright.text.engine.request import Request
+from genwright.text.engine.sampler import Sampler
 
 VOCAB = 37
 
 
-def logits_row(seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).normal(0, 2, VOCAB)
+def request(prompt: list[int], params: SamplingParams) -> Request:
+    return Request(prompt, params, params.seed or 0)
 
 
-def expected(logits: np.ndarray, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0) -> np.ndarray:
-    """Probabilities by definition, one token after the other, in float64."""
-    weights = {i: math.exp(x / temperature) for i, x in enumerate(logits)}
-    order = sorted(weights, key=lambda i: -weights[i])
-    kept = order[: top_k or VOCAB]
-    total, mass, nucleus = sum(weights[i] for i in kept), 0.0, []
-    for i in kept:
-        if mass < top_p or not nucleus:
-            nucleus.append(i)
-        mass += weights[i] / total
-    best = max(weights[i] for i in nucleus)
-    nucleus = [i for i in nucleus if weights[i] >= min_p * best]
-    total = sum(weights[i] for i in nucleus)
-    return np.array([weights[i] / total if i in nucleus else 0.0 for i in range(VOCAB)])
+def logits_of(rows: int, seed: int = 0, vocab: int = VOCAB) -> torch.Tensor:
+    return torch.from_numpy(np.random.default_rng(seed).normal(0, 2, (rows, vocab)).astype(np.float32))
 
 
-OPTIONS = [
-    {"temperature": 1.0},
-    {"temperature": 0.3},
-    {"temperature": 2.5},
-    {"temperature": 1.0, "top_k": 5},
-    {"temperature": 0.7, "top_k": 1},
-    {"temperature": 1.0, "top_k": 1000},
-    {"temperature": 1.0, "top_p": 0.8},
-    {"temperature": 1.0, "top_p": 0.0},
-    {"temperature": 1.5, "min_p": 0.1},
-    {"temperature": 1.3, "top_k": 12, "top_p": 0.7, "min_p": 0.05},
-]
+class Recorder(Sampler):
+    """A sampler that keeps the logits and settings from which its tokens are drawn."""
+
+    def __init__(self, vocab: int = VOCAB):
+        super().__init__(vocab, torch.device("cpu"), fused=False)
+        self.drawn_from = self.settings = torch.empty(0)
+        self._draw = self._record
+
+    def _record(self, logits: torch.Tensor, settings: torch.Tensor) -> torch.Tensor:
+        self.drawn_from, self.settings = logits, settings
+        return sampling.draw(logits, settings)
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
-@pytest.mark.parametrize("beside", [None, {"temperature": 1.0, "top_p": 0.5}, {"temperature": 1.0}], ids=str)
-def test_filters_give_the_defined_distribution(options, beside):
-    """Alone, beside a row that needs sorting, and beside one that keeps all tokens."""
-    rows = [request([1], SamplingParams(**options))] + ([request([1], SamplingParams(**beside))] if beside else [])
-    logits = torch.tensor(np.stack([logits_row(i) for i in range(len(rows))]), dtype=torch.float32)
-    probabilities, ids = distribution(logits, Filters.of(rows, VOCAB, logits.device))
-    dense = torch.zeros(VOCAB).scatter_(0, ids[0], probabilities[0]).double().numpy()
-    np.testing.assert_allclose(dense, expected(logits_row(), **options), atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    "options", [{}, {"top_k": 5}, {"top_p": 0.5}, {"min_p": 0.1}, {"logit_bias": {3: 1e30}}], ids=str
-)
-@pytest.mark.parametrize("temperature", [1e-6, 1e-38, 1e-300])
-def test_the_coldest_temperatures_are_greedy(options, temperature):
-    logits = torch.tensor(logits_row(), dtype=torch.float32)[None]
-    greedy = sample(logits, [request([1], SamplingParams(**options))])
-    assert sample(logits, [request([1], SamplingParams(temperature=temperature, seed=1, **options))]) == greedy
-
-
-def test_no_more_alternatives_than_tokens():
-    assert len(logprobs(torch.zeros(1, VOCAB), [3], 1000)[0].top) == VOCAB
+def sample_one(sampler: Sampler, logits: torch.Tensor, r, **others) -> int:
+    return int(sampler.sample(logits, [r], [len(r.tokens)], **others))
 
 
 def test_penalties_bias_and_minimum_length_by_their_formulas():
@@ -86,8 +54,8 @@ def test_penalties_bias_and_minimum_length_by_their_formulas():
     r = request([1, 2, 7, 7], params)
     for token in (7, 8, 8):
         r.add(token)
-    logits = logits_row(1)
-    want = logits.copy()
+    source = logits_of(2)
+    want = source[0].double().numpy()
     for i in {1, 2, 7, 8}:
         want[i] = want[i] / 1.3 if want[i] > 0 else want[i] * 1.3
     for i, count in {7: 1, 8: 2}.items():
@@ -95,95 +63,192 @@ def test_penalties_bias_and_minimum_length_by_their_formulas():
     want[3] += 1.5
     want[30] = want[9] = -math.inf
     plain = request([1], SamplingParams())
-    source = torch.tensor(np.stack([logits, logits]), dtype=torch.float32)
-    got = adjust(source, [r, plain])
-    np.testing.assert_allclose(got[0].double().numpy(), want, atol=1e-5)
-    assert torch.equal(got[1], source[1]), "other rows are untouched"
-    for token in (8, 8):
+    sampler, given = Recorder(), source.clone()
+    sampler.sample(source, [r, plain], [7, 1])
+    np.testing.assert_allclose(sampler.drawn_from[0].double().numpy(), want, atol=1e-5)
+    assert torch.equal(sampler.drawn_from[1], source[1]), "other rows are untouched"
+    assert torch.equal(source, given), "and so are the logits that were given"
+    sampler.sample(source, [r, plain], [9, 1])
+    assert sampler.drawn_from[0, 9] > -math.inf, "the minimum is reached"
+
+
+def test_repetition_penalty_is_that_of_transformers():
+    r = request([4, 5, 5, 30], SamplingParams(repetition_penalty=1.7))
+    logits = logits_of(1)
+    sampler = Recorder()
+    sample_one(sampler, logits, r)
+    processor = transformers.RepetitionPenaltyLogitsProcessor(1.7)
+    assert torch.equal(sampler.drawn_from, processor(torch.tensor([r.tokens]), logits.clone()))
+
+
+PENALTIES = {"temperature": 1.0, "repetition_penalty": 1.2, "presence_penalty": 0.5, "frequency_penalty": 0.7}
+
+
+def test_sampled_tokens_are_counted_on_the_device():
+    """A sampler that has seen all steps, and one that makes its state from the request's tokens."""
+    kept, r = Recorder(), request([1, 2], SamplingParams(**PENALTIES, max_new_tokens=99))
+    for step in range(30):
+        logits = logits_of(1, step)
+        token = sample_one(kept, logits, r)
+        fresh = Recorder()
+        assert sample_one(fresh, logits, r) == token
+        assert torch.equal(kept.drawn_from, fresh.drawn_from)
         r.add(token)
-    assert adjust(source, [r, plain])[0, 9] > -math.inf, "the minimum is reached"
 
 
-def test_greedy_takes_the_likeliest_and_nan_is_told():
-    logits = torch.tensor(np.stack([logits_row(2), logits_row(3)]), dtype=torch.float32)
-    requests = [request([1], SamplingParams()), request([1], SamplingParams(temperature=1.0))]
-    assert sample(logits, requests)[0] == int(logits[0].argmax())
-    logits[1, 4] = math.nan
-    tokens = sample(logits, requests)
-    assert (tokens[0], tokens[1]) == (int(logits[0].argmax()), None)
+def test_release_forgets_and_gives_rows_to_others():
+    sampler = Recorder()
+    params = SamplingParams(**PENALTIES, logit_bias={5: 9.0})
+    requests = [request([i], params) for i in range(9)]
+    for r in requests:
+        sample_one(sampler, logits_of(1), r)
+    for r in requests[:5]:
+        sampler.release(r)
+    sampler.release(request([1], params))  # which it never saw
+    later = [request([i + 20], SamplingParams(**PENALTIES, logit_bias={6: -9.0})) for i in range(5)]
+    for r in [*later, *requests]:
+        logits, fresh = logits_of(1, 5), Recorder()
+        sampler.release(r) if r in requests[5:] else None
+        sample_one(sampler, logits, r)
+        sample_one(fresh, logits, r)
+        assert torch.equal(sampler.drawn_from, fresh.drawn_from)
 
 
-def test_fifty_thousand_draws_match_the_distribution():
-    count = 50_000
-    options = {"temperature": 1.2, "top_k": 20, "top_p": 0.95, "min_p": 0.01}
-    want = expected(logits_row(5), **options)
-    requests = []
-    for position in range(count // 10):
-        for seed in range(10):
-            r = request([0] * (position % 500 + 1), SamplingParams(**options))
-            r.seed, r.sample = seed, position // 500
-            requests.append(r)
-    logits = torch.tensor(logits_row(5), dtype=torch.float32).expand(count, VOCAB)
-    got = np.bincount(sample(logits, requests), minlength=VOCAB)
-    assert got[want == 0].sum() == 0
-    statistic = scipy.stats.chisquare(got[want > 0], want[want > 0] * count)
-    assert statistic.pvalue > 0.001
+def test_proposed_tokens_before_a_row_count_for_it_only():
+    sampler, proposals = Recorder(), [3, 3, 8]
+    r = request([1, 2], SamplingParams(**PENALTIES, max_new_tokens=99))
+    logits = logits_of(4)
+    before = torch.tensor([[-1, -1, -1], [3, -1, -1], [3, 3, -1], [3, 3, 8]])
+    tokens = sampler.sample(logits, [r] * 4, [2, 3, 4, 5], before=before)
+    adjusted = sampler.drawn_from
+    for count in range(4):
+        alone, longer = Recorder(), request([1, 2], r.params)
+        for token in proposals[:count]:
+            longer.add(token)
+        assert sample_one(alone, logits[count : count + 1], longer) == tokens[count]
+        assert torch.equal(alone.drawn_from[0], adjusted[count])
+    # Nothing was counted; the accepted tokens are, when the engine says so.
+    sampler.count(r, proposals[:2])
+    for token in proposals[:2]:
+        r.add(token)
+    fresh = Recorder()
+    sample_one(sampler, logits[:1], r)
+    sample_one(fresh, logits[:1], r)
+    assert torch.equal(sampler.drawn_from, fresh.drawn_from)
 
 
-def test_noise_is_uniform_and_purposes_are_independent():
-    ids = torch.arange(200_000)[None]
-    noises = {}
-    for purpose in Purpose:
-        column = torch.tensor([key(3, 0, 17, purpose)]).to(torch.int32)[:, None]
-        noises[purpose] = uniform(mix(mix(ids.to(torch.int32)) ^ column))[0].double().numpy()
-        assert scipy.stats.kstest(noises[purpose], "uniform").pvalue > 0.001
-    table = np.corrcoef(list(noises.values()))
-    assert np.abs(table - np.eye(len(Purpose))).max() < 0.01
+def test_a_nan_gives_minus_one_and_is_not_counted():
+    sampler, params = (
+        Recorder(),
+        SamplingParams(**PENALTIES, min_new_tokens=9, stop_ids=(4,), logit_bias={4: -math.inf}),
+    )
+    r, plain = request([1, 2], params), request([1], SamplingParams())
+    logits = logits_of(2)
+    logits[0, 4] = math.nan  # at a token that is forbidden
+    allowed = torch.full((2, 2), ~(1 << 4), dtype=torch.int32)
+    assert sampler.sample(logits, [r, plain], [2, 1], allowed=allowed)[0] == -1
+    fresh = Recorder()
+    for some in (sampler, fresh):
+        sample_one(some, logits_of(1, 3), r)
+    assert torch.equal(sampler.drawn_from, fresh.drawn_from)
 
 
-def test_the_hash_is_lowbias32_on_every_integer_width():
-    """Against a numpy version in uint32, which cannot depend on how torch overflows."""
-    values = np.random.default_rng(0).integers(0, 1 << 32, 10_000, dtype=np.uint32)
-    x = values.copy()
-    for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B), (16, 1)):
-        x ^= x >> np.uint32(shift)
-        x = x * np.uint32(factor)
-    got = mix(torch.from_numpy(values.view(np.int32).copy())).numpy().view(np.uint32)
-    assert (got == x).all()
-    assert key(5, 9) != key(9, 5)
+def test_allowed_tokens():
+    requests = [request([i], SamplingParams(temperature=5.0, seed=i)) for i in range(64)]
+    bits = np.random.default_rng(0).random((64, 64)) < 0.2
+    bits[:, VOCAB - 1] |= ~bits[:, :VOCAB].any(axis=1)
+    mask = np.packbits(bits, axis=1, bitorder="little").view(np.int32)
+    tokens = Recorder().sample(logits_of(64), requests, [1] * 64, allowed=torch.from_numpy(mask))
+    assert bits[np.arange(64), tokens].all() and len(set(tokens.tolist())) > 10
 
 
-def test_a_draw_does_not_depend_on_the_batch():
-    params = [SamplingParams(temperature=1.0, top_k=k, top_p=p) for k, p in ((0, 1.0), (5, 1.0), (0, 0.7), (9, 0.4))]
-    requests = [request([1] * (i + 1), p) for i, p in enumerate(params * 5)]
-    logits = torch.tensor(np.stack([logits_row(i) for i in range(len(requests))]), dtype=torch.float32)
-    together = sample(logits, requests)
-    assert together == [sample(logits[i : i + 1], [r])[0] for i, r in enumerate(requests)]
+def test_a_request_is_not_changed_by_its_neighbours():
+    params = [
+        SamplingParams(temperature=0.9),
+        SamplingParams(**PENALTIES),
+        SamplingParams(temperature=1.0, logit_bias={3: 4.0}),
+        SamplingParams(temperature=1.0, min_new_tokens=3, stop_ids=(1, 2)),
+        SamplingParams(),
+    ]
+    requests = [request([i + 1] * 3, p) for i, p in enumerate(params * 3)]
+    logits = logits_of(len(requests))
+    together = Recorder()
+    tokens = together.sample(logits, requests, [3] * len(requests))
+    for i, r in enumerate(requests):
+        alone = Recorder()
+        assert sample_one(alone, logits[i : i + 1], r) == tokens[i]
+        assert torch.equal(alone.drawn_from[0], together.drawn_from[i])
 
 
-def test_samples_differ_and_seeds_repeat():
-    probabilities = torch.full((1, VOCAB), 1 / VOCAB)
-    ids = torch.arange(VOCAB)[None]
+def test_settings_say_what_the_parameters_do():
+    params = SamplingParams(temperature=0.8, top_k=50, top_p=0.9, min_p=0.1)
+    r = request([1] * 6, params)
+    r.seed, r.sample = 1 << 40, 3
+    sampler = Recorder(vocab=100)
+    sample_one(sampler, logits_of(1, vocab=100), r)
+    words, numbers = sampler.settings[0].tolist(), sampler.settings[0].view(torch.float32).tolist()
+    assert words[sampling.KEY] & 0xFFFFFFFF == key(1 << 40, 3) and words[sampling.POSITION] == 6
+    assert words[sampling.TOP_K] == 50
+    assert numbers[sampling.INVERSE_TEMPERATURE] == np.float32(1.25)
+    assert numbers[sampling.TOP_P] == np.float32(0.9) and numbers[sampling.LOG_MIN_P] == np.float32(math.log(0.1))
 
-    def stream(seed: int, sample_index: int) -> list[int]:
-        tokens = []
-        r = request([1], SamplingParams(temperature=1.0, max_new_tokens=99))
-        r.seed, r.sample = seed, sample_index
-        for _ in range(30):
-            tokens.append(int(draw(probabilities, ids, [r], Purpose.SAMPLE)))
-            r.add(tokens[-1])
-        return tokens
 
-    assert stream(1, 0) == stream(1, 0)
-    assert len({tuple(stream(seed, j)) for seed in (1, 2, 2**70, -5) for j in range(3)}) == 12
+@pytest.mark.parametrize(
+    "options", [{}, {"top_k": 5}, {"top_p": 0.5}, {"min_p": 0.1}, {"logit_bias": {3: 1e30}}], ids=str
+)
+@pytest.mark.parametrize("temperature", [1e-6, 1e-38, 1e-300])
+def test_the_coldest_temperatures_are_greedy(options, temperature):
+    logits, sampler = logits_of(1), Recorder()
+    greedy = sample_one(sampler, logits, request([1], SamplingParams(**options)))
+    assert sample_one(sampler, logits, request([1], SamplingParams(temperature=temperature, **options))) == greedy
 
 
 def test_logprobs_are_the_models_own():
-    logits = torch.tensor(np.stack([logits_row(7), logits_row(8)]), dtype=torch.float32)
-    got = logprobs(logits, [3, 5], 4)
-    for row, (entry, token) in enumerate(zip(got, (3, 5), strict=True)):
-        want = scipy.special.log_softmax(logits_row(7 + row))
-        assert entry.id == token
-        assert entry.logprob == pytest.approx(want[token], abs=1e-5)
-        assert list(entry.top) == np.argsort(-want)[:4].tolist()
-        assert list(entry.top.values()) == pytest.approx(sorted(want)[-4:][::-1], abs=1e-5)
+    logits = logits_of(3, 7)
+    picked, values, ids = Recorder().logprobs(logits, torch.tensor([3, 5, -1]), 4)
+    for row, token in enumerate((3, 5)):
+        want = scipy.special.log_softmax(logits[row].double().numpy())
+        assert float(picked[row]) == pytest.approx(want[token], abs=1e-5)
+        assert ids[row].tolist() == np.argsort(-want)[:4].tolist()
+        assert values[row].tolist() == pytest.approx(sorted(want)[-4:][::-1], abs=1e-5)
+
+
+def test_no_more_alternatives_than_tokens():
+    assert Recorder().logprobs(torch.zeros(1, VOCAB), torch.tensor([3]), 1000)[2].shape == (1, VOCAB)
+
+
+@pytest.mark.gpu
+def test_a_gpu_gives_the_tokens_of_the_definition_and_nothing_waits():
+    vocab, device = 50_257, torch.device("cuda")
+    params = [
+        SamplingParams(temperature=0.9, top_k=50, top_p=0.9, max_new_tokens=99),
+        SamplingParams(**PENALTIES, logit_bias={3: 4.0, 77: -math.inf}, max_new_tokens=99),
+        SamplingParams(temperature=1.0, min_new_tokens=3, stop_ids=(1, 2), max_new_tokens=99),
+        SamplingParams(max_new_tokens=99),
+    ]
+    fused, exact = Sampler(vocab, device, fused=True), Sampler(vocab, torch.device("cpu"), fused=False)
+    requests = [request([i + 1] * 3, p) for i, p in enumerate(params * 4)]
+    for step in range(6):
+        logits = logits_of(16, step, vocab)
+        on_gpu = logits.cuda()
+        allowed = torch.full((16, (vocab + 31) // 32), -2, dtype=torch.int32, device=device) if step == 2 else None
+        before = torch.tensor([[5, 5, -1]] * 16, device=device) if step == 3 else None
+        positions = [len(r.tokens) for r in requests]
+        if step:  # the first compiles the kernel
+            torch.cuda.set_sync_debug_mode("error")
+        try:
+            tokens = fused.sample(on_gpu, requests, positions, before, allowed)
+            fused.logprobs(on_gpu, tokens, 5)
+            fused.count(requests[1], [])
+            fused.release(requests[-1])
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        host = [None if some is None else some.cpu() for some in (before, allowed)]
+        want = exact.sample(logits, requests, positions, *host).tolist()
+        assert tokens.tolist() == want
+        for sampler in (fused, exact):
+            if step == 3:
+                for r, token in zip(requests, want, strict=True):
+                    sampler.count(r, [token])
+        for r, token in zip(requests, want, strict=True):
+            r.add(token)
