@@ -19,10 +19,42 @@ class Point:
     prompt: int = 6
     new: int = 200
 
+    def __str__(self) -> str:
+        return f"batch {self.batch}, prompt {self.prompt}"
+
     @property
     def mean_length(self) -> float:
         """The mean length of a sequence during decoding."""
         return self.prompt + self.new / 2
+
+    @property
+    def context(self) -> int:
+        """Tokens that the cache is made for: a sequence's, and a page's more for what batches copy."""
+        return self.prompt + self.new + 64 * (self.batch > 1)
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Requests of random lengths, which arrive all at once or, as a Poisson process, one after the other."""
+
+    requests: int
+    prompt: tuple[int, int]  # shortest and longest
+    new: tuple[int, int]
+    rate: float | None = None  # requests per second
+    share: float | None = None  # the rate as a share of the throughput at once, which is measured before
+
+    def __str__(self) -> str:
+        rate = "at once" if self.share is None else f"at {self.share:.0%} of the throughput"
+        return f"{self.requests} requests {rate if self.rate is None else f'at {self.rate:g}/s'}"
+
+    @property
+    def at_once(self) -> bool:
+        return self.rate is None and self.share is None
+
+    @property
+    def context(self) -> int:
+        """Tokens that the cache is made for."""
+        return self.prompt[1] + self.new[1]
 
 
 @dataclass(frozen=True)
@@ -51,7 +83,7 @@ class Experiment:
     model: str
     config: EngineConfig  # of which device is cpu or cuda
     about: str
-    points: tuple[Point, ...] = (Point(),)
+    points: tuple[Point | Traffic, ...] = (Point(),)
     samples: int = 5
     target: Target | None = None
 
@@ -61,8 +93,13 @@ class Experiment:
 
     @property
     def context(self) -> int:
-        """Tokens that the cache is made for: the longest sequence's, and a page's more for what batches copy."""
-        return max(point.prompt + point.new + 64 * (point.batch > 1) for point in self.points)
+        """Tokens that the cache is made for."""
+        return max(point.context for point in self.points)
+
+
+def _serving(requests: int, prompt: tuple[int, int], new: tuple[int, int]) -> tuple[Traffic, ...]:
+    """All requests at once, and then arrivals at 60 % of that throughput."""
+    return Traffic(requests, prompt, new), Traffic(requests, prompt, new, share=0.6)
 
 
 _7B, _8B, _70B = "random:llama-2-7b", "random:llama-3.1-8b", "random:llama-3.1-70b"
@@ -76,6 +113,7 @@ EXPERIMENTS = {
     experiment.name: experiment
     for experiment in (
         Experiment("smollm2", DEFAULT, _CPU, "the default model", (*_SMALL, Point(8, 256, 48)), 3),
+        Experiment("smollm2_serving", DEFAULT, _CPU, "32 requests", _serving(32, (16, 256), (16, 64)), 3),
         Experiment("tinyllama_1b", _1B, _CPU, "the 1.1 B Llama shape", _SMALL, 3),
         Experiment("tinyllama_1b_int8", _1B, replace(_CPU, quant="int8"), "the same in int8", _SMALL, 3),
         Experiment("tinyllama_1b_int4", _1B, replace(_CPU, quant="int4"), "the same in int4", _SMALL, 3),
@@ -97,6 +135,7 @@ EXPERIMENTS = {
         Experiment("llama3_8b_8k", _8B, _BF16, "after 8,000 tokens", (Point(1, 8000, 192),)),
         Experiment("llama3_8b_batch", _8B, _BF16, "1 to 256 sequences", _BATCHES, 3),
         Experiment("llama3_8b_prefill", _8B, _BF16, "a prompt of 2,048 tokens", (Point(1, 2048, 16),)),
+        Experiment("llama3_8b_serving", _8B, _BF16, "512 requests", _serving(512, (64, 1024), (32, 256)), 3),
         Experiment("llama3_70b_int4", _70B, _INT4, "70 B on one GPU"),
     )
 }
@@ -128,18 +167,37 @@ def adapt(
     prompt: list[int] | None = None,
     new: int | None = None,
     samples: int | None = None,
+    rate: list[float] | None = None,
 ) -> Experiment:
-    """An experiment with other settings, batch sizes or lengths; every batch size with every prompt length."""
-    points = experiment.points
-    if prompt:
-        points = tuple(dict.fromkeys(replace(point, prompt=length) for length in prompt for point in points))
-    if batch:
-        points = tuple(dict.fromkeys(replace(point, batch=size) for point in points for size in batch))
-    if new:
-        points = tuple(dict.fromkeys(replace(point, new=new) for point in points))
+    """An experiment with other settings, batch sizes, lengths or rates; every batch size with every prompt length."""
+    points = [
+        _with_sizes(point, size, length, new)
+        for length in prompt or (None,)
+        for point in experiment.points
+        for size in batch or (None,)
+    ]
+    if rate:
+        points = [each for point in points for each in _with_rates(point, rate)]
     return replace(
         experiment,
         config=replace(experiment.config, **settings),
-        points=points,
+        points=tuple(dict.fromkeys(points)),
         samples=samples or experiment.samples,
     )
+
+
+def _with_sizes(point: Point | Traffic, batch: int | None, prompt: int | None, new: int | None) -> Point | Traffic:
+    if isinstance(point, Point):
+        return Point(batch or point.batch, prompt or point.prompt, new or point.new)
+    return replace(
+        point,
+        requests=batch or point.requests,
+        prompt=(prompt, prompt) if prompt else point.prompt,
+        new=(new, new) if new else point.new,
+    )
+
+
+def _with_rates(point: Point | Traffic, rates: Iterable[float]) -> list[Point | Traffic]:
+    if isinstance(point, Point) or point.at_once:
+        return [point]
+    return [replace(point, rate=rate, share=None) for rate in rates]

@@ -2,17 +2,19 @@
 
 import gc
 import platform
+import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
-from genwright.bench.experiments import Experiment, Point
-from genwright.bench.roofline import measure_roofline
+from genwright.bench.experiments import Experiment, Point, Traffic
+from genwright.bench.roofline import Roofline, measure_roofline
 from genwright.bench.rows import GIGA, Row, Sample, Tell, blank, fill
+from genwright.bench.serving import Arrival, Served, arrivals, drive, fill_serving, served, whole_work
 from genwright.bench.work import Work, work_of
 from genwright.device import peak_memory, pick_device
 from genwright.errors import UserError
@@ -21,6 +23,8 @@ from genwright.text.engine.request import Piece, SamplingParams
 from genwright.text.llm import LLM
 
 TEMPERATURE, TOP_K = 0.8, 200
+BROKEN_OFF = "An answer was broken off: memory ran out, or the model's output was NaN."
+Speeds = dict[tuple["Contender", Traffic], float]  # requests per second, of contenders and traffic at once
 FAILURES = (UserError, RuntimeError, MemoryError, ValueError, ImportError, OSError)
 
 
@@ -34,7 +38,11 @@ class Contender(Protocol):
     def work(self, point: Point) -> Work:
         """The bytes it reads and the operations it computes."""
 
-    def sample(self, prompts: list[list[int]], new: int, seed: int) -> Sample: ...
+    def sample(self, prompts: list[list[int]], new: int, seed: int) -> Sample:
+        """A call that generates `new` tokens for each prompt."""
+
+    def serve(self, requests: list[Arrival]) -> Served:
+        """A run of requests, each from the time when it arrives."""
 
 
 class Peer(Protocol):
@@ -84,8 +92,21 @@ class Ours:
         results = self.llm.generate(prompts, params, note)
         ended = time.perf_counter()
         if any(result.finish_reason != "length" for result in results):
-            raise UserError("An answer was broken off: memory ran out, or the model's output was NaN.")
+            raise UserError(BROKEN_OFF)
         return timed(started, ended, times)
+
+    def serve(self, requests: list[Arrival]) -> Served:
+        due = []
+        for index, each in enumerate(requests):
+            params = SamplingParams(
+                temperature=TEMPERATURE, top_k=TOP_K, max_new_tokens=each.new, seed=index, ignore_eos=True
+            )
+            due.append((each.at, self.llm.requests(each.prompt, params, index)[0]))
+        times: list[list[float]] = [[] for _ in requests]
+        started = drive(self.llm, due, lambda request: times[request.index].append(time.perf_counter()))
+        if any(request.finish_reason != "length" for _, request in due):
+            raise UserError(BROKEN_OFF)
+        return served(requests, started, times)
 
 
 def timed(started: float, ended: float, times: Sequence[Sequence[float]]) -> Sample:
@@ -104,7 +125,7 @@ def measure(
     experiment: Experiment,
     tell: Tell = lambda what, done, total: None,
     peers: Sequence[Peer] = (),
-    trace: Callable[[Callable[[], Sample]], None] | None = None,
+    trace: Callable[[Callable[[], object]], None] | None = None,
 ) -> list[Row]:
     """The rows of an experiment; contenders take turns. `trace` gets one more call of this engine to profile."""
     device = pick_device(experiment.device)
@@ -124,25 +145,26 @@ def measure(
             starts[contender] = _start(contender, experiment, llm, empty, tell)
         except FAILURES as error:
             rows.append(_failed(replace(empty, engine=peer.name), error))
-    found = [
-        (_place(starts[contender], point), point, contender.work(point), outcome)
-        for point in experiment.points
-        for contender, outcome in _take_turns(starts, experiment, point, llm, tell)
-    ]
+    vocab = llm.model.cfg.vocab_size
+    speeds: Speeds = {}
+    found = []
+    for point in experiment.points:
+        for contender, outcome in _take_turns(starts, experiment, point, vocab, speeds, tell):
+            found.append((_place(starts[contender], point), _work(contender, point), outcome))
+            if isinstance(point, Traffic) and point.at_once and not isinstance(outcome, Exception):
+                speeds[contender, point] = point.requests / statistics.median(run.seconds for run in outcome)
     if trace is not None:
-        point = experiment.points[-1]
-        prompts = prompts_for(point, experiment.samples, llm.model.cfg.vocab_size)
-        trace(partial(ours.sample, prompts, point.new, experiment.samples))
+        trace(partial(_sample, ours, experiment.points[-1], experiment.samples, vocab, speeds))
     dtype = llm.model.dtype
-    del ours, llm, starts, contender
+    del ours, llm, starts, contender, speeds
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
     tell("measuring the device", 0, 0)
     limits = measure_roofline(device, dtype)
     return [
-        _failed(row, outcome) if isinstance(outcome, Exception) else fill(row, point, outcome, work, limits)
-        for row, point, work, outcome in found
+        _failed(row, outcome) if isinstance(outcome, Exception) else _fill(row, outcome, work, limits)
+        for row, work, outcome in found
     ] + rows
 
 
@@ -153,34 +175,35 @@ def _failed(row: Row, error: Exception) -> Row:
 def _start(contender: Contender, experiment: Experiment, llm: LLM, empty: Row, tell: Tell) -> Row:
     """The first call of a contender, with what it compiles."""
     tell(f"first call of {contender.name}", 0, 0)
-    point = experiment.points[0]
-    first = contender.sample(prompts_for(point, -1, llm.model.cfg.vocab_size), point.new, 0)
-    return replace(
-        empty,
-        engine=contender.name,
-        dtype=contender.dtype,
-        load=contender.load,
-        first_token=first.first,
-        first_call=first.seconds,
-    )
+    point, vocab = experiment.points[0], llm.model.cfg.vocab_size
+    row = replace(empty, engine=contender.name, dtype=contender.dtype, load=contender.load)
+    if isinstance(point, Traffic):
+        run = contender.serve(arrivals(replace(point, requests=1), -1, None, vocab))
+        return replace(row, first_token=run.first[0], first_call=run.seconds)
+    first = contender.sample(prompts_for(point, -1, vocab), point.new, 0)
+    return replace(row, first_token=first.first, first_call=first.seconds)
 
 
 def _take_turns(
-    contenders: Iterable[Contender], experiment: Experiment, point: Point, llm: LLM, tell: Tell
-) -> list[tuple[Contender, list[Sample] | Exception]]:
-    """The samples of each contender, or the error that prevented them."""
-    outcomes: dict[Contender, list[Sample] | Exception] = {contender: [] for contender in contenders}
-    warm = point is not experiment.points[0]  # the first point was warmed up by the first call
+    contenders: Iterable[Contender],
+    experiment: Experiment,
+    point: Point | Traffic,
+    vocab: int,
+    speeds: Speeds,
+    tell: Tell,
+) -> list[tuple[Contender, list[Any] | Exception]]:
+    """The samples of each contender, which are Served or Sample, or the error that prevented them."""
+    outcomes: dict[Contender, list[Any] | Exception] = {contender: [] for contender in contenders}
+    # The first call warmed up the first point, but of traffic only one request; arrivals come after all at once.
+    warm = point.at_once if isinstance(point, Traffic) else point is not experiment.points[0]
     for turn in range(-warm, experiment.samples):
         for contender in outcomes:
             samples = outcomes[contender]
             if isinstance(samples, Exception):
                 continue
-            what = f"{contender.name}, batch {point.batch}, prompt {point.prompt}"
-            tell(what, turn + 1, experiment.samples)
-            prompts = prompts_for(point, turn, llm.model.cfg.vocab_size)
+            tell(f"{contender.name}, {point}", turn + 1, experiment.samples)
             try:
-                sample = contender.sample(prompts, point.new, turn + 1)
+                sample = _sample(contender, point, turn, vocab, speeds)
             except FAILURES as error:
                 outcomes[contender] = error.with_traceback(None)  # its frames would keep large tensors alive
                 continue
@@ -189,8 +212,32 @@ def _take_turns(
     return list(outcomes.items())
 
 
-def _place(row: Row, point: Point) -> Row:
-    return replace(row, batch=point.batch, prompt=point.prompt, new=point.new)
+def _sample(contender: Contender, point: Point | Traffic, turn: int, vocab: int, speeds: Speeds) -> Sample | Served:
+    if isinstance(point, Point):
+        return contender.sample(prompts_for(point, turn, vocab), point.new, turn + 1)
+    rate = point.rate
+    if point.share is not None:
+        speed = speeds.get((contender, replace(point, share=None)))
+        if speed is None:
+            raise UserError("There is no throughput of all requests at once, of which the rate would be a share.")
+        rate = point.share * speed
+    return replace(contender.serve(arrivals(point, turn, rate, vocab)), rate=rate)
+
+
+def _place(row: Row, point: Point | Traffic) -> Row:
+    if isinstance(point, Point):
+        return replace(row, batch=point.batch, prompt=point.prompt, new=point.new)
+    (prompt, longest_prompt), (new, longest_new) = point.prompt, point.new
+    row = replace(row, batch=point.requests, prompt=prompt, new=new)
+    return replace(row, longest_prompt=longest_prompt, longest_new=longest_new)
+
+
+def _work(contender: Contender, point: Point | Traffic) -> Work:
+    return whole_work(point, contender.work) if isinstance(point, Traffic) else contender.work(point)
+
+
+def _fill(row: Row, samples: list[Any], work: Work, limits: Roofline) -> Row:
+    return (fill_serving if row.serving else fill)(row, samples, work, limits)
 
 
 def prompts_for(point: Point, turn: int, vocab: int) -> list[list[int]]:

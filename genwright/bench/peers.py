@@ -1,7 +1,7 @@
 """Other engines that are installed here, to compare with on the same model in the same run."""
 
 import time
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -10,10 +10,11 @@ from typing import Any
 
 import torch
 
-from genwright.bench.experiments import Experiment, Point
+from genwright.bench.experiments import Experiment, Point, Traffic
 from genwright.bench.measure import TEMPERATURE, TOP_K, Peer, Unfit, timed
 from genwright.bench.random_gguf import BLOCKS, FLOATS, write_gguf
 from genwright.bench.rows import Sample
+from genwright.bench.serving import Arrival, Served, served
 from genwright.bench.work import Work, plain_cache_read, work_of
 from genwright.quant.formats import parse_format
 from genwright.text.catalogue import resolve
@@ -25,7 +26,7 @@ EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
 class Transformers:
-    """`generate` of transformers, with its dynamic cache."""
+    """`generate` of transformers, with its dynamic cache; requests are served by its continuous batching."""
 
     name = "transformers"
     options: dict[str, Any] = {}  # noqa: RUF012 - of generate, and never changed
@@ -78,6 +79,32 @@ class Transformers:
         ended = time.perf_counter()
         return timed(started, ended, [times[1:]] * len(prompts))  # the streamer gets the prompt first
 
+    def serve(self, requests: list[Arrival]) -> Served:
+        from transformers import GenerationConfig
+
+        config = GenerationConfig(do_sample=True, temperature=TEMPERATURE, top_k=TOP_K, eos_token_id=-1, pad_token_id=0)
+        times: list[list[float]] = [[] for _ in requests]
+        waiting, running = deque(enumerate(requests)), 0
+        with self.model.continuous_batching_context_manager(config, persistent_manager=True) as manager:
+            started = time.perf_counter()
+            while waiting or running:
+                now = time.perf_counter() - started
+                while waiting and waiting[0][1].at <= now:
+                    index, request = waiting.popleft()
+                    manager.add_request(request.prompt, str(index), max_new_tokens=request.new, streaming=True)
+                    running += 1
+                pause = waiting[0][1].at - now if waiting else 1.0
+                result = manager.get_result(timeout=max(pause, 1e-4))
+                if result is None and not manager.is_running():
+                    raise RuntimeError("The thread of continuous batching ended.")
+                if result is None:
+                    continue
+                if result.error is not None:
+                    raise RuntimeError(result.error)
+                times[int(result.request_id)].append(time.perf_counter())
+                running -= result.is_finished()
+        return served(requests, started, times)
+
 
 class CompiledTransformers(Transformers):
     """`generate` of transformers, with a static cache and a compiled forward pass."""
@@ -85,6 +112,8 @@ class CompiledTransformers(Transformers):
     name = "transformers, compiled"
 
     def __init__(self, experiment: Experiment, llm: LLM):
+        if any(isinstance(point, Traffic) for point in experiment.points):
+            raise Unfit("transformers' continuous batching is measured without compilation.")
         super().__init__(experiment, llm)
         from transformers import CompileConfig
 
@@ -116,7 +145,7 @@ class LlamaCpp:
             verbose=False,
         )
         self.load = time.perf_counter() - started
-        self.llm = llm
+        self.llm, self.context = llm, experiment.context
         self.dtype, self.step_bytes = stored_weights(path)
 
     def work(self, point: Point) -> Work:
@@ -149,6 +178,16 @@ class LlamaCpp:
             if len(times) == new:
                 break
         return timed(started, time.perf_counter(), [times])
+
+    def serve(self, requests: list[Arrival]) -> Served:
+        """In parallel slots, which take the first requests that come; later ones wait."""
+        from genwright.bench.llama_cpp_slots import Slots
+
+        slots = Slots(self.model.model, self.context, torch.get_num_threads(), TOP_K, TEMPERATURE)
+        try:
+            return slots.serve(requests)
+        finally:
+            slots.close()
 
 
 def stored_weights(path: Path) -> tuple[str, int]:

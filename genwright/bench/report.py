@@ -12,24 +12,49 @@ def _shown(value: float | None, form: str = ",.1f") -> str:
     return "-" if value is None else format(value, form)
 
 
+def _both(low: float | None, high: float | None, form: str) -> str:
+    return "-" if low is None else f"{_shown(low, form)}, {_shown(high, form)}"
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else 1e3 * seconds
+
+
+def _tokens(row: Row) -> str:
+    if not row.serving:
+        return f"{row.prompt}+{row.new}"
+    return f"{row.prompt}-{row.longest_prompt}+{row.new}-{row.longest_new}"
+
+
+def arrivals(row: Row) -> str:
+    """How the requests of a serving experiment came."""
+    return "at once" if row.rate is None else f"{row.rate:,.3g}/s"
+
+
 # heading: the cell of a row
 _COLUMNS: dict[str, Callable[[Row], str]] = {
     "experiment": lambda row: row.name,
     "engine": lambda row: row.engine,
     "weights": lambda row: row.dtype,
     "batch": lambda row: str(row.batch) if row.prompt else "-",
-    "tokens": lambda row: f"{row.prompt}+{row.new}" if row.prompt else "-",
+    "tokens": lambda row: _tokens(row) if row.prompt else "-",
+    "arrivals": lambda row: "-" if row.total is None else arrivals(row),
     "load s": lambda row: _shown(row.load),
     "first s": lambda row: _shown(row.first_token, ".2f"),
     "call s": lambda row: _shown(row.first_call),
     "prefill/s": lambda row: _shown(row.prefill),
     "TFLOP/s": lambda row: _shown(row.prefill_tflops, ".3g"),
     "of peak": lambda row: _shown(row.prefill_share, ".0%"),
+    "total/s": lambda row: _shown(row.total),
+    "prompt/s": lambda row: _shown(row.prompt_per_second),
     "tok/s": lambda row: _shown(row.tokens_per_second),
     "decode/s": lambda row: _shown(row.decode),
     "spread": lambda row: "-" if row.decode is None else f"{row.decode_low:,.1f}-{row.decode_high:,.1f}",
     "GB/s": lambda row: _shown(row.gbps),
     "of limit": lambda row: _shown(row.share, ".0%"),
+    "TTFT p50, p99 s": lambda row: _both(row.ttft_p50, row.ttft_p99, ".2f"),
+    "TBT p50, p99 ms": lambda row: _both(_ms(row.tbt_p50), _ms(row.tbt_p99), ".1f"),
+    "of both limits": lambda row: _shown(row.limits_share, ".0%"),
     "weights GB/s": lambda row: _shown(row.weights_gbps),
     "GB": lambda row: _shown(row.memory),
     "note": lambda row: row.error or "",
@@ -41,6 +66,11 @@ tokens per second, with TFLOP/s and their share of a matrix product's; tok/s: ne
 decode/s: after the first token, all sequences together, median and spread; GB/s: weights and cache read per second of
 decoding, and their share of what memory gives; weights GB/s: weights alone, over whole calls, as gpt-fast counts them;
 GB: memory at the peak."""
+SERVING_LEGEND = """\
+Serving: batch is the number of requests, arrivals how many come per second; total/s, prompt/s, tok/s: prompt and new
+tokens together, and each, per second of the whole run; TTFT: time to first token, since the request's arrival; TBT:
+time between tokens of a stream; of both limits: seconds that prefill and then decoding would take at the device's
+limits, all requests together, over the seconds taken."""
 
 
 def table(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
@@ -98,6 +128,8 @@ def to_csv(rows: Sequence[Row]) -> str:
         experiment = EXPERIMENTS.get(row.name)
         target = experiment.target if experiment and row.engine == "genwright" else None
         name = target.name if target else row.name if row.batch == 1 else f"{row.name} (batch {row.batch})"
+        if row.serving:
+            name = f"{row.name} ({row.batch} requests, {arrivals(row)})"
         figures = {
             "token_per_sec": row.tokens_per_second,
             "memory_bandwidth(GB/s)": row.weights_gbps,
@@ -108,6 +140,13 @@ def to_csv(rows: Sequence[Row]) -> str:
             "decode_bandwidth(GB/s)": row.gbps,
             "share_of_bandwidth": row.share,
             "memory(GB)": row.memory,
+            "total_token_per_sec": row.total,
+            "prompt_token_per_sec": row.prompt_per_second,
+            "ttft_p50(ms)": _ms(row.ttft_p50),
+            "ttft_p99(ms)": _ms(row.ttft_p99),
+            "tbt_p50(ms)": _ms(row.tbt_p50),
+            "tbt_p99(ms)": _ms(row.tbt_p99),
+            "share_of_both_limits": row.limits_share,
         }
         targets = target.figures() if target else {}
         rest = [row.dtype, row.device, row.arch, True]

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from genwright.bench.experiments import Experiment, Point
+from genwright.bench.experiments import Experiment
 from genwright.bench.roofline import Roofline
 from genwright.bench.work import Work
 
@@ -33,9 +33,11 @@ class Row:
     engine: str = "genwright"
     arch: str = ""
     dtype: str = ""  # of the weights
-    batch: int = 1
-    prompt: int = 0
+    batch: int = 1  # sequences; of serving, all requests
+    prompt: int = 0  # tokens; of serving, the shortest prompt's
     new: int = 0
+    longest_prompt: int | None = None  # of serving only
+    longest_new: int | None = None
     samples: int = 0
     load: float | None = None  # seconds
     first_token: float | None = None  # seconds, of the engine's first call in the process
@@ -53,10 +55,24 @@ class Row:
     decode_tflops: float | None = None
     prefill_intensity: float | None = None  # operations per byte of weights and cache
     memory: float | None = None  # GB at the peak
+    rate: float | None = None  # of serving: requests that arrive per second; None if all arrive at once
+    total: float | None = None  # prompt and new tokens per second of serving
+    prompt_per_second: float | None = None
+    ttft_p50: float | None = None  # seconds from a request's arrival to its first token, percentiles
+    ttft_p99: float | None = None
+    tbt_p50: float | None = None  # seconds between the tokens of a stream, percentiles
+    tbt_p99: float | None = None
+    limits_share: float | None = None  # seconds of prefill and decoding at the device's limits / seconds taken
+    serving_tflops: float | None = None
+    serving_intensity: float | None = None  # operations per byte of weights and cache
     read_gbps: float | None = None  # the memory bandwidth, measured in this run
     matmul_tflops: float | None = None  # the rate of matrix products, measured in this run
     error: str | None = None
     skipped: bool = False  # the device or the peer cannot run it, which is no failure
+
+    @property
+    def serving(self) -> bool:
+        return self.longest_prompt is not None
 
     @property
     def per_sequence(self) -> float | None:
@@ -72,23 +88,23 @@ def blank(experiment: Experiment, error: str | None = None, skipped: bool = Fals
     return Row(experiment.name, experiment.model, experiment.device, error=error, skipped=skipped)
 
 
-def fill(row: Row, point: Point, samples: Sequence[Sample], work: Work, limits: Roofline) -> Row:
+def fill(row: Row, samples: Sequence[Sample], work: Work, limits: Roofline) -> Row:
     """A row with figures, which are medians of the samples."""
     decodes = [sample.decode for sample in samples]
     whole = statistics.median(sample.tokens / sample.seconds for sample in samples)
     first = statistics.median(sample.first for sample in samples)
     decode = statistics.median(decodes)
-    steps = decode / point.batch
+    steps = decode / row.batch
     achieved = steps * (work.weights + work.cache)
     operations = work.prefill / first
     return replace(
         row,
         samples=len(samples),
-        prefill=point.batch * point.prompt / first,
+        prefill=row.batch * row.prompt / first,
         prefill_tflops=operations / TERA,
         prefill_share=operations / limits.matmul,
         tokens_per_second=whole,
-        weights_gbps=work.weights * whole / point.batch / GIGA,
+        weights_gbps=work.weights * whole / row.batch / GIGA,
         decode=decode,
         decode_low=min(decodes),
         decode_high=max(decodes),

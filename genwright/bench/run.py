@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from genwright.bench.experiments import Experiment
-from genwright.bench.rows import Row, Sample, Tell, blank
+from genwright.bench.rows import Row, Tell, blank
 from genwright.errors import UserError
 
 
@@ -80,7 +80,7 @@ def _work(connection: Connection, experiment: Experiment, settings: Settings) ->
     def tell(what: str, done: int, total: int) -> None:
         connection.send(("stage", what, done, total))
 
-    def trace(call: Callable[[], Sample]) -> None:
+    def trace(call: Callable[[], object]) -> None:
         assert settings.profile is not None
         connection.send(("note", f"{experiment.name}\n{profiled(call, settings.profile)}"))
 

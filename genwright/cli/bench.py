@@ -32,9 +32,17 @@ def bench(
         typer.Argument(help="Experiments or models: a path, a name from `genwright pull`, or random:NAME."),
     ] = None,
     listing: Annotated[bool, typer.Option("--list", help="List the experiments.")] = False,
-    batch: Annotated[list[int] | None, typer.Option(min=1, help="Sequences per batch; may be repeated.")] = None,
+    batch: Annotated[
+        list[int] | None, typer.Option(min=1, help="Sequences per batch, or requests to serve; may be repeated.")
+    ] = None,
     prompt_length: Annotated[list[int] | None, typer.Option(min=1, help="Tokens per prompt; may be repeated.")] = None,
     max_new_tokens: Annotated[int | None, typer.Option(min=2, help="Tokens per answer.")] = None,
+    rate: Annotated[
+        list[float] | None,
+        typer.Option(
+            min=1e-6, help="Requests to serve per second, instead of 60 % of the throughput; may be repeated."
+        ),
+    ] = None,
     samples: Annotated[int | None, typer.Option(min=1, help="Samples per measurement.")] = None,
     peers: Annotated[bool, typer.Option("--peers", help="Also measure transformers and llama.cpp, in turns.")] = False,
     profile: Annotated[Path | None, typer.Option(help="Write a Chrome trace of the last sample.")] = None,
@@ -58,7 +66,7 @@ def bench(
     from genwright.device import pick_device
 
     experiments = [
-        adapt(experiment, settings, batch, prompt_length, max_new_tokens, samples)
+        adapt(experiment, settings, batch, prompt_length, max_new_tokens, samples, rate)
         for experiment in choose(names or (), pick_device(settings.get("device", "auto")).type)
     ]
     found: list[Row] = []
@@ -91,18 +99,27 @@ def _check_writable(path: Path) -> None:
 
 
 def _report(rows: "Sequence[Row]", notes: Sequence[str], as_json: bool) -> None:
-    from genwright.bench.report import LEGEND, limits, plain
+    from genwright.bench.report import LEGEND, SERVING_LEGEND, limits, plain
 
     if as_json:
         print(json.dumps({"rows": [row.as_dict() for row in rows], "notes": list(notes)}))
         return
     print(plain(rows, shutil.get_terminal_size().columns if sys.stdout.isatty() else None))
-    measured = [limits(rows), LEGEND] if any(row.decode is not None for row in rows) else []
+    measured = [limits(rows), LEGEND] if any(row.read_gbps is not None for row in rows) else []
+    if any(row.total is not None for row in rows):
+        measured.append(SERVING_LEGEND)
     for note in (*measured, *notes):
         print(f"\n{note}")
 
 
 def _log_line(row: "Row") -> str:
+    if row.total is not None:
+        from genwright.bench.report import arrivals
+
+        return (
+            f"{row.name}, {row.engine}, {row.batch} requests, {arrivals(row)}: {row.total:,.1f} tokens/s, prompt and "
+            f"new, {row.limits_share:.0%} of both limits"
+        )
     if row.decode is None or row.share is None:
         return f"{row.name}, {row.engine}: {row.error}"
     return (

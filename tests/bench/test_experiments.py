@@ -2,7 +2,7 @@
 
 import pytest
 
-from genwright.bench.experiments import DEFAULTS, EXPERIMENTS, Point, adapt, choose
+from genwright.bench.experiments import DEFAULTS, EXPERIMENTS, Point, Traffic, adapt, choose
 from genwright.errors import UserError
 from genwright.quant.formats import parse_format
 from genwright.text.checkpoints.open import open_checkpoint
@@ -44,3 +44,14 @@ def test_batches_and_lengths_multiply():
     assert [(p.batch, p.prompt, p.new) for p in found.points] == [(1, 6, 20), (4, 6, 20), (1, 100, 20), (4, 100, 20)]
     assert (found.config, found.samples) == (EngineConfig(device="cuda", kv="int8"), 2)
     assert adapt(found, {}) == found
+
+
+def test_traffic_takes_sizes_and_rates():
+    found = adapt(EXPERIMENTS["smollm2_serving"], {}, [8], None, 20, 1, [2.0, 3.0])
+    ranges = (16, 256), (20, 20)
+    assert found.points == (Traffic(8, *ranges), Traffic(8, *ranges, rate=2.0), Traffic(8, *ranges, rate=3.0))
+    assert adapt(EXPERIMENTS["llama3_8b_serving"], {}, prompt=[100]).points == (
+        Traffic(512, (100, 100), (32, 256)),
+        Traffic(512, (100, 100), (32, 256), share=0.6),
+    )
+    assert [str(point) for point in found.points[:2]] == ["8 requests at once", "8 requests at 2/s"]

@@ -26,7 +26,7 @@ def test_decoding_is_timed_while_all_sequences_decode():
 def test_figures_follow_from_medians_work_and_limits():
     samples = [Sample(2.0, 40, 0.5, 20.0), Sample(4.0, 40, 0.25, 10.0), Sample(1.0, 40, 1.0, 40.0)]
     work = Work(weights=3e9, cache=1e9, decode=6e9, prefill=5e9)
-    row = fill(Row("x", "m", "cpu", batch=2), Point(2, 8, 20), samples, work, Roofline(read=80e9, matmul=1e12))
+    row = fill(Row("x", "m", "cpu", batch=2, prompt=8, new=20), samples, work, Roofline(read=80e9, matmul=1e12))
     assert (row.decode, row.decode_low, row.decode_high, row.per_sequence) == (20.0, 10.0, 40.0, 10.0)
     assert row.tokens_per_second == 20.0
     assert row.prefill == 16 / 0.5

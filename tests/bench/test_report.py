@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 from PIL import Image
 
-from genwright.bench.experiments import Point
 from genwright.bench.plot import draw
 from genwright.bench.report import limits, plain, to_csv
 from genwright.bench.roofline import Roofline
@@ -17,11 +16,34 @@ from genwright.errors import UserError
 
 WORK, LIMITS = Work(3e9, 1e9, 6e9, 5e11), Roofline(80e9, 1e12)
 DONE = fill(
-    Row("llama2_7b_int8", "m", "cuda", arch="H", dtype="int8", load=2.0, first_token=0.5, first_call=3.0, memory=4.0),
-    Point(1, 100, 20),
+    replace(
+        Row("llama2_7b_int8", "m", "cuda", arch="H", dtype="int8", prompt=100, new=20),
+        load=2.0,
+        first_token=0.5,
+        first_call=3.0,
+        memory=4.0,
+    ),
     [Sample(2.0, 20, 0.5, 15.0)],
     WORK,
     LIMITS,
+)
+SERVED = replace(
+    Row("smollm2_serving", "m", "cpu", arch="H", dtype="bfloat16", batch=32, prompt=16, new=8),
+    longest_prompt=256,
+    longest_new=64,
+    rate=2.5,
+    total=4000.0,
+    prompt_per_second=3000.0,
+    tokens_per_second=1000.0,
+    ttft_p50=0.25,
+    ttft_p99=1.5,
+    tbt_p50=0.02,
+    tbt_p99=0.0475,
+    limits_share=0.25,
+    serving_tflops=0.5,
+    serving_intensity=30.0,
+    read_gbps=80.0,
+    matmul_tflops=1.0,
 )
 BROKEN = Row("tinyllama_1b", "m", "cpu", error="memory ran out.")
 
@@ -49,6 +71,24 @@ def test_the_table_says_what_broke():
     assert "engine" not in heading
     assert "engine" in plain([DONE, replace(DONE, engine="transformers")]).splitlines()[0]
     assert "memory 80.0 to 80.0 GB/s" in limits([DONE, BROKEN])
+
+
+def test_rows_of_serving(tmp_path):
+    heading, first, second = plain([SERVED, replace(SERVED, rate=None)]).splitlines()
+    for name in ("arrivals", "total/s", "prompt/s", "TTFT p50, p99 s", "TBT p50, p99 ms", "of both limits"):
+        assert name in heading
+        assert name not in plain([DONE]), "columns of serving are for serving"
+    assert "decode/s" not in heading
+    for cell in ("16-256+8-64", "2.5/s", "4,000.0", "0.25, 1.50", "20.0, 47.5", "25%"):
+        assert cell in first
+    assert "at once" in second
+    figures = {each["metric"]: each["actual"] for each in csv.DictReader(io.StringIO(to_csv([SERVED])))}
+    assert (figures["total_token_per_sec"], figures["ttft_p99(ms)"]) == ("4000.00", "1500.00")
+    assert "smollm2_serving (32 requests, 2.5/s)" in to_csv([SERVED])
+    assert "memory 80.0 to 80.0 GB/s" in limits([SERVED])
+    draw([SERVED], tmp_path / "serving.png")
+    draw([DONE, SERVED], tmp_path / "both.png")
+    assert (tmp_path / "both.png").stat().st_size > (tmp_path / "serving.png").stat().st_size > 10_000
 
 
 def test_a_table_that_is_too_wide_has_its_rows_as_columns():
