@@ -1,14 +1,15 @@
 """Peers tell their own weights, whatever ours are."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from genwright.bench.experiments import Experiment, Point
+from genwright.bench.experiments import Experiment, Point, Traffic
 from genwright.bench.measure import measure
-from genwright.bench.peers import LlamaCpp, Transformers
+from genwright.bench.peers import CompiledTransformers, LlamaCpp, Transformers
 from genwright.bench.random_gguf import write_gguf
 from genwright.bench.roofline import Roofline
 from genwright.text.checkpoints.open import open_checkpoint
@@ -53,6 +54,28 @@ def test_rows_have_the_format_and_bytes_of_their_engine(tmp_path: Path, monkeypa
     keys_and_values = 2 * cfg.kv_dim * cfg.layers * point.mean_length
     assert read(llama)[1] == pytest.approx(keys_and_values * 2)
     assert read(transformers)[1] == pytest.approx(keys_and_values * 4)
+
+
+def test_transformers_serves_by_continuous_batching(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("genwright.bench.measure.measure_roofline", lambda *_: Roofline(1e10, 1e12))
+    traffic = Traffic(5, (4, 30), (3, 6))
+    points = (traffic, replace(traffic, rate=20.0))
+    config = EngineConfig(device="cpu", dtype="float32")
+    experiment = Experiment("tiny", "random:stories15m,layers=1", config, "", points, 1)
+    rows = measure(experiment, peers=[Transformers, CompiledTransformers])
+    assert [(row.engine, row.rate) for row in rows[:4]] == [
+        ("genwright", None),
+        ("transformers", None),
+        ("genwright", 20.0),
+        ("transformers", 20.0),
+    ]
+    for row in rows[:4]:
+        assert row.error is None
+        assert row.total > 0
+        assert row.ttft_p99 >= row.ttft_p50 > 0
+        assert row.tbt_p50 > 0
+    assert rows[0].tokens_per_second / rows[0].total == rows[1].tokens_per_second / rows[1].total  # the same requests
+    assert (rows[4].engine, rows[4].skipped) == ("transformers, compiled", True)
 
 
 def sizes(cfg):
