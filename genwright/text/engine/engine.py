@@ -125,7 +125,7 @@ class Engine:
         parts = [Part(request, count, places.get(request, [])) for request, count in scheduled]
         if places:
             parts.sort(key=lambda part: part.count + len(part.proposed))
-        return LaunchedStep(parts, proposed)
+        return LaunchedStep(parts, proposed if places else None)
 
     def _give_way(self) -> None:
         """After running out of memory, pre-empt the last sequence in order, or fail it if it is the only one."""

@@ -41,13 +41,13 @@ class Part:
         """Whether the request has neither ended nor been pre-empted since the launch."""
         return self.request.pages is self.pages and self.request.finish_reason is None
 
-    def lay_out(self, previous: "LaunchedStep | None") -> Chunk:
-        """Make the chunk; a token that the previous step draws is taken from that step's tokens on the device."""
+    def lay_out(self, previous: "LaunchedStep | None", offset: int) -> Chunk:
+        """Make the chunk; tokens of the device are those that the previous step draws, and from `offset` on proposed."""
         tokens = self.request.tokens[self.start : self.start + self.count]
         if len(tokens) < self.count:
             assert previous is not None
             tokens.append(unread(previous.row_of[self.request]))
-        tokens += map(unread, self.proposed)
+        tokens += [unread(offset + place) for place in self.proposed]
         self.chunk = Chunk(tokens, self.start, self.pages.tables(), self.rows)
         return self.chunk
 
@@ -84,29 +84,41 @@ class LaunchedStep:
 
     def run(self, executor: StepExecutor, previous: "LaunchedStep | None") -> None:
         """Launch the forward pass."""
-        chunks = [part.lay_out(previous) for part in self.parts]
-        known = previous.tokens if self.proposed is None and previous is not None else self.proposed
-        self._logits = executor.run(chunks, known)
+        drawn = None if previous is None else previous.tokens
+        chunks = [part.lay_out(previous, 0 if drawn is None else len(drawn)) for part in self.parts]
+        self._logits = executor.run(chunks, _joined(drawn, self.proposed))
 
     def sample(self, sampler: Sampler) -> None:
         """Launch the sampling and the copies to the host; from now on the requests count on the step's results."""
-        rows, requests, positions = list[int](), list[Request](), list[int]()
+        drawn = list[tuple[Part, int]]()
         for part, last in self._last_rows():
             if part.processor is not None:
                 part.logits = self._select([last]).clone()  # the next step overwrites the logits
             elif part.samples:
-                self.row_of[part.request] = len(rows)
-                self._drawn.append(part)
-                rows += range(last, last + 1 + len(part.proposed))
-                requests += [part.request] * (1 + len(part.proposed))
-                positions += range(part.position, part.position + 1 + len(part.proposed))
-        if rows:
-            self.tokens = sampler.sample(self._select(rows), requests, positions, self._before(len(rows)))
+                drawn.append((part, last))
+        drawn.sort(key=lambda item: bool(item[0].proposed))
+        self._drawn = [part for part, _ in drawn]
+        self.row_of = {part.request: row for row, part in enumerate(self._drawn) if part.unread}
+        rows = [last + i for part, last in drawn for i in range(1 + len(part.proposed))]
+        self.tokens = self._draw(sampler, rows)
         logprobs = self._logprobs(sampler, rows), self._prompt_logprobs(sampler)
         self._results = Readback(self.tokens, self.proposed, *logprobs[0], *logprobs[1])
         for part in self.parts:
             part.request.in_flight += part.count
             part.request.unread += part.unread
+
+    def _draw(self, sampler: Sampler, rows: Sequence[int]) -> Tensor | None:
+        """Sample from these rows of the logits; only tokens without proposed ones before them are counted at once."""
+        requests = [part.request for part in self._drawn for _ in range(1 + len(part.proposed))]
+        positions = [part.position + i for part in self._drawn for i in range(1 + len(part.proposed))]
+        first = sum(not part.proposed for part in self._drawn)
+        plain = proposing = None
+        if first:
+            plain = sampler.sample(self._select(rows[:first]), requests[:first], positions[:first])
+        if first < len(rows):
+            before = self._before(self._drawn[first:])
+            proposing = sampler.sample(self._select(rows[first:]), requests[first:], positions[first:], before)
+        return _joined(plain, proposing)
 
     def _last_rows(self) -> Iterator[tuple[Part, int]]:
         """Each part, and the row of the logits after its request's own last token."""
@@ -117,19 +129,18 @@ class LaunchedStep:
 
     def _select(self, rows: Sequence[int]) -> Tensor:
         """These rows of the logits."""
-        return self._logits if len(rows) == len(self._logits) else self._logits[_on_device(rows, self._logits.device)]
+        if list(rows) == list(range(len(self._logits))):
+            return self._logits
+        return self._logits[_on_device(rows, self._logits.device)]
 
-    def _before(self, rows: int) -> Tensor | None:
-        """The proposed tokens before each row, int64 [rows, k] padded with -1; None without proposals."""
-        if self.proposed is None:
-            return None
-        most = max(len(part.proposed) for part in self._drawn)
+    def _before(self, parts: Sequence[Part]) -> Tensor:
+        """The proposed tokens before each row of these parts, int64 [rows, k] padded with -1."""
+        assert self.proposed is not None
+        most = max(len(part.proposed) for part in parts)
         places = [
-            part.proposed[:count] + [-1] * (most - count)
-            for part in self._drawn
-            for count in range(1 + len(part.proposed))
+            part.proposed[:count] + [-1] * (most - count) for part in parts for count in range(1 + len(part.proposed))
         ]
-        index = _on_device(places, self.proposed.device).view(rows, most)
+        index = _on_device(places, self.proposed.device)
         return torch.where(index < 0, -1, self.proposed[index.clamp(min=0)])
 
     def _logprobs(self, sampler: Sampler, rows: Sequence[int]) -> Sequence[Tensor | None]:
@@ -183,6 +194,13 @@ class Readback:
         if self._event is not None:
             self._event.synchronize()
         return [[] if each is None else each.tolist() for each in self._host]
+
+
+def _joined(first: Tensor | None, second: Tensor | None) -> Tensor | None:
+    """Both one after the other, without a copy if there is only one."""
+    if first is None or second is None:
+        return second if first is None else first
+    return torch.cat((first, second))
 
 
 def _to_host(tensor: Tensor) -> Tensor:
