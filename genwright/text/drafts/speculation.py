@@ -118,6 +118,7 @@ class Speculation:
     def _wanted(self, request: Request, batch: int) -> int:
         # Sequences share the reading of the weights, so a further row costs relatively more in a larger batch.
         cost = self.draft.cost + self.row_cost / ((1 - self.row_cost) / max(batch, 1) + self.row_cost)
-        most = min(self.k, request.limit - request.expected - 1)
+        # A token whose logits a function on the host changes is not drawn with the proposed ones.
+        most = min(self.k, request.limit - request.expected - 1) if request.params.logits_processor is None else 0
         length = self._lengths.setdefault(request, ProposalLength())
         return length.best(most, cost) if most > 0 else 0
