@@ -39,6 +39,7 @@ class Engine:
         self.scheduler = Scheduler(self.pool, max_batch, max_tokens, self.sampler.release)
         self.steps = 0
         self._in_flight: deque[LaunchedStep] = deque()
+        self._changed: dict[Request, None] = {}  # requests with new tokens or an end that `step` has not returned
 
     def check(self, tokens: Sequence[int]) -> None:
         """Raise a UserError for token ids that cannot be a prompt."""
@@ -75,27 +76,26 @@ class Engine:
         self.scheduler.add(request)
 
     def busy(self) -> bool:
-        return bool(self.scheduler.waiting or self.scheduler.running or self._in_flight)
+        return bool(self.scheduler.waiting or self.scheduler.running or self._in_flight or self._changed)
 
     def step(self) -> list[Request]:
-        """Launch the next step and commit the oldest one in flight; returns requests with new tokens or an end."""
-        changed = self._drop_ended()
+        """Launch the next step and commit the oldest one in flight; returns requests with new tokens or an end.
+
+        An exception of a logits processor ends its request and is raised; the next call returns what else changed.
+        """
         if self.speculation is not None and self._in_flight and self.speculation.is_due(self.scheduler.running):
-            changed += self._commit(0)
+            self._commit(0)
         launched = self._launch()
-        return list(dict.fromkeys(changed + self._commit(self.steps_ahead if launched else 0)))
+        self._commit(self.steps_ahead if launched else 0)
+        changed, self._changed = list(self._changed), {}
+        return changed
 
     def cancel(self, requests: Iterable[Request]) -> None:
-        """Finish those requests that have not finished yet."""
+        """Finish those requests that have not finished yet; `step` does not return them any more."""
         for request in requests:
             request.finish("cancelled")
-        self._drop_ended()
-
-    def _drop_ended(self) -> list[Request]:
-        ended = [r for r in (*self.scheduler.running, *self.scheduler.waiting) if r.finish_reason is not None]
-        for request in ended:
             self.scheduler.remove(request, keep=True)
-        return ended
+            self._changed.pop(request, None)
 
     def _launch(self) -> bool:
         """Launch the next step; False if there is nothing to compute or no memory to compute it in."""
@@ -130,26 +130,37 @@ class Engine:
     def _give_way(self) -> None:
         """After running out of memory, pre-empt the last sequence in order, or fail it if it is the only one."""
         running = self.scheduler.running
+        for request in running:
+            self.sampler.release(request)  # it may have counted tokens of the step that failed
         if len(running) > 1:
             self.scheduler.preempt(running[-1])
+            self.scheduler.hold()
         elif running:
-            running[-1].finish("error")
+            request = running[-1]
+            request.finish("error")
+            self.scheduler.remove(request, keep=True)
+            self._changed[request] = None
 
-    def _commit(self, steps_ahead: int) -> list[Request]:
+    def _commit(self, steps_ahead: int) -> None:
         """Read the oldest steps until only `steps_ahead` are in flight, and give their tokens to their requests."""
-        changed: list[Request] = []
+        failures: list[Exception] = []
         while len(self._in_flight) > steps_ahead:
             step = self._in_flight.popleft()
             step.read()
             parts = [part for part in step.parts if part.is_live()]
             for part in parts:
-                self._commit_part(part)
+                try:
+                    self._commit_part(part)
+                except Exception as error:  # most likely in a function of the user
+                    part.request.finish("error")
+                    failures += [] if _out_of_memory(error) else [error]
             self._observe(parts)
             for part in parts:
                 if part.request.finish_reason is not None:
                     self.scheduler.remove(part.request, keep=part.request.finish_reason != "error")
-            changed += [part.request for part in parts if part.samples]
-        return changed
+            self._changed |= dict.fromkeys(part.request for part in parts if part.samples)
+        if failures:
+            raise failures[0]
 
     def _commit_part(self, part: Part) -> None:
         """Give a request what a step computed of it: rows of the cache, log-probabilities and tokens."""
@@ -185,5 +196,6 @@ class Engine:
                 raise
 
 
-def _out_of_memory(error: RuntimeError) -> bool:
+def _out_of_memory(error: Exception) -> bool:
+    """Whether there was no memory left, on a GPU or on a CPU."""
     return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)

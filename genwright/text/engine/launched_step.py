@@ -42,7 +42,7 @@ class Part:
         return self.request.pages is self.pages and self.request.finish_reason is None
 
     def lay_out(self, previous: "LaunchedStep | None", offset: int) -> Chunk:
-        """Make the chunk; tokens of the device are those that the previous step draws, and from `offset` on proposed."""
+        """Make the chunk; the device knows the tokens that the previous step draws and, from `offset` on, proposals."""
         tokens = self.request.tokens[self.start : self.start + self.count]
         if len(tokens) < self.count:
             assert previous is not None

@@ -29,7 +29,7 @@ class Scheduler:
         self.waiting: list[Request] = []  # the next one first
         self.running: list[Request] = []  # the same order
         self._arrivals = 0
-        self._full = False  # the next waiting request found too few pages, and none have been freed since
+        self._full = False  # there is no memory for the next waiting request, and no running one has left since
 
     def add(self, request: Request) -> None:
         """Queue a new request."""
@@ -75,7 +75,7 @@ class Scheduler:
         work = []
         while budget and self._may_admit() and not self._is_being_computed(request := self.waiting[0]):
             if not self._admit(request):
-                self._full = True
+                self.hold()
                 break
             del self.waiting[0]
             insort(self.running, request, key=_order)
@@ -134,6 +134,10 @@ class Scheduler:
         """Move a running request back to the queue; its pages stay in the tree until they are evicted."""
         self.remove(request, keep=True)
         insort(self.waiting, request, key=_order)
+
+    def hold(self) -> None:
+        """Admit no request until a running one leaves."""
+        self._full = True
 
     def _is_being_computed(self, request: Request) -> bool:
         """Whether a running prompt will compute full pages that this request also starts with."""
