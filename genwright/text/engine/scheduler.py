@@ -43,14 +43,19 @@ class Scheduler:
         decoding = self._with_pages(request for request in ready if request.pending == 1)
         prompts = self._with_pages(request for request in ready if request.pages is not None and request.pending > 1)
         # A request may have been pre-empted after it was chosen, to make room for an older one.
-        work = [(request, 1) for request in decoding if request.pages is not None][: self.max_tokens]
-        budget = self._prompt_budget(prompts, len(work))
+        decoding = [request for request in decoding if request.pages is not None][: self.max_tokens]
+        prompts = [request for request in prompts if request.pages is not None]
+        budget = self._prompt_budget(prompts, len(decoding))
+        work = dict.fromkeys(decoding, 1)
         for place, request in enumerate(prompts):
-            if budget and request.pages is not None:
-                others = place + 1 < len(prompts) or self._may_admit()
-                work.append((request, self._share(request.pending, budget, others)))
-                budget -= work[-1][1]
-        return work + self._admissions(budget)
+            others = place + 1 < len(prompts) or self._may_admit()
+            budget -= work.setdefault(request, self._share(request.pending, budget, others))
+        budget = self._admit_waiting(work, budget)
+        for request in list(work)[len(decoding) :] if budget else []:  # what others left, to prompts that took half
+            more = min(request.pending - work[request], budget)
+            work[request] += more
+            budget -= more
+        return [(request, count) for request, count in work.items() if count]
 
     def _with_pages(self, requests: Iterable[Request]) -> list[Request]:
         return [request for request in list(requests) if request.pages is not None and self._make_room(request)]
@@ -65,23 +70,22 @@ class Scheduler:
             if queued >= rest * SPREAD:
                 break
             queued += len(request.tokens)
-        return min(rest, max(queued, self.max_tokens) // SPREAD)
+        return min(rest, -(-max(queued, self.max_tokens) // SPREAD))
 
     def _share(self, pending: int, budget: int, others: bool) -> int:
         return budget // 2 if others and pending > self.max_tokens and budget > 1 else min(pending, budget)
 
-    def _admissions(self, budget: int) -> list[tuple[Request, int]]:
-        """Admit waiting requests within the budget of tokens."""
-        work = []
+    def _admit_waiting(self, work: dict[Request, int], budget: int) -> int:
+        """Add waiting requests to the step's work; returns what is left of the budget of tokens."""
         while budget and self._may_admit() and not self._is_being_computed(request := self.waiting[0]):
             if not self._admit(request):
                 self.hold()
                 break
             del self.waiting[0]
             insort(self.running, request, key=_order)
-            work.append((request, self._share(request.pending, budget, self._may_admit())))
-            budget -= work[-1][1]
-        return work
+            work[request] = self._share(request.pending, budget, self._may_admit())
+            budget -= work[request]
+        return budget
 
     def _may_admit(self) -> bool:
         return bool(self.waiting) and len(self.running) < self.max_batch and not (self._full and self.running)
