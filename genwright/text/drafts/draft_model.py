@@ -1,13 +1,13 @@
 """DraftModel: a smaller model with the same vocabulary proposes tokens."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from weakref import WeakSet
 
 import torch
 from torch import Tensor
 
 from genwright.text.cache.pages import PagePool, SequencePages
-from genwright.text.drafts.speculation import Draft
+from genwright.text.drafts.speculation import Draft, Proposals
 from genwright.text.engine.executor import StepExecutor
 from genwright.text.engine.request import Request
 from genwright.text.engine.sampler import Sampler
@@ -26,16 +26,13 @@ class DraftModel(Draft):
         self._fed: dict[Request, list[int]] = {}  # proposed tokens whose cache rows are after a sequence's length
         self._broken: WeakSet[Request] = WeakSet()  # whose logits were NaN
 
-    def propose(self, wanted: Sequence[tuple[Request, int]], sampler: Sampler) -> tuple[list[list[int]], Tensor]:
+    def propose(self, wanted: Sequence[tuple[Request, int]], sampler: Sampler) -> Proposals:
         for gone in [request for request in self._pages if request.pages is None]:
             self.pool.finish(self._pages.pop(gone), gone.tokens)
             self._fed.pop(gone, None)
         logits = self._read([request for request, count in wanted if self._make_room(request, count)])
         counts = {request: self._fitting(request, count) for request, count in wanted if request in logits}
-        if not counts:
-            return [[] for _ in wanted], torch.empty(0, dtype=torch.int64, device=self.executor.model.device)
-        places, tokens = draft_tokens(counts, torch.stack([logits[request] for request in counts]), sampler, self._feed)
-        return [places.get(request, []) for request, _ in wanted], tokens
+        return draft_tokens(counts, logits, sampler, self._feed)
 
     def verified(self, request: Request, proposed: list[int]) -> None:
         pages = self._pages.get(request)
@@ -116,17 +113,14 @@ Feed = Callable[[Sequence[Request], Sequence[int], int, Tensor], Tensor]
 
 
 def draft_tokens(
-    counts: dict[Request, int], logits: Tensor, sampler: Sampler, feed: Feed
-) -> tuple[dict[Request, list[int]], Tensor]:
-    """Draw `counts` tokens of each request, the first from logits [requests, vocab]; all on the device.
-
-    Returns the places of each request's tokens in the second result.
-    """
-    order = sorted(range(len(counts)), key=list(counts.values()).__getitem__, reverse=True)
-    if order != list(range(len(order))):
-        logits = logits[torch.tensor(order, device=logits.device)]
-    requests = [list(counts)[row] for row in order]
+    counts: dict[Request, int], first: Mapping[Request, Tensor], sampler: Sampler, feed: Feed
+) -> Proposals:
+    """Draw `counts` tokens of each request, the first of them from its logits [vocab]; all on the device."""
+    if not counts:
+        return {}, None
+    requests = sorted(counts, key=counts.__getitem__, reverse=True)
     most = counts[requests[0]]
+    logits = torch.stack([first[request] for request in requests])
     tokens = torch.zeros(len(requests), most, dtype=torch.int64, device=logits.device)
     for column in range(most):
         going = [request for request in requests if counts[request] > column]

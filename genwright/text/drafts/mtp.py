@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from genwright.text.drafts.draft_model import draft_tokens
-from genwright.text.drafts.speculation import Draft
+from genwright.text.drafts.speculation import Draft, Proposals
 from genwright.text.engine.executor import ResidentExecutor
 from genwright.text.engine.request import Request
 from genwright.text.engine.sampler import Sampler
@@ -66,11 +66,9 @@ class MtpDraft(Draft):
             if request.pending == 1:
                 self._predictions[request] = Prediction(len(request.tokens), logits[row], hidden[row])
 
-    def propose(self, wanted: Sequence[tuple[Request, int]], sampler: Sampler) -> tuple[list[list[int]], Tensor]:
+    def propose(self, wanted: Sequence[tuple[Request, int]], sampler: Sampler) -> Proposals:
         known = {request: self._predictions[request] for request, _ in wanted if request in self._predictions}
         counts = {r: count for r, count in wanted if r in known and known[r].known == len(r.tokens)}
-        if not counts:
-            return [[] for _ in wanted], torch.empty(0, dtype=torch.int64, device=self.executor.model.device)
         hidden = {request: known[request].hidden for request in counts}
 
         def feed(requests: Sequence[Request], places: Sequence[int], offset: int, tokens: Tensor) -> Tensor:
@@ -83,5 +81,4 @@ class MtpDraft(Draft):
             hidden.update(zip(requests, new, strict=True))
             return logits
 
-        places, tokens = draft_tokens(counts, torch.stack([known[r].logits for r in counts]), sampler, feed)
-        return [places.get(request, []) for request, _ in wanted], tokens
+        return draft_tokens(counts, {request: known[request].logits for request in counts}, sampler, feed)

@@ -6,7 +6,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from genwright.text.drafts.speculation import Draft
+from genwright.text.drafts.speculation import Draft, Proposals
 from genwright.text.engine.request import Request
 from genwright.text.engine.sampler import Sampler
 
@@ -23,13 +23,13 @@ class PromptLookup(Draft):
         self.device = device
         self._seen: WeakKeyDictionary[Request, NGrams] = WeakKeyDictionary()
 
-    def propose(self, wanted: Sequence[tuple[Request, int]], sampler: Sampler) -> tuple[list[list[int]], torch.Tensor]:
-        places, tokens = list[list[int]](), list[int]()
+    def propose(self, wanted: Sequence[tuple[Request, int]], sampler: Sampler) -> Proposals:
+        places, tokens = dict[Request, list[int]](), list[int]()
         for request, count in wanted:
-            found = self._look_up(request, count)
-            places.append(list(range(len(tokens), len(tokens) + len(found))))
-            tokens += found
-        return places, torch.tensor(tokens, dtype=torch.int64, device=self.device)
+            if found := self._look_up(request, count):
+                places[request] = list(range(len(tokens), len(tokens) + len(found)))
+                tokens += found
+        return places, torch.tensor(tokens, dtype=torch.int64, device=self.device) if tokens else None
 
     def _look_up(self, request: Request, count: int) -> list[int]:
         seen = self._seen.setdefault(request, NGrams(self.SIZES))

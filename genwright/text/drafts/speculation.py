@@ -26,19 +26,18 @@ ROW_COST_ON_CPU = 0.1  # SmolLM2 on two cores: six rows take 1.5 times as long a
 ROW_COST_OF_TORCH = 0.2  # on a CPU without our kernel
 
 Reserve = Callable[[Request, int], int]  # allocates pages for further tokens of a request; returns for how many
+# The places of each request's proposed tokens in a tensor, int64 [n] on the device; requests without any are left out.
+Proposals = tuple[dict[Request, list[int]], Tensor | None]
 
 
 class Draft(Protocol):
     """Proposes tokens."""
 
     cost: float  # of a proposed token, relative to a step of the model
-    sees_all: bool = False  # whether `observe` must see each step before the next one is launched
+    sees_all: bool = False  # whether `observe` must be called for each step before the next one is launched
 
-    def propose(self, wanted: Sequence[tuple[Request, int]], sampler: Sampler) -> tuple[list[list[int]], Tensor]:
-        """Propose at most `count` tokens for each (request, count), without waiting for the device.
-
-        Returns the places of each request's proposals in the second result, int64 [n] on the device.
-        """
+    def propose(self, wanted: Sequence[tuple[Request, int]], sampler: Sampler) -> Proposals:
+        """Propose at most `count` tokens for each (request, count), without waiting for the device."""
 
     def observe(self, requests: Sequence[Request], chunks: Sequence[Chunk]) -> None:
         """Called after each step of the model, when these chunks are computed and their next tokens are known."""
@@ -56,19 +55,32 @@ class ProposalLength:
     PAUSE = 16  # most steps between two trials while proposing does not pay; fewer where a trial is cheap
     SHARE = 0.01  # of the time spent on trials
     PATIENCE = 16  # the pause grows up to this factor while all trials fail
+    WAIT = 4  # most steps in flight before a draft that had nothing to propose is asked again
 
     def __init__(self) -> None:
         self.accepted, self.rejected = 0.8, 0.2  # counts; the initial values are a prior
         self.skipped, self.failed = 0, 0  # steps without a proposal since the last one, and trials in a row that failed
+        self.unanswered, self.waited = 0, 0  # times in a row that the draft had nothing, and steps since the last time
 
     def best(self, most: int, cost: float) -> int:
         """The k with the most tokens per cost, (1 - a^(k+1)) / (1 - a) / (1 + k c) (Leviathan et al., 2023)."""
         a = self.accepted / (self.accepted + self.rejected)
-        best = max(range(most + 1), key=lambda k: sum(a**i for i in range(k + 1)) / (1 + k * cost))
+        best, tokens, power = 0, 1.0, a
+        while best < most and (tokens + power) / (1 + (best + 1) * cost) > tokens / (1 + best * cost):
+            best, tokens, power = best + 1, tokens + power, power * a
         pause = min(cost / self.SHARE, self.PAUSE) * min(2**self.failed, self.PATIENCE)
         return best or min(most, int(self.skipped >= pause))
 
+    def has_waited(self) -> bool:
+        """Whether it is time to read the step in flight, so that the draft can be asked."""
+        return self.waited >= min(self.unanswered, self.WAIT)
+
+    def answer(self, found: bool) -> None:
+        """Take note of whether the draft had something to propose."""
+        self.unanswered, self.waited = 0 if found else self.unanswered + 1, 0
+
     def learn(self, proposed: int, accepted: int) -> None:
+        """Take note of how many proposed tokens were accepted."""
         self.accepted = self.accepted * self.MEMORY + accepted
         self.rejected = self.rejected * self.MEMORY + (accepted < proposed)
         self.failed = 0 if accepted else self.failed + bool(self.skipped)
@@ -88,37 +100,46 @@ class Speculation:
         self.draft, self.k, self.row_cost = draft, k, row_cost
         self._lengths: WeakKeyDictionary[Request, ProposalLength] = WeakKeyDictionary()
 
-    def is_due(self, decoding: Sequence[Request]) -> bool:
-        """Whether one of these requests should get proposals, or the draft must see the steps in flight."""
-        return self.draft.sees_all or any(self._wanted(request, len(decoding)) for request in decoding)
+    def is_due(self, running: Sequence[Request]) -> bool:
+        """Whether a request should get proposals, for which the host must have read its last token."""
+        decoding = [request for request in running if request.pending <= 1]
+        return any(self._wanted(each, len(decoding)) and self._length(each).has_waited() for each in decoding)
 
-    def propose(
-        self, decoding: Sequence[Request], budget: int, reserve: Reserve, sampler: Sampler
-    ) -> tuple[dict[Request, list[int]], Tensor | None]:
-        """Proposals for decoding requests, at most `budget` tokens in all: their places in the second result."""
+    def propose(self, decoding: Sequence[Request], budget: int, reserve: Reserve, sampler: Sampler) -> Proposals:
+        """Proposals for decoding requests, at most `budget` tokens in all.
+
+        There are none while the host has not read the last token of one of them, because a step takes the tokens that
+        only the device knows either from the step before it or from the draft.
+        """
+        unread = any(request.unread for request in decoding)
         wanted = []
         for request in decoding:
-            most = self._wanted(request, len(decoding))
-            self._lengths[request].skipped += not most
-            count = 0 if request.unread else reserve(request, min(most, budget))
-            if count > 0:
+            most, length = self._wanted(request, len(decoding)), self._length(request)
+            length.skipped += not most
+            length.waited += 1
+            if most and not unread and (count := reserve(request, min(most, budget))) > 0:
                 wanted.append((request, count))
                 budget -= count
         if not wanted:
             return {}, None
         places, tokens = self.draft.propose(wanted, sampler)
-        return {request: each for (request, _), each in zip(wanted, places, strict=True) if each}, tokens
+        for request, _ in wanted:
+            self._length(request).answer(request in places)
+        return places, tokens
 
     def learn(self, request: Request, proposed: list[int], accepted: int) -> None:
         """Take note of which of a request's proposed tokens were accepted."""
-        self._lengths[request].learn(len(proposed), accepted)
+        self._length(request).learn(len(proposed), accepted)
         request.acceptance.count(len(proposed), accepted)
         self.draft.verified(request, proposed)
 
+    def _length(self, request: Request) -> ProposalLength:
+        return self._lengths.setdefault(request, ProposalLength())
+
     def _wanted(self, request: Request, batch: int) -> int:
+        if request.params.logits_processor is not None:  # its tokens are drawn on the host, one by one
+            return 0
         # Sequences share the reading of the weights, so a further row costs relatively more in a larger batch.
         cost = self.draft.cost + self.row_cost / ((1 - self.row_cost) / max(batch, 1) + self.row_cost)
-        # A token whose logits a function on the host changes is not drawn with the proposed ones.
-        most = min(self.k, request.limit - request.expected - 1) if request.params.logits_processor is None else 0
-        length = self._lengths.setdefault(request, ProposalLength())
-        return length.best(most, cost) if most > 0 else 0
+        most = min(self.k, request.limit - request.expected - 1)
+        return self._length(request).best(most, cost) if most > 0 else 0
