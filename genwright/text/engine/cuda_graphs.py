@@ -29,7 +29,7 @@ class GraphExecutor(ResidentExecutor):
     ):
         super().__init__(model, ops, pages, max_batch, max_tokens, mtp, cache_bits)
         self.max_graph_tokens = max_graph_tokens
-        self._graphs: dict[tuple[int, int, int], tuple[torch.cuda.CUDAGraph, torch.Tensor]] = {}
+        self._graphs: dict[tuple[int, int, int], tuple[torch.cuda.CUDAGraph, torch.Tensor, torch.Tensor | None]] = {}
         self._pool: Any = None
 
     def run(self, chunks: Sequence[Chunk], known: torch.Tensor | None = None) -> torch.Tensor:
@@ -43,8 +43,9 @@ class GraphExecutor(ResidentExecutor):
         step = self.buffers.fill(chunks, bucket, known)
         shape = bucket, queries, wanted
         if shape not in self._graphs:
-            self._graphs[shape] = self.capture(lambda: self.forward(step))
-        graph, logits = self._graphs[shape]
+            graph, logits = self.capture(lambda: self.forward(step))
+            self._graphs[shape] = graph, logits, self.hidden
+        graph, logits, self.hidden = self._graphs[shape]
         graph.replay()
         return logits[: len(chunks) * wanted]
 
