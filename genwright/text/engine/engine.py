@@ -1,7 +1,8 @@
 """The engine's step: schedule, propose, run, sample, commit."""
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 
@@ -83,12 +84,19 @@ class Engine:
 
         An exception of a logits processor ends its request and is raised; the next call returns what else changed.
         """
-        if self.speculation is not None and self._in_flight and self.speculation.is_due(self.scheduler.running):
+        if self._in_flight and self._awaits_tokens():
             self._commit(0)
         launched = self._launch()
         self._commit(self.steps_ahead if launched else 0)
         changed, self._changed = list(self._changed), {}
         return changed
+
+    def _awaits_tokens(self) -> bool:
+        """Whether the next step depends on what the host has not read: which proposals are accepted, or new ones."""
+        if self.speculation is None:
+            return False
+        observed = self.speculation.draft.sees_all or self._in_flight[-1].proposed is not None
+        return observed or self.speculation.is_due(self.scheduler.running)
 
     def cancel(self, requests: Iterable[Request]) -> None:
         """Finish those requests that have not finished yet; `step` does not return them any more."""
@@ -121,7 +129,8 @@ class Engine:
         if self.speculation is not None:
             budget = self.scheduler.max_tokens - sum(count for _, count in scheduled)
             decoding = [request for request, count in scheduled if request.pending == count == 1]
-            places, proposed = self.speculation.propose(decoding, budget, self.scheduler.reserve, self.sampler)
+            with _surviving_out_of_memory():
+                places, proposed = self.speculation.propose(decoding, budget, self.scheduler.reserve, self.sampler)
         parts = [Part(request, count, places.get(request, [])) for request, count in scheduled]
         if places:
             parts.sort(key=lambda part: part.count + len(part.proposed))
@@ -189,11 +198,18 @@ class Engine:
     def _observe(self, parts: list[Part]) -> None:
         if self.speculation is None:
             return
-        try:
+        with _surviving_out_of_memory():
             self.speculation.draft.observe([part.request for part in parts], [part.chunk for part in parts])
-        except RuntimeError as error:  # out of memory: the draft misses this step, which never changes the text
-            if not _out_of_memory(error):
-                raise
+
+
+@contextmanager
+def _surviving_out_of_memory() -> Iterator[None]:
+    """A draft that runs out of memory misses a step, which never changes the text."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not _out_of_memory(error):
+            raise
 
 
 def _out_of_memory(error: Exception) -> bool:
