@@ -17,7 +17,6 @@ from genwright.kernels.triton.matmul import Tiles, packed_matmul
 from genwright.kernels.triton.unpack import unpack
 from genwright.quant.formats import parse_format
 from genwright.quant.packed import Weight, tensors_of
-from genwright.rng import key, key_tensor
 
 PROMPTS = [(shape, rows) for shape in ((4096, 4096), (28672, 4096)) for rows in (256, 2048)]
 PACKED = ["int4", "int4:g128", "int4:asym", "int8", "fp8"]
@@ -48,21 +47,16 @@ def seconds(step: Callable[[], object], repeats: int = 5) -> float:
     return min(times)
 
 
-def time_sampling(vocab: int, rows: int, top_k: int, warps: int) -> float:
+def time_sampling(vocab: int, rows: int, top_k: int, top_p: float, warps: int) -> float:
     sampling.WARPS = warps
     logits = torch.randn(rows, vocab, device="cuda")
-    columns = (
-        key_tensor([key(seed, 0) for seed in range(rows)], "cuda"),
-        torch.full((rows,), 100, device="cuda"),
-        torch.full((rows,), 0.8, device="cuda"),
-        torch.full((rows,), top_k, dtype=torch.int32, device="cuda"),
-        torch.ones(rows, device="cuda"),
-        torch.zeros(rows, device="cuda"),
-    )
+    inverse, top_p_bits, log_min_p = torch.tensor((1 / 0.8, top_p, float("-inf"))).view(torch.int32).tolist()
+    words = [[seed, 100, inverse, top_k or vocab, top_p_bits, log_min_p] for seed in range(rows)]
+    settings = torch.tensor(words, dtype=torch.int32, device="cuda")
 
     def step() -> None:
         for _ in range(20):
-            sampling.sample(logits, *columns)
+            sampling.sample(logits, settings)
 
     return seconds(step) / 20
 
@@ -107,10 +101,12 @@ def main() -> None:
     parser.add_argument("--rows", nargs="*", type=int, default=[1, 4, 16, 64])
     options = parser.parse_args()
     print(torch.cuda.get_device_name())
-    print("sampling, us            warps 8     16     32")
-    for vocab, rows, top_k in [(v, r, k) for v in (32_000, 128_256) for r in (1, 64) for k in (200, 0)]:
-        times = [time_sampling(vocab, rows, top_k, warps) * 1e6 for warps in (8, 16, 32)]
-        print(f"{vocab:>7} x {rows:<3} top_k {top_k:<4} " + " ".join(f"{time:6.1f}" for time in times), flush=True)
+    print("sampling, us                       warps 8     16     32")
+    for vocab, rows in [(v, r) for v in (32_000, 128_256) for r in (1, 64)]:
+        for top_k, top_p in ((200, 1.0), (0, 1.0), (0, 0.9), (50, 0.9)):
+            times = [time_sampling(vocab, rows, top_k, top_p, warps) * 1e6 for warps in (8, 16, 32)]
+            text = " ".join(f"{time:6.1f}" for time in times)
+            print(f"{vocab:>7} x {rows:<3} top_k {top_k:<4} top_p {top_p:<4} {text}", flush=True)
     print("prompts, us                        unpack    linear      bf16")
     for ((outputs, inputs), rows), name in [(case, name) for case in PROMPTS for name in PACKED]:
         times = [time * 1e6 for time in time_prompt(name, outputs, inputs, rows)]

@@ -22,7 +22,7 @@ from genwright.text.engine.request import Request
 _MIN_TEMPERATURE = 1e-37  # about the smallest normal float32
 _IN_PROMPT = 1 << 30  # a bit of a token's count in the answer: it occurs in the prompt
 _CHUNK = 1 << 23  # logits adjusted at a time, because each operation needs memory for its result
-_NONE = -1  # in place of a table's row: the request has none
+_NONE = 0  # the row of a table that stays zero, for requests that need none
 
 
 @dataclass(frozen=True)
@@ -32,14 +32,22 @@ class _State:
     settings: bytes  # the int32 words of `sampling`, without the position
     counts: int  # its row in the table, or _NONE
     biases: int
-    adjusts: bool  # whether it has penalties or biases
-    adjustment: tuple[int, ...]  # counts, biases, and the float32 bits of the penalties
+    penalties: tuple[int, ...]  # their float32 bits
     ends: list[int]
     first_end: int  # the first position at which an end id is allowed
 
 
+@dataclass(frozen=True)
+class _Adjusted:
+    """The rows of a batch whose logits change before a token is drawn."""
+
+    table: Tensor  # int32 [rows, 6]: the row, its rows of counts and biases, and the float32 bits of its penalties
+    penalised: bool  # whether any row is
+    biased: bool
+
+
 class _Table:
-    """Rows [vocab] on the device, lent to requests; it grows when all are in use."""
+    """Rows [vocab] on the device, lent to requests; it grows when all are in use. Row 0 is never lent."""
 
     def __init__(self, vocab: int, dtype: torch.dtype, device: torch.device):
         self.rows = torch.zeros(0, vocab, dtype=dtype, device=device)
@@ -50,7 +58,7 @@ class _Table:
         if not self._free:
             count, vocab = self.rows.shape
             self.rows = torch.cat((self.rows, self.rows.new_zeros(max(count, 4), vocab)))
-            self._free = list(range(count, len(self.rows)))
+            self._free = list(range(max(count, 1), len(self.rows)))
         row = self._free.pop()
         self.rows[row].zero_()
         return row
@@ -93,19 +101,17 @@ class Sampler:
         settings = np.frombuffer(bytearray(b"".join([s.settings for s in states])), np.int32)
         settings = settings.reshape(len(states), -1)
         settings[:, sampling.POSITION] = positions
-        adjusted = [(row, *s.adjustment) for row, s in enumerate(states) if s.adjusts or allowed is not None]
+        adjusts = [row for row, s in enumerate(states) if s.counts or s.biases or allowed is not None]
+        adjusted = self._adjusted(states, adjusts) if adjusts else None
+        if adjusted is not None:
+            logits = self._adjust(logits, adjusted, before, allowed)
         ends = [(row, end) for row, s in enumerate(states) if positions[row] < s.first_end for end in s.ends]
-        if adjusted or ends:
-            logits = logits.clone()
-        adjustments = self._upload(np.array(adjusted, np.int32).reshape(-1, 6)) if adjusted else None
-        if adjustments is not None:
-            self._adjust(logits, adjustments, before, allowed)
         if ends:
             row_of, end = self._upload(np.array(ends).T)
-            logits[row_of, end] += -math.inf  # not `=`, which would hide a NaN
+            logits = logits.index_put((row_of, end), logits[row_of, end] - math.inf)  # so that a NaN stays one
         tokens = self._draw(logits, self._upload(settings))
-        if adjustments is not None and before is None:
-            self._count_drawn(adjustments, tokens)
+        if adjusted is not None and before is None:
+            self._count_drawn(adjusted, tokens)
         return tokens
 
     def count(self, request: Request, tokens: list[int]) -> None:
@@ -146,41 +152,48 @@ class Sampler:
             settings=_settings(request, self.vocab),
             counts=counts,
             biases=biases,
-            adjusts=counts != _NONE or biases != _NONE,
-            adjustment=(counts, biases, *penalties.view(np.int32).tolist()),
+            penalties=tuple(penalties.view(np.int32).tolist()),
             ends=sorted(request.ends),
             first_end=request.prompt_tokens + p.min_new_tokens,
         )
         return self._states[request]
 
-    def _adjust(self, logits: Tensor, adjustments: Tensor, before: Tensor | None, allowed: Tensor | None) -> None:
-        """Adjust rows in place; adjustments [rows, 6] are the row, and `_State.adjustment`."""
-        for part in adjustments.split(max(_CHUNK // self.vocab, 1)):
-            rows, counts_row, biases_row = part[:, :3].long().unbind(1)
-            x = logits[rows]
-            if len(self._counts.rows):
-                # Without penalties the operations below change nothing, whatever the counts are.
-                counts = self._counts.rows[counts_row.clamp(min=0)]
+    def _adjusted(self, states: list[_State], rows: list[int]) -> _Adjusted:
+        table = [(row, states[row].counts, states[row].biases, *states[row].penalties) for row in rows]
+        return _Adjusted(
+            self._upload(np.array(table, np.int32)),
+            penalised=any(states[row].counts for row in rows),
+            biased=any(states[row].biases for row in rows),
+        )
+
+    def _adjust(self, logits: Tensor, adjusted: _Adjusted, before: Tensor | None, allowed: Tensor | None) -> Tensor:
+        """Logits after penalties, biases and allowed tokens; they change nothing in a row that has none."""
+        changed = []
+        for part in adjusted.table.split(max(_CHUNK // self.vocab, 1)):
+            rows = part[:, 0]
+            x = logits.index_select(0, rows)
+            if adjusted.penalised:
+                counts = self._counts.rows.index_select(0, part[:, 1])
                 if before is not None:
-                    proposed = before[rows]
+                    proposed = before.index_select(0, rows)
                     counts.scatter_add_(1, proposed.clamp(min=0), (proposed >= 0).int())
                 x = _penalise(x, counts, *part[:, 3:, None].view(torch.float32).unbind(1))
-            if len(self._biases.rows):
-                bias = self._biases.rows[biases_row.clamp(min=0)]
-                x = torch.where(biases_row[:, None] >= 0, x + bias, x)
+            if adjusted.biased:
+                x = x + self._biases.rows.index_select(0, part[:, 2])
             if allowed is not None:
-                bits = torch.arange(32, dtype=torch.int32, device=self.device)
-                forbidden = (allowed[rows][:, :, None] >> bits & 1).flatten(1)[:, : self.vocab] == 0
-                x = torch.where(forbidden, x - math.inf, x)
-            logits[rows] = x
+                bit = torch.arange(32, dtype=torch.int32, device=self.device)
+                bits = (allowed.index_select(0, rows)[:, :, None] >> bit & 1).flatten(1)[:, : self.vocab]
+                x = x + bits.float().log()  # log(1) = 0, log(0) = -inf
+            changed.append(x)
+        x = torch.cat(changed)
+        return x if len(x) == len(logits) else logits.index_copy(0, adjusted.table[:, 0].long(), x)
 
-    def _count_drawn(self, adjustments: Tensor, tokens: Tensor) -> None:
-        if len(self._counts.rows):
-            rows, counts_row = adjustments[:, :2].long().unbind(1)
+    def _count_drawn(self, adjusted: _Adjusted, tokens: Tensor) -> None:
+        if adjusted.penalised:
+            rows, counts = adjusted.table[:, :2].long().unbind(1)
             drawn = tokens[rows]
-            counted = (counts_row >= 0) & (drawn >= 0)
-            places = counts_row.clamp(min=0) * self.vocab + drawn.clamp(min=0)
-            self._counts.rows.view(-1).index_add_(0, places, counted.int())
+            counted = (counts != _NONE) & (drawn >= 0)
+            self._counts.rows.view(-1).index_add_(0, counts * self.vocab + drawn.clamp(min=0), counted.int())
 
     def _add(self, counts: Tensor, tokens: Tensor) -> None:
         counts.index_add_(0, tokens, torch.ones_like(tokens, dtype=torch.int32))
@@ -205,6 +218,9 @@ def _settings(request: Request, vocab: int) -> bytes:
 
 def _penalise(x: Tensor, counts: Tensor, repetition: Tensor, presence: Tensor, frequency: Tensor) -> Tensor:
     """Logits [rows, vocab] after penalties [rows, 1] of tokens that occurred in the prompt or in the answer."""
-    x = torch.where(counts > 0, torch.where(x > 0, x / repetition, x * repetition), x)
-    answer = counts.bitwise_and_(_IN_PROMPT - 1).float()
-    return x - torch.where(answer > 0, answer * frequency + presence, 0.0)
+    # Products with 0 and 1 are exact, and several times as fast on a CPU as comparisons and torch.where.
+    seen = counts.clamp(max=1).float()
+    factor = seen * repetition + (1 - seen)
+    x = x.clamp(min=0) / factor + x.clamp(max=0) * factor
+    answer = (counts & (_IN_PROMPT - 1)).float()
+    return x - (answer.clamp(max=1) * presence + answer * frequency)
