@@ -116,10 +116,13 @@ class PagePool:
             sequence.changed()
         if not self._windowed:
             return True
-        sequence.changed()
         soon = -(-min(length, sequence.length + self.step_tokens) // PAGE)
-        next_pages = sequence.own[: max(0, soon - len(sequence.shared))]
-        return all(self._allocate_missing(pages, self._windowed) for pages in next_pages)
+        for pages in sequence.own[: max(0, soon - len(sequence.shared))]:
+            if NO_PAGE in pages:
+                sequence.changed()
+                if not self._allocate_missing(pages, self._windowed):
+                    return False
+        return True
 
     def reserve(self, sequence: SequencePages, length: int) -> int:
         """Allocate pages for up to `length` tokens; returns how many tokens fit."""
@@ -134,6 +137,8 @@ class PagePool:
         if not self._windowed:
             return
         starts = self._window_starts(sequence.length)
+        if starts == sequence.passed:
+            return
         for group in self._windowed:
             for node in sequence.shared[sequence.passed[group] : starts[group]]:
                 self._release_page(node, group)

@@ -1,6 +1,6 @@
 """LaunchedStep: one step from its launch until the host has read its results."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -23,13 +23,14 @@ class Part:
         self.pages: SequencePages = request.pages
         self.start = request.pages.length + request.in_flight
         self.position = request.expected  # of the first new token
-        self.samples = request.pending == count
+        self.samples = self.position == self.start + count
         # The token of a request whose logits a function on the host changes is drawn when the step is committed.
         self.processor = request.params.logits_processor if self.samples else None
         self.unread = int(self.samples and not proposed and self.processor is None)
         asked = request.params.prompt_logprobs and self.start < request.prompt_tokens - 1 and not request.output
         self.known = request.tokens[self.start + 1 : self.start + count + 1] if asked else []
         self.rows = count if self.known else int(self.samples) * (1 + len(proposed))  # of logits
+        self.last_row = 0  # of the logits after the request's own last token
         # Results:
         self.logits: Tensor | None = None  # [1, vocab], for the processor
         self.ids: list[int] = []  # drawn after the request's own tokens and after each proposed one; -1 for NaN
@@ -47,7 +48,8 @@ class Part:
         if len(tokens) < self.count:
             assert previous is not None
             tokens.append(unread(previous.row_of[self.request]))
-        tokens += [unread(offset + place) for place in self.proposed]
+        if self.proposed:
+            tokens += [unread(offset + place) for place in self.proposed]
         self.chunk = Chunk(tokens, self.start, self.pages.tables(), self.rows)
         return self.chunk
 
@@ -90,42 +92,39 @@ class LaunchedStep:
 
     def sample(self, sampler: Sampler) -> None:
         """Launch the sampling and the copies to the host; from now on the requests count on the step's results."""
-        drawn = list[tuple[Part, int]]()
-        for part, last in self._last_rows():
+        plain, proposing = list[Part](), list[Part]()
+        end = 0
+        for part in self.parts:
+            end += part.rows
+            part.last_row = end - 1 - len(part.proposed)
             if part.processor is not None:
-                part.logits = self._select([last]).clone()  # the next step overwrites the logits
+                part.logits = self._select([part.last_row]).clone()  # the next step overwrites the logits
             elif part.samples:
-                drawn.append((part, last))
-        drawn.sort(key=lambda item: bool(item[0].proposed))
-        self._drawn = [part for part, _ in drawn]
-        self.row_of = {part.request: row for row, part in enumerate(self._drawn) if part.unread}
-        rows = [last + i for part, last in drawn for i in range(1 + len(part.proposed))]
-        self.tokens = self._draw(sampler, rows)
-        logprobs = self._logprobs(sampler, rows), self._prompt_logprobs(sampler)
+                (proposing if part.proposed else plain).append(part)
+        self._drawn = plain + proposing
+        self.row_of = {part.request: row for row, part in enumerate(plain)}
+        self.tokens = _joined(self._draw(sampler, plain), self._draw_after(sampler, proposing))
+        logprobs = self._logprobs(sampler), self._prompt_logprobs(sampler)
         self._results = Readback(self.tokens, self.proposed, *logprobs[0], *logprobs[1])
         for part in self.parts:
             part.request.in_flight += part.count
             part.request.unread += part.unread
 
-    def _draw(self, sampler: Sampler, rows: Sequence[int]) -> Tensor | None:
-        """Sample from these rows of the logits; only tokens without proposed ones before them are counted at once."""
-        requests = [part.request for part in self._drawn for _ in range(1 + len(part.proposed))]
-        positions = [part.position + i for part in self._drawn for i in range(1 + len(part.proposed))]
-        first = sum(not part.proposed for part in self._drawn)
-        plain = proposing = None
-        if first:
-            plain = sampler.sample(self._select(rows[:first]), requests[:first], positions[:first])
-        if first < len(rows):
-            before = self._before(self._drawn[first:])
-            proposing = sampler.sample(self._select(rows[first:]), requests[first:], positions[first:], before)
-        return _joined(plain, proposing)
+    def _draw(self, sampler: Sampler, parts: Sequence[Part]) -> Tensor | None:
+        """Sample one token for each of these parts."""
+        if not parts:
+            return None
+        logits = self._select([part.last_row for part in parts])
+        return sampler.sample(logits, [part.request for part in parts], [part.position for part in parts])
 
-    def _last_rows(self) -> Iterator[tuple[Part, int]]:
-        """Each part, and the row of the logits after its request's own last token."""
-        end = 0
-        for part in self.parts:
-            end += part.rows
-            yield part, end - 1 - len(part.proposed)
+    def _draw_after(self, sampler: Sampler, parts: Sequence[Part]) -> Tensor | None:
+        """Sample a token for each of these parts, and one after each of its proposed tokens."""
+        if not parts:
+            return None
+        places = [(part, i) for part in parts for i in range(1 + len(part.proposed))]
+        logits = self._select([part.last_row + i for part, i in places])
+        requests, positions = [part.request for part, _ in places], [part.position + i for part, i in places]
+        return sampler.sample(logits, requests, positions, self._before(parts))
 
     def _select(self, rows: Sequence[int]) -> Tensor:
         """These rows of the logits."""
@@ -143,25 +142,27 @@ class LaunchedStep:
         index = _on_device(places, self.proposed.device)
         return torch.where(index < 0, -1, self.proposed[index.clamp(min=0)])
 
-    def _logprobs(self, sampler: Sampler, rows: Sequence[int]) -> Sequence[Tensor | None]:
+    def _logprobs(self, sampler: Sampler) -> Sequence[Tensor | None]:
         """Log-probabilities of the drawn tokens of requests that ask for them."""
-        asking = [part.request.params.logprobs for part in self._drawn for _ in range(1 + len(part.proposed))]
-        places = [place for place, top in enumerate(asking) if top is not None]
-        if not places or self.tokens is None:
+        if self.tokens is None or all(part.request.params.logprobs is None for part in self._drawn):
             return None, None, None
-        chosen = self.tokens if len(places) == len(rows) else self.tokens[_on_device(places, self.tokens.device)]
-        top = max(top for top in asking if top is not None)
-        return sampler.logprobs(self._select([rows[place] for place in places]), chosen.clamp(min=0), top)
+        drawn = [(part, i) for part in self._drawn for i in range(1 + len(part.proposed))]  # as in `tokens`
+        asking = [place for place, (part, _) in enumerate(drawn) if part.request.params.logprobs is not None]
+        rows = [drawn[place][0].last_row + drawn[place][1] for place in asking]
+        tokens = self.tokens if len(asking) == len(drawn) else self.tokens[_on_device(asking, self.tokens.device)]
+        top = max(part.request.params.logprobs or 0 for part in self._drawn)
+        return sampler.logprobs(self._select(rows), tokens.clamp(min=0), top)
 
     def _prompt_logprobs(self, sampler: Sampler) -> Sequence[Tensor | None]:
         """Log-probabilities of the prompt's tokens of requests that ask for them."""
+        parts = [part for part in self.parts if part.known]
         rows = [
-            row for part, last in self._last_rows() for row in range(last + 1 - part.rows, last + 1)[: len(part.known)]
+            row for part in parts for row in range(part.last_row + 1 - part.rows, part.last_row + 1)[: len(part.known)]
         ]
         if not rows:
             return None, None, None
-        known = _on_device([token for part in self.parts for token in part.known], self._logits.device)
-        top = max(part.request.params.logprobs or 0 for part in self.parts if part.known)
+        known = _on_device([token for part in parts for token in part.known], self._logits.device)
+        top = max(part.request.params.logprobs or 0 for part in parts)
         return sampler.logprobs(self._select(rows), known, top)
 
     def read(self) -> None:
@@ -170,14 +171,17 @@ class LaunchedStep:
         chosen, known = zip(*values[:3], strict=True), zip(*values[3:], strict=True)
         row = 0
         for part in self._drawn:
-            part.ids = tokens[row : row + 1 + len(part.proposed)]
-            part.proposed_ids = [proposed[place] for place in part.proposed]
-            row += len(part.ids)
+            end = row + 1 + len(part.proposed)
+            part.ids = tokens[row:end]
+            row = end
+            if part.proposed:
+                part.proposed_ids = [proposed[place] for place in part.proposed]
             if (top := part.request.params.logprobs) is not None:
                 part.logprobs = [_logprob(token, next(chosen), top) for token in part.ids]
         for part in self.parts:
-            top = part.request.params.logprobs or 0
-            part.prompt_logprobs = [_logprob(token, next(known), top) for token in part.known]
+            if part.known:
+                top = part.request.params.logprobs or 0
+                part.prompt_logprobs = [_logprob(token, next(known), top) for token in part.known]
 
 
 class Readback:

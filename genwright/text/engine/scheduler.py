@@ -1,7 +1,7 @@
 """Scheduler: which sequences compute how many tokens in the next step."""
 
 from bisect import insort
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from genwright.kernels import PAGE
 from genwright.text.cache.pages import PagePool
@@ -39,9 +39,12 @@ class Scheduler:
 
     def schedule(self) -> list[tuple[Request, int]]:
         """The requests of the next step and how many of their tokens to compute; decoding requests come first."""
-        ready = [request for request in self.running if request.pending and request.expected < request.limit]
-        decoding = self._with_pages(request for request in ready if request.pending == 1)
-        prompts = self._with_pages(request for request in ready if request.pages is not None and request.pending > 1)
+        decoding, prompts = list[Request](), list[Request]()
+        for request in list(self.running):
+            if request.pages is None or request.expected >= request.limit:
+                continue  # pre-empted for an older one, or its last token is in flight
+            if (pending := request.pending) and self._make_room(request):
+                (decoding if pending == 1 else prompts).append(request)
         # A request may have been pre-empted after it was chosen, to make room for an older one.
         decoding = [request for request in decoding if request.pages is not None][: self.max_tokens]
         prompts = [request for request in prompts if request.pages is not None]
@@ -56,9 +59,6 @@ class Scheduler:
             work[request] += more
             budget -= more
         return [(request, count) for request, count in work.items() if count]
-
-    def _with_pages(self, requests: Iterable[Request]) -> list[Request]:
-        return [request for request in list(requests) if request.pages is not None and self._make_room(request)]
 
     def _prompt_budget(self, prompts: list[Request], decoding: int) -> int:
         """How many tokens of prompts the next step computes."""

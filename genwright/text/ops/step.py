@@ -14,7 +14,7 @@ from genwright.kernels import PAGE
 Int64s = NDArray[np.int64]
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Chunk:
     """The tokens of one sequence that a step computes, and the sequence's page tables.
 
@@ -146,10 +146,12 @@ class StepBuffers:
 
     def _pages(self, chunks: Sequence[Chunk], width: int) -> Int64s:
         """The page tables [groups, sequences, width]; a graph reads no page beyond a sequence's length either."""
+        parts = [np.asarray(chunk.tables, np.int64)[:, :width] for chunk in chunks]
+        widths = np.fromiter((part.shape[1] for part in parts), np.int64, len(parts))
+        sequence = np.repeat(np.arange(len(parts)), widths)
+        column = np.arange(len(sequence)) - np.repeat(widths.cumsum() - widths, widths)
         tables = np.zeros((len(self.slots), len(chunks), width), np.int64)
-        for row, chunk in enumerate(chunks):
-            for group, table in enumerate(chunk.tables):
-                tables[group, row, : len(table)] = table[:width]
+        tables[:, sequence, column] = np.concatenate(parts, axis=1)
         return tables
 
     def _send(self, values: Sequence[Int64s], tables: Int64s) -> None:
