@@ -271,6 +271,8 @@ class PagePool:
         """The child with all its pages that shares the most leading tokens, and the number of those tokens."""
         best, longest = None, 0
         for child in node.children.values():
+            if not tokens or child.tokens[0] != tokens[0]:  # most of them, where many prompts are cached
+                continue
             pairs = enumerate(zip(child.tokens, tokens, strict=False))
             common = next((i for i, (a, b) in pairs if a != b), min(len(child.tokens), len(tokens)))
             if common > longest and NO_PAGE not in child.pages:
