@@ -60,6 +60,7 @@ LIBRARIES = {
 EXTRAS = {
     "genwright.text.hub": {"huggingface_hub"},  # the extra `hub`
     "genwright.bench.peers": {"transformers", "llama_cpp"},  # what we are compared with, where it is installed
+    "genwright.bench.llama_cpp_slots": {"llama_cpp"},
     "genwright.bench.random_gguf": {"gguf"},  # for llama.cpp
     "genwright.bench.harness": {"lm_eval"},  # the extra `eval`
     "genwright.bench.plot": {"matplotlib"},
@@ -69,6 +70,7 @@ EXTRAS = {
 # Imports inside functions that are there for what they cost, and never to hide a cycle.
 LAZY = {
     "genwright.cli": "a verb imports what it runs, so that --help and completion do not wait for torch",
+    "genwright.bench.peers": "a peer may not be installed",
     "genwright.bench.run": "the parent of the experiments' processes does without torch and the peers",
     "genwright.images": "triton is missing on machines without a GPU",
     "genwright.text.build": "triton is missing on machines without a GPU",

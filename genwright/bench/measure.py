@@ -102,8 +102,7 @@ class Ours:
                 temperature=TEMPERATURE, top_k=TOP_K, max_new_tokens=each.new, seed=index, ignore_eos=True
             )
             due.append((each.at, self.llm.requests(each.prompt, params, index)[0]))
-        times: list[list[float]] = [[] for _ in requests]
-        started = drive(self.llm, due, lambda request: times[request.index].append(time.perf_counter()))
+        started, times = drive(self.llm, due)
         if any(request.finish_reason != "length" for _, request in due):
             raise UserError(BROKEN_OFF)
         return served(requests, started, times)

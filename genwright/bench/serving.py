@@ -3,10 +3,11 @@
 import math
 import statistics
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import groupby, pairwise
+from operator import itemgetter
+from queue import SimpleQueue
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ from genwright.bench.roofline import Roofline
 from genwright.bench.rows import GIGA, TERA, Row
 from genwright.bench.work import Work
 from genwright.rng import extend, key, key_tensor
+from genwright.text.engine.loop import Delivery
 from genwright.text.engine.request import Request
 from genwright.text.llm import LLM
 
@@ -75,24 +77,30 @@ def served(requests: Sequence[Arrival], started: float, times: Sequence[Sequence
     )
 
 
-def drive(llm: LLM, due: Sequence[tuple[float, Request]], deliver: Callable[[Request], None]) -> float:
-    """Run each request from when it is due; returns the time of the start. `deliver` is called for new tokens."""
-    waiting, live = deque(due), list[Request]()
+def drive(llm: LLM, due: Sequence[tuple[float, Request]]) -> tuple[float, list[list[float]]]:
+    """Submit each request when it is due and wait for all; the time of the start, and of each request's deliveries."""
+    times: dict[Request, list[float]] = {request: [] for _, request in due}
+    ends: SimpleQueue[BaseException | None] = SimpleQueue()
+
+    def deliver(delivery: Delivery) -> None:
+        now = time.perf_counter()
+        if isinstance(delivery, BaseException):
+            ends.put(delivery)
+            return
+        for request, piece in delivery:
+            if piece.ids:
+                times[request].append(now)
+            if piece.finish_reason is not None:
+                ends.put(None)
+
     started = time.perf_counter()
-    while waiting or live:
-        now = time.perf_counter() - started
-        while waiting and waiting[0][0] <= now:
-            live.append(waiting.popleft()[1])
-            llm.engine.submit(live[-1])
-        if not live:
-            time.sleep(waiting[0][0] - now)
-            continue
-        llm.engine.step()
-        for request in live:
-            if request.take().ids:
-                deliver(request)
-        live = [request for request in live if request.finish_reason is None]
-    return started
+    for at, requests in groupby(due, key=itemgetter(0)):
+        time.sleep(max(0.0, started + at - time.perf_counter()))
+        llm.loop.submit([request for _, request in requests], deliver)
+    for _ in due:
+        if (error := ends.get()) is not None:
+            raise error
+    return started, list(times.values())
 
 
 def whole_work(traffic: Traffic, work: Callable[[Point], Work]) -> Work:
