@@ -33,7 +33,8 @@ class Engine:
         speculation: Speculation | None = None,
         steps_ahead: int = 0,
     ):
-        self.executor, self.speculation, self.steps_ahead = executor, speculation, steps_ahead
+        self.executor, self.speculation = executor, speculation
+        self.steps_ahead = 0 if speculation is not None and speculation.draft.sees_all else steps_ahead
         self.max_context = max_context
         self.sampler = Sampler(executor.model.cfg.vocab_size, executor.model.device, fused=executor.ops.capturable)
         self.pool = PagePool(executor.cache, max_tokens * (1 + steps_ahead))

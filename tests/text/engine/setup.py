@@ -12,10 +12,12 @@ from genwright.text.engine.request import Request
 from genwright.text.ops.cpu_ops import CpuOps
 
 
-def engine_of(llm: LLM, pages: int, max_batch: int = 16, max_tokens: int = 256, deterministic: bool = False) -> Engine:
+def engine_of(
+    llm: LLM, pages: int, max_batch: int = 16, max_tokens: int = 256, deterministic: bool = False, **settings
+) -> Engine:
     ops = CpuOps(deterministic)
     executor = ResidentExecutor(llm.model, ops, pages, max_batch, max_tokens)
-    return Engine(executor, max_batch, max_tokens, min(llm.max_context, pages * PAGE))
+    return Engine(executor, max_batch, max_tokens, min(llm.max_context, pages * PAGE), **settings)
 
 
 def request(prompt: list[int], params: SamplingParams) -> Request:
@@ -35,3 +37,13 @@ def drain(engine: Engine, requests: list[Request], each_step: Callable[[Engine],
 def check_pages(engine: Engine) -> None:
     """The invariants of the engine's pages."""
     check_pool(engine.pool, [r.pages for r in engine.scheduler.running])
+
+
+class Letters:
+    """A detokenizer in which every token is a letter."""
+
+    def push(self, token: int) -> str:
+        return chr(ord("a") + token % 26)
+
+    def end(self) -> str:
+        return ""
