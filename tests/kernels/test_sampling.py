@@ -110,10 +110,11 @@ def whole_row(x: np.ndarray, words: np.ndarray) -> int:
         return -1 if np.isnan(top) else token
     with np.errstate(over="ignore"):
         y = (x - top) * numbers[2]
+        mass_of_y = mass(y)
     order = np.argsort(-x, kind="stable")
     kept = x >= x[order[words[3] - 1]]
     if numbers[4] < 1:
-        masses = np.where(kept, mass(y), 0)
+        masses = np.where(kept, mass_of_y, 0)
         values, group = np.unique(-x, return_inverse=True)
         sums = np.zeros(len(values), np.int64)
         np.add.at(sums, group, masses)
