@@ -1,10 +1,11 @@
-"""Time the Triton attention kernels on a GPU for several tiles: GB/s of decoding, TFLOP/s of prompts.
+"""Time the attention kernels on a GPU: GB/s of decoding, TFLOP/s of prompts; those in Triton for several tiles.
 
 A figure is the time of one launch in a CUDA graph of many layers, each with its own cache. Every case prints its best
 candidates and the default; `pdl` is programmatic dependent launch.
 """
 
 import itertools
+import random
 import statistics
 from collections.abc import Callable, Iterable
 
@@ -25,11 +26,40 @@ def main() -> None:
     print(f"{torch.cuda.get_device_name()}, head_dim {HEAD_DIM}, {DTYPE}")
     print("| case | keys | warps | stages | programs | pdl | us | rate |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- |")
+    rope_decode("206, batch 1, 32 kv heads", [206], 32)
+    for length, batch in itertools.product((544, 4096), (1, 8, 64, 256)):
+        rope_decode(f"{length:,}, batch {batch}, 8 kv heads", [length] * batch, 8)
+    draw_length = random.Random(0).randint
+    rope_decode("16 to 4,096, batch 64, 8 kv heads", [draw_length(16, 4096) for _ in range(64)], 8)
+    rope_decode("128 and one of 8,192, batch 64, 8 kv heads", [128] * 40 + [8192] + [128] * 23, 8)
     decode("decode 206, batch 1, 32 kv heads", 206, 1, 32, 32)
     decode("decode 8,192, batch 1, 8 kv heads", 8192, 1, 32, 8)
     decode("decode 512, batch 64, 8 kv heads", 512, 64, 32, 8)
     prefill("prefill 2,048, 32 kv heads", 2048, 32, 32)
     prefill("prefill 2,048, 8 kv heads", 2048, 32, 8)
+
+
+def rope_decode(case: str, sequences: list[int], kv_heads: int, heads: int = 32) -> None:
+    """The CUDA kernel, with RoPE and the write to the cache."""
+    from genwright.kernels.cuda.decode_attention import Scratch, rope_attend
+
+    moved = 2 * sum(sequences) * kv_heads * HEAD_DIM * DTYPE.itemsize
+    caches, table, _ = draw(max(sequences), len(sequences), kv_heads, layers=max(2, min(32, 1_200_000_000 // moved)))
+    lengths = torch.tensor(sequences, device="cuda")
+    positions = lengths - 1
+    slots = table.gather(1, positions[:, None] // PAGE)[:, 0] * PAGE + positions % PAGE
+    qkv = torch.randn(len(sequences), (heads + 2 * kv_heads) * HEAD_DIM, dtype=DTYPE, device="cuda")
+    angles = torch.rand(max(sequences), 1, HEAD_DIM // 2, device="cuda")
+    scratch = Scratch.allocate(heads // kv_heads, HEAD_DIM, qkv.device)
+
+    places = ((angles.cos(), angles.sin()), positions, slots, lengths, table)
+
+    def layers() -> None:
+        for k, v in caches:
+            rope_attend(qkv, *places, k, v, None, 0.0, heads, 0.1, None, scratch)
+
+    s = seconds(layers) / len(caches)
+    print(f"| decode with RoPE {case} | | | | | yes | {s * 1e6:.1f} | {moved / s / 1e9:,.0f} GB/s |", flush=True)
 
 
 def decode(case: str, length: int, batch: int, heads: int, kv_heads: int) -> None:

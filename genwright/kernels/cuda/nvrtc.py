@@ -2,7 +2,7 @@
 
 import ctypes
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -11,7 +11,6 @@ import torch
 
 from genwright.home import keep, kernel_file
 
-HEADER = "types.cuh"
 _DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _PROGRAMMATIC_SERIALIZATION = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
 
@@ -67,18 +66,26 @@ class Kernel:
 @cache
 def compiled_kernel(device: int, name: str, **defines: int) -> Kernel:
     """The function `name` of name.cu for the current device, whose index is `device`; compiled code is kept on disk."""
-    source, header = ((files(__package__) / file).read_text() for file in (f"{name}.cu", HEADER))
+    source, headers = (files(__package__) / f"{name}.cu").read_text(), _headers()
     major, minor = torch.cuda.get_device_capability()
     options = [f"--gpu-architecture=sm_{major}{minor}", "--std=c++17", "--use_fast_math"]
     options += [f"-D{key}={int(value)}" for key, value in defines.items()]
-    digest = hashlib.sha256("\n".join([str(torch.version.cuda), header, source, *options]).encode()).hexdigest()
+    digest = hashlib.sha256(
+        "\n".join([str(torch.version.cuda), *headers.values(), source, *options]).encode()
+    ).hexdigest()
     cubin = kernel_file(f"{name}-{digest[:32]}.cubin")
     try:
         return Kernel(cubin.read_bytes(), name)
     except (OSError, RuntimeError):  # missing or damaged
-        code = _compile(source, header, options)
+        code = _compile(source, headers, options)
         keep(cubin, code)
         return Kernel(code, name)
+
+
+@cache
+def _headers() -> dict[str, str]:
+    found = (file for file in files(__package__).iterdir() if file.name.endswith(".cuh"))
+    return {file.name: file.read_text() for file in sorted(found, key=lambda file: file.name)}
 
 
 @cache
@@ -86,11 +93,18 @@ def multiprocessors(device: int) -> int:
     return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
-def _compile(source: str, header: str, options: Sequence[str]) -> bytes:
+@cache
+def shared_memory(device: int) -> int:
+    """Bytes of shared memory that a block can have: those of a multiprocessor, of which each block costs 1,024."""
+    return int(torch.cuda.get_device_properties(device).shared_memory_per_multiprocessor) - 1024
+
+
+def _compile(source: str, headers: Mapping[str, str], options: Sequence[str]) -> bytes:
     nvrtc = _nvrtc()
     program = ctypes.c_void_p()
-    headers, names = (ctypes.c_char_p * 1)(header.encode()), (ctypes.c_char_p * 1)(HEADER.encode())
-    nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kernel.cu", 1, headers, names)
+    strings = ctypes.c_char_p * len(headers)
+    texts, names = (strings(*(text.encode() for text in texts)) for texts in (headers.values(), headers))
+    nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kernel.cu", len(headers), texts, names)
     arguments = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
     failed, size = nvrtc.nvrtcCompileProgram(program, len(options), arguments), ctypes.c_size_t()
     if failed:

@@ -9,9 +9,9 @@ from genwright.text.ops.rope import cos_sin
 from genwright.text.ops.step import Chunk, StepBuffers
 from genwright.text.ops.torch_ops import TorchOps
 
-PAGES = 12
+PAGES, HEADS, KV_HEADS = 12, 2, 1
 # Of each sequence: tokens of the step, and position of the first.
-DECODING, CHUNKS = [(1, 70), (1, 0), (1, 130)], [(40, 50), (2, 0), (70, 3)]
+DECODING, CHUNKS = [(1, 70), (1, 0), (1, 130)], [(40, 50), (2, 0)]
 STEPS = {
     "decoding": DECODING,
     "chunks": CHUNKS,
@@ -30,11 +30,11 @@ def ops(device, monkeypatch):
 
 
 def filled(head_dim: int, dtype: torch.dtype, bits: int | None, device: str) -> LayerCache:
-    spec = CacheSpec([LayerSpec(dict.fromkeys(("k", "v"), (2, head_dim)))], dtype, bits)
+    spec = CacheSpec([LayerSpec(dict.fromkeys(("k", "v"), (KV_HEADS, head_dim)))], dtype, bits)
     cache = Cache(spec, PAGES * 3, torch.device(device)).layers[0]
     generator = torch.Generator().manual_seed(1)
     for name in ("k", "v"):
-        rows = torch.randn(PAGES * 3 * 64, 2, head_dim, generator=generator).to(device, dtype)
+        rows = torch.randn(PAGES * 3 * 64, KV_HEADS, head_dim, generator=generator).to(device, dtype)
         cache.write(name, torch.arange(len(rows), device=device), rows)
     return cache
 
@@ -49,7 +49,7 @@ def check(ops, sequences, head_dim, dtype, bits, device, window=None, bound=1e-5
         for i, (count, start) in enumerate(sequences)
     ]
     buffers = StepBuffers(256, PAGES, 3, torch.device(device), rope_tables=rope_tables)
-    qkv = torch.randn(sum(count for count, _ in sequences), (6 + 2 * 2) * head_dim).to(device, dtype)
+    qkv = torch.randn(sum(count for count, _ in sequences), (HEADS + 2 * KV_HEADS) * head_dim).to(device, dtype)
     weights = {name: (torch.rand(head_dim) + 0.5).to(device, dtype) for name in ("q_norm", "k_norm")}
     attention = Attention(head_dim**-0.5, window=window, norm_eps=1e-5)
     ours, theirs = (filled(head_dim, dtype, bits, device) for _ in range(2))
