@@ -12,7 +12,7 @@ from typing import Any
 from genwright.arguments import short
 from genwright.errors import UserError
 from genwright.text.config_file import read_text
-from genwright.text.engine.loop import Delivery, only_ends, unpack
+from genwright.text.engine.loop import Delivery, only_ends, receive
 from genwright.text.engine.request import Request, Result, SamplingParams
 from genwright.text.llm import LLM, gather
 
@@ -156,7 +156,7 @@ def run_jobs(
                     tick()
             if not jobs:
                 return invalid
-            for request, _ in unpack(deliveries.get()):
+            for request, _ in receive(deliveries):
                 job = jobs[request.index]
                 job.running -= 1
                 if not job.running:

