@@ -112,7 +112,12 @@ OPTIONS = [
     {"logprobs": 0, "prompt_logprobs": True},
     {"logits_processor": _forbid_repeats, "frequency_penalty": 0.5},
 ]
-TEMPERATURES = [{}, {"temperature": 1.0}, {"temperature": 0.7, "top_k": 9, "top_p": 0.9}, {"temperature": 1.5, "min_p": 0.05}]
+TEMPERATURES = [
+    {},
+    {"temperature": 1.0},
+    {"temperature": 0.7, "top_k": 9, "top_p": 0.9},
+    {"temperature": 1.5, "min_p": 0.05},
+]
 
 
 def mix(count: int, seed: int, longest: int = 60) -> list[Request]:
@@ -122,7 +127,9 @@ def mix(count: int, seed: int, longest: int = 60) -> list[Request]:
     requests = []
     for index, text in enumerate(texts):
         options = {"max_new_tokens": 30, **OPTIONS[index % len(OPTIONS)], **rng.choice(TEMPERATURES)}
-        one = Request(text, SamplingParams(**options), rng.randrange(9), frozenset({2}), Letters(), sample=rng.randrange(3))
+        one = Request(
+            text, SamplingParams(**options), rng.randrange(9), frozenset({2}), Letters(), sample=rng.randrange(3)
+        )
         requests.append(one)
     return requests
 
