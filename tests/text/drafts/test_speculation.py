@@ -15,7 +15,6 @@ from text.drafts.setup import (
     GREEDY,
     SAMPLED,
     Letters,
-    Steady,
     acceptance,
     answer,
     draft_of,

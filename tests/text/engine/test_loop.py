@@ -77,7 +77,7 @@ def at_step(llm: LLM, number: int, do: Callable[[], Any], patch: pytest.MonkeyPa
     def hooked(chunks: Any) -> torch.Tensor:
         if next(steps) == number:
             do()
-        return run(chunks)
+        return run(chunks, known)
 
     patch.setattr(llm.engine.executor, "run", hooked)
 
