@@ -74,7 +74,7 @@ def at_step(llm: LLM, number: int, do: Callable[[], Any], patch: pytest.MonkeyPa
     """Do something on the engine's thread at the step of this number, from now on."""
     run, steps = llm.engine.executor.run, iter(range(1 << 30))
 
-    def hooked(chunks: Any) -> torch.Tensor:
+    def hooked(chunks: Any, known: torch.Tensor | None = None) -> torch.Tensor:
         if next(steps) == number:
             do()
         return run(chunks, known)
