@@ -40,9 +40,10 @@ class GraphExecutor(ResidentExecutor):
             return super().run(chunks, known)
         if bucket * queries > self.max_graph_tokens:
             return super().run(chunks, known)
-        step = self.buffers.fill(chunks, bucket, known)
+        layout = self.buffers.write(chunks, bucket, known)
         shape = bucket, queries, wanted
         if shape not in self._graphs:
+            step = self.buffers.view(layout)
             graph, logits = self.capture(lambda: self.forward(step))
             self._graphs[shape] = graph, logits, self.hidden
         graph, logits, self.hidden = self._graphs[shape]

@@ -53,7 +53,7 @@ class ResidentExecutor(StepExecutor):
 
     @torch.inference_mode()
     def run(self, chunks: Sequence[Chunk], known: torch.Tensor | None = None) -> torch.Tensor:
-        return self.forward(self.buffers.fill(chunks, known=known))
+        return self.forward(self.buffers.fill(chunks, known))
 
     @torch.inference_mode()
     def forward(self, step: Step) -> torch.Tensor:
@@ -77,7 +77,7 @@ class ResidentExecutor(StepExecutor):
         Returns float32 logits [chunks, vocab] and hidden states [chunks, dim] of each chunk's last token.
         """
         assert self.mtp is not None
-        step, model = self.buffers.fill(chunks, known=known), self.model
+        step, model = self.buffers.fill(chunks, known), self.model
         with self._amx_guard():
             logits, hidden = predict(self.ops, model.cfg, model.outer, self.mtp, self.cache.layers[-1], hidden, step)
         return logits.float(), hidden[step.logit_rows]

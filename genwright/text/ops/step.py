@@ -82,6 +82,17 @@ class Step:
         return self._rope[kind]
 
 
+@dataclass(frozen=True)
+class Layout:
+    """The sizes of a step."""
+
+    tokens: int
+    logits: int
+    sequences: int
+    width: int | None  # pages of a page table; None for all that there is room for, as in a CUDA graph
+    groups: list[QueryGroup]
+
+
 class StepBuffers:
     """Storage for steps of up to `tokens` tokens and `sequences` sequences with up to `pages` pages each."""
 
@@ -100,13 +111,19 @@ class StepBuffers:
         self.page_tables = torch.zeros(groups, sequences, pages, dtype=torch.int64, device=device)
         parts = torch.split(self._flat, self._sizes)
         self.tokens, self.positions, self.logit_rows, self.lengths, self.offsets, *self.slots = parts
+        self._starts = np.cumsum([0, *self._sizes[:-1]]).tolist()  # of the parts
+        self._sent = np.zeros((0, 0, 0), np.int64)  # the page tables that are in the buffers
 
     @property
     def most_sequences(self) -> int:
         return self.page_tables.shape[1]
 
-    def fill(self, chunks: Sequence[Chunk], padded: int = 0, known: Tensor | None = None) -> Step:
-        """Write a step to the buffers without waiting for the device; chunks of equal length should be neighbours.
+    def fill(self, chunks: Sequence[Chunk], known: Tensor | None = None) -> Step:
+        """Write a step to the buffers, as `write` does; chunks of equal length should be neighbours."""
+        return self.view(self.write(chunks, known=known))
+
+    def write(self, chunks: Sequence[Chunk], padded: int = 0, known: Tensor | None = None) -> Layout:
+        """Write the inputs of a step without waiting for the device.
 
         `padded` is the number of sequences of a CUDA graph, which all have the same number of tokens. Padding
         sequences have length 0 and slot -1, so that nothing is written for them. `known` [n] has the tokens that are
@@ -137,12 +154,19 @@ class StepBuffers:
             groups[0].count += missing
         self._send(values, tables)
         if known is not None:
-            ids = self.tokens[: ends[-1]]
-            on_device = ids < 0
-            # A row with a NaN has the token -1; its sequence ends as soon as the host reads that.
-            ids.copy_(torch.where(on_device, known.clamp(min=0)[torch.where(on_device, -1 - ids, 0)], ids))
-        width = None if padded else tables.shape[2]
-        return self.view(len(values[0]), len(values[2]), padded or count, width, groups)
+            self._take_unread(self.tokens[: ends[-1]], known, everywhere=bool((tokens < 0).all()))
+        return Layout(len(values[0]), len(values[2]), padded or count, None if padded else tables.shape[2], groups)
+
+    def _take_unread(self, ids: Tensor, known: Tensor, everywhere: bool) -> None:
+        """Put tokens that only the device knows in place of `unread` ids.
+
+        A row with a NaN has the token -1; its sequence ends as soon as the host reads that.
+        """
+        taken = known.clamp(min=0)
+        if everywhere:  # most steps, so it takes few launches
+            ids.copy_(taken[-1 - ids])
+        else:
+            ids.copy_(torch.where(ids < 0, taken[(-1 - ids).clamp(min=0)], ids))
 
     def _pages(self, chunks: Sequence[Chunk], width: int) -> Int64s:
         """The page tables [groups, sequences, width]; a graph reads no page beyond a sequence's length either."""
@@ -155,31 +179,37 @@ class StepBuffers:
         return tables
 
     def _send(self, values: Sequence[Int64s], tables: Int64s) -> None:
-        """Copy values to the start of each buffer, in two transfers.
+        """Copy values to the start of each buffer in one transfer, and the page tables if they have changed.
 
         On a GPU the copies wait in its queue, so each step has pinned memory of its own.
         """
         on_gpu = self._flat.is_cuda
         flat = torch.empty(len(self._flat), dtype=torch.int64, pin_memory=True) if on_gpu else self._flat
-        for part, value in zip(torch.split(flat, self._sizes), values, strict=True):
-            part.numpy()[: len(value)] = value
-        pages = torch.from_numpy(tables)
+        host = flat.numpy()
+        for start, value in zip(self._starts, values, strict=True):
+            host[start : start + len(value)] = value
         if on_gpu:
             self._flat.copy_(flat, non_blocking=True)
+        if np.array_equal(tables, self._sent):
+            return
+        self._sent = tables
+        pages = torch.from_numpy(tables)
+        if on_gpu:
             pages = pages.pin_memory().to(self._flat.device, non_blocking=True)
         self.page_tables[:, : tables.shape[1], : tables.shape[2]].copy_(pages)
 
-    def view(self, tokens: int, logits: int, sequences: int, width: int | None, groups: list[QueryGroup]) -> Step:
+    def view(self, layout: Layout) -> Step:
         """A step over the first rows of the buffers; their contents are read when it runs."""
+        tokens, sequences = layout.tokens, layout.sequences
         return Step(
             self.tokens[:tokens],
             self.positions[:tokens],
             [slots[:tokens] for slots in self.slots],
-            list(self.page_tables[:, :sequences, :width]),
+            list(self.page_tables[:, :sequences, : layout.width]),
             self.lengths[:sequences],
             self.offsets[: sequences + 1],
-            self.logit_rows[:logits],
-            groups,
+            self.logit_rows[: layout.logits],
+            layout.groups,
             self.rope_tables,
         )
 

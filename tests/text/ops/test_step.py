@@ -66,7 +66,7 @@ def test_padding_writes_nowhere_and_reads_nothing(queries: int) -> None:
     storage = buffers(groups=2)
     storage.fill(random_chunks(random.Random(1), 8, 2))
     chunks = [Chunk([7] * queries, 100, [[4, 5], [6, 9]], logits=queries) for _ in range(3)]
-    step = storage.fill(chunks, padded=4)
+    step = storage.view(storage.write(chunks, padded=4))
     assert len(step.tokens) == len(step.logit_rows) == 4 * queries
     assert step.lengths.tolist() == [100 + queries] * 3 + [0]
     assert step.offsets.tolist() == [queries * place for place in range(5)]
