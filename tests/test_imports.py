@@ -76,6 +76,7 @@ LAZY = {
     "genwright.text.build": "triton is missing on machines without a GPU",
     "genwright.text.engine.sampler": "triton is missing on machines without a GPU",
     "genwright.text.ops.backends": "triton is missing on machines without a GPU",
+    "genwright.text.ops.step": "triton is missing on machines without a GPU",
     "genwright.text.catalogue": "help and `pull` list models without torch, which named shapes need",
     "genwright.inspect.executor": "generated scripts import it, and most have no manifest",
 }

@@ -154,19 +154,20 @@ class StepBuffers:
             groups[0].count += missing
         self._send(values, tables)
         if known is not None:
-            self._take_unread(self.tokens[: ends[-1]], known, everywhere=bool((tokens < 0).all()))
+            self._take_unread(self.tokens[: ends[-1]], known)
         return Layout(len(values[0]), len(values[2]), padded or count, None if padded else tables.shape[2], groups)
 
-    def _take_unread(self, ids: Tensor, known: Tensor, everywhere: bool) -> None:
+    def _take_unread(self, ids: Tensor, known: Tensor) -> None:
         """Put tokens that only the device knows in place of `unread` ids.
 
         A row with a NaN has the token -1; its sequence ends as soon as the host reads that.
         """
-        taken = known.clamp(min=0)
-        if everywhere:  # most steps, so it takes few launches
-            ids.copy_(taken[-1 - ids])
+        if ids.is_cuda:
+            from genwright.kernels.triton.unread import take_unread
+
+            take_unread(ids, known)
         else:
-            ids.copy_(torch.where(ids < 0, taken[(-1 - ids).clamp(min=0)], ids))
+            ids.copy_(torch.where(ids < 0, known[(-1 - ids).clamp(min=0)].clamp(min=0), ids))
 
     def _pages(self, chunks: Sequence[Chunk], width: int) -> Int64s:
         """The page tables [groups, sequences, width]; a graph reads no page beyond a sequence's length either."""
