@@ -216,7 +216,7 @@ BROKEN = {
     "from genwright.text.ops.step import Step": ("genwright.text.cache.pages", "ops is not below cache"),
     "from genwright.text.engine.engine import Engine": ("genwright.text.loader", "is not below loader"),
     "from genwright.text.cache.pages import _present": ("genwright.text.ops.step", "_present is private"),
-    "def f():\n    from genwright.text.cache.pages import LEAF": ("genwright.text.ops.step", "inside a function"),
+    "def f():\n    from genwright.text.cache.pages import LEAF": ("genwright.text.ops.rope", "inside a function"),
     "import requests": ("genwright.text.batch", "does without requests"),
     "from . import layout": ("genwright.text.cache.pages", "write the whole name"),
     "from genwright.text.cache.pages import LEAF": ("genwright.text.cache.layout", "a cycle"),
