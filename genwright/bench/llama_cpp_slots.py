@@ -36,7 +36,7 @@ class Slots:
 
     def __init__(self, model: Any, context: int, threads: int, top_k: int, temperature: float):
         params = llama_cpp.llama_context_default_params()
-        params.n_ctx, params.n_seq_max = context * SLOTS, SLOTS
+        params.n_ctx, params.n_seq_max = -(-context // 256) * 256 * SLOTS, SLOTS  # a slot has a multiple of 256
         params.n_batch = params.n_ubatch = STEP
         params.n_threads = params.n_threads_batch = threads
         self.context = llama_cpp.llama_init_from_model(model, params)

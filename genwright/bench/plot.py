@@ -54,7 +54,7 @@ def _roofline(axes: "Axes", rows: Sequence[Row], colours: Mapping[tuple[str, str
         peak = max(row.matmul_tflops or 0 for row in rows if row.device == device) * 1e12
         label = f"{device}: {read / 1e9:,.1f} GB/s from memory, {peak / 1e12:.3g} TFLOP/s of matrix products"
         bend = peak / read
-        highest = max(highest, 4 * bend)
+        lowest, highest = min(lowest, bend / 4), max(highest, 4 * bend)
         axes.plot([lowest, bend, highest], [lowest * read, peak, peak], color="#444444", linewidth=1.4, label=label)
     kinds = ((decodes, "o", "decoding"), (prefills, "^", "reading the prompt"), (servings, "s", "serving"))
     for points, marker, label in kinds:
