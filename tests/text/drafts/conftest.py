@@ -18,4 +18,4 @@ def llms(tmp_path_factory) -> dict[str, LLM]:
                 parameter.mul_(0.8)
     model.save_pretrained(folders["similar"])
     make("llama-mha", folders["unrelated"])
-    return {name: LLM(folder, device="cpu", dtype="float32") for name, folder in folders.items()}
+    return {name: LLM(folder, device="cpu", dtype="float32", deterministic=True) for name, folder in folders.items()}

@@ -3,12 +3,7 @@
 import random
 from dataclasses import replace
 
-import numpy as np
 import pytest
-import scipy.special
-import scipy.stats
-import torch
-import transformers
 from text.cache.invariants import available
 from text.drafts.setup import (
     DRAFTS,
@@ -22,20 +17,16 @@ from text.drafts.setup import (
     mix,
     prompts,
     run_mix,
-    sampler_of,
 )
 from text.engine.setup import check_pages, drain, request
 from text.families import make
 
 from genwright import LLM, SamplingParams
 from genwright.errors import UserError
-from genwright.text.drafts.draft_model import DraftModel
 from genwright.text.drafts.speculation import Draft, ProposalLength, Speculation
-from genwright.text.engine.executor import ResidentExecutor
 from genwright.text.engine.request import Acceptance, Request
-from genwright.text.ops.cpu_ops import CpuOps
 
-MIX = 24
+MIX = 12
 
 
 @pytest.fixture(scope="module")
@@ -88,10 +79,9 @@ def test_answers_alone_are_those_without_a_draft(llms, plain, name):
 
 @pytest.mark.parametrize("steps_ahead", [0, 1])
 @pytest.mark.parametrize("name", DRAFTS)
-def test_arrivals_cancellations_and_few_pages_change_nothing(llms, name, steps_ahead):
+def test_arrivals_cancellations_and_few_pages_change_nothing(llms, plain, name, steps_ahead):
     """Requests are pre-empted in both models; the second half of them finds prompts in the prefix cache."""
-    expected, requests = ([*mix(12, 1, longest=42), *mix(12, 1, longest=42)] for _ in range(2))
-    drain(engine_with(llms["identical"], None), expected)
+    expected, requests = 2 * plain, mix(MIX, seed=0) + mix(MIX, seed=0)
     engine = engine_with(
         llms["identical"], draft_of(llms, name, pages=5), Speculation, pages=6, max_batch=8, steps_ahead=steps_ahead
     )
@@ -155,12 +145,15 @@ def test_stop_strings_cut_within_proposals(llms, name):
 
 @pytest.mark.parametrize(("name", "steps_ahead"), zip(DRAFTS, (0, 1, 1, 0), strict=True))
 def test_the_context_ends_an_answer(llms, name, steps_ahead):
-    texts = [[5] * 500, [9] * 511, prompts(1, 330, 330)[0]]
+    texts = [[5] * 180, [9] * 191, prompts(1, 110, 110)[0]]
     params = SamplingParams(max_new_tokens=1000, ignore_eos=True)
     expected, requests = ([request(text, params) for text in texts] for _ in range(2))
-    engine = engine_with(llms["identical"], draft_of(llms, name), steps_ahead=steps_ahead)
-    assert drain(engine, requests) == drain(engine_with(llms["identical"], None), expected)
-    assert [len(r.output) for r in requests] == [12, 1, 512 - 495]
+    engines = [
+        engine_with(llms["identical"], draft, pages=3, steps_ahead=steps_ahead)
+        for draft in (None, draft_of(llms, name))
+    ]
+    assert drain(engines[1], requests) == drain(engines[0], expected)
+    assert [len(r.output) for r in requests] == [12, 1, 192 - 165]
 
 
 @pytest.mark.parametrize("steps_ahead", [0, 1])
@@ -193,75 +186,6 @@ def test_nan_ends_its_own_request_alone(llms):
     drain(engine, victims, each_step=check_pages)
     assert (victims[0].finish_reason, victims[0].output) == ("error", whole[0][:4]), "up to the row that is no number"
     assert (victims[1].finish_reason, victims[1].output) == ("length", whole[1])
-
-
-# The noise is shared: a draft's token agrees with the model's more often than two independent draws would.
-
-
-def agreement(p: np.ndarray, q: np.ndarray) -> np.ndarray:
-    """The probability that both draws are the same, for rows of distributions that have the same Gumbel noise."""
-    ratios = np.maximum(p[..., None, :] / p[..., :, None], q[..., None, :] / q[..., :, None])
-    return (1 / ratios.sum(axis=-1)).sum(axis=-1)
-
-
-def check_bounds(p: np.ndarray, q: np.ndarray) -> None:
-    """At least (1 - d) / (1 + d) (Daliri et al., 2024, theorem 3), and at most 1 - d, as of any coupling."""
-    d = abs(p - q).sum(axis=-1) / 2
-    assert ((1 - d) / (1 + d) <= agreement(p, q) + 1e-9).all()
-    assert (agreement(p, q) <= 1 - d + 1e-9).all()
-
-
-@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
-@pytest.mark.parametrize("spread", [0.0, 0.3, 3.0])
-def test_draws_agree_as_often_as_the_paper_says(llms, temperature, spread, full_size):
-    count = 20_000 if full_size else 4_000
-    rng, vocab = np.random.default_rng(1), llms["identical"].model.cfg.vocab_size
-    model = rng.normal(0, 1.5, vocab).astype(np.float32)
-    draft = (model + rng.normal(0, spread, vocab)).astype(np.float32)
-    p, q = (scipy.special.softmax(each.astype(float) / temperature) for each in (model, draft))
-    check_bounds(p, q)
-    sampler, params = sampler_of(llms["identical"]), SamplingParams(temperature=temperature)
-    requests = [Request([3], params, seed) for seed in range(count)]
-    tokens = [
-        sampler.sample(torch.tensor(each).expand(count, -1), requests, [1] * count, torch.empty(count, 0).long())
-        for each in (model, draft)
-    ]
-    same = int((tokens[0] == tokens[1]).sum())
-    assert scipy.stats.binomtest(same, count, min(agreement(p, q), 1.0)).pvalue > 1e-4
-
-
-@pytest.mark.parametrize("options", [{}, {"temperature": 0.6}], ids=str)
-def test_an_unrelated_draft_is_accepted_as_often_as_the_paper_says(tmp_path, options, full_size):
-    """The first proposals for many seeds, through the whole engine."""
-    count, models = 2_000 if full_size else 400, []
-    for seed in (0, 1):
-        torch.manual_seed(seed)
-        config = transformers.LlamaConfig(
-            vocab_size=11,
-            hidden_size=32,
-            intermediate_size=32,
-            num_hidden_layers=1,
-            num_attention_heads=2,
-            initializer_range=0.15,
-            max_position_embeddings=128,
-        )
-        transformers.LlamaForCausalLM(config).save_pretrained(tmp_path / str(seed))
-        models.append(LLM(tmp_path / str(seed), device="cpu", dtype="float32"))
-    params = SamplingParams(**{"temperature": 1.0, **options}, max_new_tokens=2, ignore_eos=True)
-    executor = ResidentExecutor(models[1].model, CpuOps(deterministic=True), 128, 64, 256)
-    engine = engine_with(models[0], DraftModel(executor, models[0].model, 256, 128), k=1, pages=128, max_batch=64)
-    prompt = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5]
-    requests = [Request(prompt, params, seed) for seed in range(count)]
-    drain(engine, [Request(prompt, params, 0)])  # so that the prompt is cached, and the first token is proposed
-    drain(engine, requests)
-    scores = np.stack([llm.logits(prompt)[-1].numpy() for llm in models])
-    p, q = scipy.special.softmax(scores.astype(float) / params.temperature, axis=-1)
-    check_bounds(p, q)
-    assert all(r.acceptance.drafted == [1] for r in requests)
-    accepted = sum(r.acceptance.accepted[0] for r in requests)
-    assert scipy.stats.binomtest(accepted, count, agreement(p, q)).pvalue > 1e-4
-    firsts = np.bincount([r.output[0] for r in requests], minlength=11)
-    assert scipy.stats.chisquare(firsts, p * count).pvalue > 1e-4
 
 
 # How many tokens are proposed.
@@ -301,10 +225,9 @@ def test_the_length_has_the_most_tokens_per_cost():
         assert length.best(0, cost) == 0
 
 
-@pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
-def test_steps_run_ahead_while_proposals_do_not_pay(llms, params):
+def test_steps_run_ahead_while_proposals_do_not_pay(llms):
     """Then the device has the tokens of a step before the host, and there are trials from time to time."""
-    text, params = prompts(1, 30, 30)[0], replace(params, max_new_tokens=150)
+    text, params = prompts(1, 30, 30)[0], replace(SAMPLED, max_new_tokens=150)
     expected = drain(engine_with(llms["identical"], None), [request(text, params)])
     engine = engine_with(llms["identical"], draft_of(llms, "unrelated"), Speculation, steps_ahead=1)
     run, kinds, in_flight = engine.executor.run, [], []
@@ -340,12 +263,11 @@ def test_the_public_surface(llms, tmp_path):
     make("llama", tmp_path / "model")
     make("llama", tmp_path / "other")
     texts = prompts(3, 4, 40)
-    for params in (GREEDY, SAMPLED):
-        plain = [r.ids for r in llms["identical"].generate(texts, params)]
-        for draft in (tmp_path / "other", "prompt-lookup", "self:int4"):
-            llm = LLM(tmp_path / "model", device="cpu", dtype="float32", draft=draft, speculate_k=4)
+    for draft in (tmp_path / "other", "prompt-lookup", "self:int4"):
+        llm = LLM(tmp_path / "model", device="cpu", dtype="float32", draft=draft, speculate_k=4, deterministic=True)
+        for params in (GREEDY, SAMPLED):
             results = llm.generate(texts, params)
-            assert [r.ids for r in results] == plain
+            assert [r.ids for r in results] == [r.ids for r in llms["identical"].generate(texts, params)]
             assert any(r.acceptance for r in results)
     sampled = llm.generate([[5, 9, 17]], SamplingParams(temperature=1.0, n=3, seed=1, max_new_tokens=9))[0]
     assert len({tuple(sample.ids) for sample in (sampled, *sampled.samples)}) == 3
