@@ -161,9 +161,11 @@ class Engine:
             for part in parts:
                 try:
                     self._commit_part(part)
-                except Exception as error:  # most likely in a function of the user
+                except Exception as error:  # of its logits processor
                     part.request.finish("error")
-                    failures += [] if _out_of_memory(error) else [error]
+                    if not _out_of_memory(error):
+                        part.request.exception = error
+                        failures.append(error)
             self._observe(parts)
             for part in parts:
                 if part.request.finish_reason is not None:

@@ -134,12 +134,17 @@ class EngineLoop:
             self.engine.cancel(orphans)
 
     def _fail(self, error: BaseException) -> None:
-        """Cancel all requests after an exception in the engine, and pass it to every caller."""
-        owners, self._owners = self._owners, {}
+        """Pass an exception of a logits processor to its caller, others to every caller, and cancel their requests."""
+        failed: dict[Deliver, BaseException] = {
+            deliver: request.exception for request, deliver in self._owners.items() if request.exception is not None
+        } or dict.fromkeys(self._owners.values(), error)
+        lost = [request for request, deliver in self._owners.items() if deliver in failed]
+        for request in lost:
+            del self._owners[request]
         with suppress(Exception):  # the first exception is the one to tell
-            self.engine.cancel(owners)
-        for deliver in dict.fromkeys(owners.values()):
-            self._deliver(deliver, error)
+            self.engine.cancel(lost)
+        for deliver, reason in failed.items():
+            self._deliver(deliver, reason)
 
 
 def receive(deliveries: SimpleQueue[Delivery]) -> list[tuple[Request, Piece]]:

@@ -175,6 +175,7 @@ class Request:
         self.unread = 0  # tokens that launched steps sample, known only to the device
         self.cached_tokens = 0
         self.finish_reason: str | None = None
+        self.exception: Exception | None = None  # of its logits processor, which ended it
         self.logprobs: list[Logprob] = []
         self.prompt_logprobs: list[Logprob | None] = [None]
         self.acceptance = Acceptance()
