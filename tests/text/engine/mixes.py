@@ -118,6 +118,7 @@ def run_mix(engine: Engine, sorts: list[Sort], rng: random.Random) -> dict[str, 
         if step % 4 == 0:
             check_pages(engine)
     check_pages(engine)
+    engine.scheduler.preempt = preempt  # type: ignore[method-assign]
     for request, sort in requests.items():
         assert request.pages is None and told[request] == request.output[: len(told[request])]
         happened["accepted"] += sum(request.acceptance.accepted)

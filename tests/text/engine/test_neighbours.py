@@ -12,6 +12,7 @@ from text.engine.setup import engine_of
 from text.families import make
 
 from genwright import LLM
+from genwright.kernels import PAGE
 from genwright.text.drafts.draft_model import DraftModel
 from genwright.text.drafts.prompt_lookup import PromptLookup
 from genwright.text.drafts.speculation import Speculation
@@ -76,7 +77,6 @@ class Recorder:
     def __init__(self, sampler: Sampler):
         self.sampler, self.rows = sampler, dict[tuple[Request, int], torch.Tensor]()
         self._sample = sampler.sample
-        sampler.sample = self  # type: ignore[method-assign, assignment]
 
     def __call__(self, logits, requests, positions, before=None, allowed=None) -> torch.Tensor:
         self.rows.update(zip(zip(requests, positions, strict=True), logits.clone(), strict=True))
@@ -102,14 +102,16 @@ def _until(request: Request, position: int) -> Request:
 def run_recorded(engine: Engine, sorts: list[Sort], rng: random.Random) -> None:
     """Run a mix in a fast mode, in which logits depend on the batch, and check each token against its own logits."""
     recorder, requests = Recorder(engine.sampler), [sort.request() for sort in sorts]
-    for request in requests:
-        engine.submit(request)
-        for _ in range(rng.choice((0, 0, 3))):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine.sampler, "sample", recorder)
+        for request in requests:
+            engine.submit(request)
+            for _ in range(rng.choice((0, 0, 3))):
+                engine.step()
+                if engine.scheduler.running and rng.random() < 0.1:
+                    engine.scheduler.preempt(engine.scheduler.running[-1])
+        while engine.busy():
             engine.step()
-            if engine.scheduler.running and rng.random() < 0.1:
-                engine.scheduler.preempt(engine.scheduler.running[-1])
-    while engine.busy():
-        engine.step()
     recorder.check()
     assert all(answer(request)[1] in ("stop", "length") for request in requests)
 
@@ -124,16 +126,29 @@ TINY = "random:tinyllama-1.1b,layers=2"
 GPU_VOCAB = 32_000
 
 
+def on_gpu(**settings) -> LLM:
+    return LLM(TINY, device="cuda", max_context=512, gpu_mem=3, max_step_tokens=64, **settings)
+
+
+def forget_prefixes(engine: Engine) -> None:
+    """Evict all prefixes, by one sequence that takes every page."""
+    pages = engine.pool.start([0])
+    assert pages is not None
+    engine.pool.extend(pages, engine.pool.cache.pages * PAGE)
+    engine.pool.release(pages)
+
+
 @pytest.mark.gpu
 def test_random_mixes_of_neighbours_change_no_tokens_on_a_gpu(full_size):
-    settings = {"device": "cuda", "max_context": 512, "gpu_mem": 4, "deterministic": True, "max_step_tokens": 64}
     drafts = (None, "prompt-lookup", "random:tinyllama-1.1b,layers=1")
-    llms = [LLM(TINY, dtype="float32", draft=draft, **settings) for draft in drafts]
+    llms = [on_gpu(dtype="float32", deterministic=True, draft=draft) for draft in drafts]
     kinds = random_sorts(60, GPU_VOCAB, seed=2)
     run_alone(llms[0].engine, kinds)
     happened = Counter[str]()
     for seed in range(1000 if full_size else 100):
         rng, engine = random.Random(seed), llms[seed % 3].engine
+        if rng.random() < 0.5:
+            forget_prefixes(engine)
         happened += Counter(run_mix(engine, rng.sample(kinds, rng.randint(2, 9)), rng))
         assert available(engine.pool) == engine.pool.cache.pages
     assert min(happened[what] for what in ("preempted", "cancelled")) > 0, happened
@@ -143,9 +158,8 @@ def test_random_mixes_of_neighbours_change_no_tokens_on_a_gpu(full_size):
 @pytest.mark.parametrize("draft", [None, "prompt-lookup", "self:int8"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_every_token_is_the_torch_forms_of_its_logits_on_a_gpu(dtype, draft, full_size):
-    llm = LLM(TINY, device="cuda", dtype=dtype, max_context=512, gpu_mem=4, draft=draft, max_step_tokens=64)
+    engine = on_gpu(dtype=dtype, draft=draft).engine
     kinds = random_sorts(60, GPU_VOCAB, seed=3)
     for seed in range(50 if full_size else 5):
         rng = random.Random(seed)
-        run_recorded(llm.engine, rng.sample(kinds, 6), rng)
-        llm.engine.sampler.sample = type(llm.engine.sampler).sample.__get__(llm.engine.sampler)
+        run_recorded(engine, rng.sample(kinds, 6), rng)

@@ -65,9 +65,9 @@ class Clients:
         self.reasons[reason] = self.reasons.get(reason, 0) + 1
 
 
-@pytest.mark.parametrize("steps_ahead", [0, 1])
-def test_no_page_and_no_request_is_lost_and_none_is_answered_twice(steps_ahead, full_size):
-    count = 100_000 if full_size else 1000
+@pytest.mark.parametrize(("steps_ahead", "count", "full_count"), [(0, 500, 20_000), (1, 2000, 200_000)])
+def test_no_page_and_no_request_is_lost_and_none_is_answered_twice(steps_ahead, count, full_count, full_size):
+    count = full_count if full_size else count
     executor = ModellessExecutor(pages=60, max_batch=32, max_tokens=256, max_context=CONTEXT, refused=0.01)
     engine = Engine(executor, 32, 256, CONTEXT, steps_ahead=steps_ahead)
     clients, preempted = Clients(engine, steps_ahead), 0
@@ -91,4 +91,5 @@ def test_no_page_and_no_request_is_lost_and_none_is_answered_twice(steps_ahead, 
     assert {"stop", "length", "cancelled"} <= set(clients.reasons) and clients.reasons.get("error", 0) < 0.01 * count
     assert available(engine.pool) == executor.cache.pages
     assert preempted and executor.refusals
+    assert not engine.sampler._states, "nothing is kept of ended requests"
     check_pages(engine)
