@@ -34,13 +34,13 @@ class DraftModel(Draft):
         counts = {request: self._fitting(request, count) for request, count in wanted if request in logits}
         return draft_tokens(counts, logits, sampler, self._feed)
 
-    def verified(self, request: Request, proposed: list[int]) -> None:
+    def verified(self, request: Request, proposed: Sequence[int]) -> None:
         pages = self._pages.get(request)
         if pages is not None and -1 in proposed:
             self._broken.add(request)
             self.pool.discard(self._pages.pop(request))
         elif pages is not None:
-            self._fed[request] = proposed[:-1]
+            self._fed[request] = list(proposed[:-1])
 
     def _make_room(self, request: Request, count: int) -> bool:
         """Allocate pages for a request's tokens; False if there are none, or if proposals exceed the context."""

@@ -43,7 +43,7 @@ class Draft(Protocol):
         """Called after each step of the model, when these chunks are computed and their next tokens are known."""
         return
 
-    def verified(self, request: Request, proposed: list[int]) -> None:
+    def verified(self, request: Request, proposed: Sequence[int]) -> None:
         """Called when the host has read what was proposed for a request."""
         return
 
@@ -127,7 +127,7 @@ class Speculation:
             self._length(request).answer(request in places)
         return places, tokens
 
-    def learn(self, request: Request, proposed: list[int], accepted: int) -> None:
+    def learn(self, request: Request, proposed: Sequence[int], accepted: int) -> None:
         """Take note of which of a request's proposed tokens were accepted."""
         self._length(request).learn(len(proposed), accepted)
         request.acceptance.count(len(proposed), accepted)

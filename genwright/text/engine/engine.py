@@ -132,7 +132,7 @@ class Engine:
             decoding = [request for request, count in scheduled if request.pending == count == 1]
             with _surviving_out_of_memory():
                 places, proposed = self.speculation.propose(decoding, budget, self.scheduler.reserve, self.sampler)
-        parts = [Part(request, count, places.get(request, [])) for request, count in scheduled]
+        parts = [Part(request, count, places.get(request, ())) for request, count in scheduled]
         if places:
             parts.sort(key=lambda part: part.count + len(part.proposed))
         return LaunchedStep(parts, proposed if places else None)

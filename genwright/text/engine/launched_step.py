@@ -16,27 +16,29 @@ from genwright.text.ops.step import Chunk, unread
 class Part:
     """What a step computes of one request: `count` of its tokens, and those that a draft proposed after them."""
 
-    def __init__(self, request: Request, count: int, proposed: list[int]):
-        assert request.pages is not None
-        self.request, self.count = request, count
+    # Results; class attributes, because most parts have few of them and a step has hundreds of parts.
+    logits: Tensor | None = None  # [1, vocab], for the processor
+    ids: Sequence[int] = ()  # drawn after the request's own tokens and after each proposed one; -1 for NaN
+    proposed_ids: Sequence[int] = ()
+    logprobs: Sequence[Logprob] = ()  # of `ids`
+    prompt_logprobs: Sequence[Logprob] = ()  # of `known`
+    chunk: Chunk
+    last_row: int  # of the logits after the request's own last token
+
+    def __init__(self, request: Request, count: int, proposed: Sequence[int]):
+        pages, params = request.pages, request.params
+        assert pages is not None
+        self.request, self.count, self.pages = request, count, pages
         self.proposed = proposed  # places in the step's `proposed` tensor
-        self.pages: SequencePages = request.pages
-        self.start = request.pages.length + request.in_flight
+        self.start = pages.length + request.in_flight
         self.position = request.expected  # of the first new token
         self.samples = self.position == self.start + count
         # The token of a request whose logits a function on the host changes is drawn when the step is committed.
-        self.processor = request.params.logits_processor if self.samples else None
+        self.processor = params.logits_processor if self.samples else None
         self.unread = int(self.samples and not proposed and self.processor is None)
-        asked = request.params.prompt_logprobs and self.start < request.prompt_tokens - 1 and not request.output
-        self.known = request.tokens[self.start + 1 : self.start + count + 1] if asked else []
+        asked = params.prompt_logprobs and self.start < request.prompt_tokens - 1 and not request.output
+        self.known = request.tokens[self.start + 1 : self.start + count + 1] if asked else ()
         self.rows = count if self.known else int(self.samples) * (1 + len(proposed))  # of logits
-        self.last_row = 0  # of the logits after the request's own last token
-        # Results:
-        self.logits: Tensor | None = None  # [1, vocab], for the processor
-        self.ids: list[int] = []  # drawn after the request's own tokens and after each proposed one; -1 for NaN
-        self.proposed_ids: list[int] = []
-        self.logprobs: list[Logprob] = []  # of `ids`
-        self.prompt_logprobs: list[Logprob] = []  # of `known`
 
     def is_live(self) -> bool:
         """Whether the request has neither ended nor been pre-empted since the launch."""
@@ -60,7 +62,7 @@ class Part:
         accepted = 0
         while accepted < len(self.proposed_ids) and self.ids[accepted] == self.proposed_ids[accepted]:
             accepted += 1
-        return self.ids[: accepted + 1]
+        return list(self.ids[: accepted + 1])
 
     def _process(self, sampler: Sampler) -> None:
         """Draw the token from the logits that the processor returns."""
@@ -137,7 +139,9 @@ class LaunchedStep:
         assert self.proposed is not None
         most = max(len(part.proposed) for part in parts)
         places = [
-            part.proposed[:count] + [-1] * (most - count) for part in parts for count in range(1 + len(part.proposed))
+            [*part.proposed[:count], *[-1] * (most - count)]
+            for part in parts
+            for count in range(1 + len(part.proposed))
         ]
         index = _on_device(places, self.proposed.device)
         return torch.where(index < 0, -1, self.proposed[index.clamp(min=0)])
