@@ -6,7 +6,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from genwright.text.cache.pages import SequencePages
 from genwright.text.engine.executor import StepExecutor
 from genwright.text.engine.request import Logprob, Request
 from genwright.text.engine.sampler import Sampler
