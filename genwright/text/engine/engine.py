@@ -117,7 +117,6 @@ class Engine:
         except RuntimeError as error:
             if not _out_of_memory(error):
                 raise
-            self._commit(0)
             self._give_way()
             return False
         self.steps += 1
@@ -138,10 +137,16 @@ class Engine:
         return LaunchedStep(parts, proposed if places else None)
 
     def _give_way(self) -> None:
-        """After running out of memory, pre-empt the last sequence in order, or fail it if it is the only one."""
-        running = self.scheduler.running
+        """After running out of memory, try again without steps in flight, then without the last sequence in order.
+
+        A sequence that fails alone ends with an error.
+        """
+        running, in_flight = self.scheduler.running, bool(self._in_flight)
+        self._commit(0)
         for request in running:
             self.sampler.release(request)  # it may have counted tokens of the step that failed
+        if in_flight:
+            return
         if len(running) > 1:
             self.scheduler.preempt(running[-1])
             self.scheduler.hold()

@@ -4,6 +4,7 @@ import random
 from dataclasses import replace
 
 import pytest
+import torch
 from text.cache.invariants import available
 from text.drafts.setup import (
     DRAFTS,
@@ -186,6 +187,27 @@ def test_nan_ends_its_own_request_alone(llms):
     drain(engine, victims, each_step=check_pages)
     assert (victims[0].finish_reason, victims[0].output) == ("error", whole[0][:4]), "up to the row that is no number"
     assert (victims[1].finish_reason, victims[1].output) == ("length", whole[1])
+
+
+@pytest.mark.parametrize("steps_ahead", [0, 1])
+@pytest.mark.parametrize("name", [None, "similar"])
+def test_memory_that_runs_out_after_sampling_loses_no_token_and_counts_none_twice(llms, plain, name, steps_ahead):
+    engine = engine_with(llms["identical"], name and draft_of(llms, name), steps_ahead=steps_ahead)
+    logprobs, calls, reported, requests = engine.sampler.logprobs, [], set(), mix(MIX, seed=0)
+
+    def failing(logits, tokens, top):
+        calls.append(top)
+        if len(calls) % 3 == 0 and len(engine.scheduler.running) > 1:
+            raise torch.OutOfMemoryError("no")
+        return logprobs(logits, tokens, top)
+
+    engine.sampler.logprobs = failing
+    for r in requests:
+        engine.submit(r)
+    while engine.busy():
+        reported |= set(engine.step())
+    assert [answer(r) for r in requests] == [answer(r) for r in plain]
+    assert reported == set(requests)
 
 
 # How many tokens are proposed.
