@@ -1,8 +1,8 @@
 """Speculative decoding with SmolLM2-135M: tokens/s with and without a draft, and the cost of a bad draft.
 
-The contenders run in turn on the same weights with an empty cache; times are medians and include the prompt. The
-prompts are five public texts to summarise, with prompt lookup, and a tale to invent, with prompt lookup (which finds
-little there) and with a draft model of random weights (which is right by chance only).
+The contenders run in turn on the same weights with an empty cache, and must give the same tokens; times are medians and
+include the prompt. The prompts are five public texts to summarise, with prompt lookup, and a tale to invent, with
+prompt lookup (which finds little there) and with a draft model of random weights (which is right by chance only).
 """
 
 import argparse
@@ -11,6 +11,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -22,7 +23,7 @@ from genwright.text.drafts.prompt_lookup import PromptLookup
 from genwright.text.drafts.speculation import Draft, Speculation, row_cost
 from genwright.text.engine.engine import Engine
 from genwright.text.engine.executor import ResidentExecutor
-from genwright.text.engine.request import Acceptance
+from genwright.text.engine.request import Acceptance, Request
 from genwright.text.ops.torch_ops import TorchOps
 
 # Openings of public-domain texts: Darwin's Origin of Species, Doyle's Sherlock Holmes, Roosevelt's speech of December
@@ -45,14 +46,17 @@ class Contender:
 
     def run(self, llm: LLM, prompt: list[int], params: SamplingParams) -> list[int]:
         speculation = Speculation(self.draft(), 5, row_cost(llm.model.device)) if self.draft else None
-        llm.loop.engine = Engine(llm.engine.executor, 1, TOKENS, llm.max_context, speculation)
+        given = llm.engine
+        engine = Engine(given.executor, 1, TOKENS, llm.max_context, speculation, given.steps_ahead)
+        request = Request(prompt, params, seed=0, eos_ids=llm.eos_ids)
         started = time.perf_counter()
-        result = llm.generate([prompt], params)[0]
+        engine.submit(request)
+        while engine.busy():
+            engine.step()
         self.seconds.append(time.perf_counter() - started)
-        self.steps += llm.engine.steps
-        if result.acceptance is not None:
-            self.acceptance.add(result.acceptance)
-        return result.ids
+        self.steps += engine.steps
+        self.acceptance.add(request.acceptance)
+        return request.output
 
 
 def main() -> None:
@@ -60,20 +64,24 @@ def main() -> None:
     parser.add_argument("texts", nargs="*", default=[*TEXTS, "invent"], help="of benchmarks/texts, or invent")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--tokens", type=int, default=256)
+    parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     llm = LLM("smollm2", dtype="float32")
-    print(f"{platform.machine()}, {arguments.threads} threads, {llm.model.device.type}, float32, greedy, k up to 5")
-    print("| prompt | draft | tokens/s | ratio | steps | tokens | accepted per guess | by position |")
+    params = SamplingParams(max_new_tokens=arguments.tokens, temperature=arguments.temperature)
+    machine = f"{platform.machine()}, {arguments.threads} threads, {llm.model.device.type}"
+    print(f"{machine}, float32, temperature {arguments.temperature}, k up to 5")
+    print("| prompt | draft | tokens/s | ratio | steps | tokens | accepted per proposal | by position |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- |")
     totals = [0.0, 0.0]  # seconds without and with prompt lookup
     for name in arguments.texts:
         text = INVENT if name == "invent" else SUMMARISE.format(TEXTS[name])
         prompt = llm.encode_chat([{"role": "user", "content": text}])
-        seconds = compare(llm, name, prompt, "prompt lookup", PromptLookup, arguments.rounds, arguments.tokens)
+        lookup = partial(PromptLookup, llm.model.device)
+        seconds = compare(llm, name, prompt, "prompt lookup", lookup, arguments.rounds, params)
         if name == "invent":
-            compare(llm, name, prompt, "random weights", random_draft(llm), arguments.rounds, arguments.tokens)
+            compare(llm, name, prompt, "random weights", random_draft(llm), arguments.rounds, params)
         else:
             totals = [total + each for total, each in zip(totals, seconds, strict=True)]
     if totals[1]:
@@ -81,16 +89,15 @@ def main() -> None:
 
 
 def compare(
-    llm: LLM, what: str, prompt: list[int], name: str, draft: Callable[[], Draft], rounds: int, tokens: int
+    llm: LLM, what: str, prompt: list[int], name: str, draft: Callable[[], Draft], rounds: int, params: SamplingParams
 ) -> list[float]:
     """Print and return the median seconds of an answer without and with the draft."""
     contenders = [Contender("none", None), Contender(name, draft)]
     contenders[1].run(llm, prompt, SamplingParams(max_new_tokens=8))  # warms up
     contenders[1] = Contender(name, draft)
-    params = SamplingParams(max_new_tokens=tokens)
     for _ in range(rounds):
         answers = [contender.run(llm, prompt, params) for contender in contenders]
-        assert answers[0] == answers[1], "greedy tokens differ with a draft"
+        assert answers[0] == answers[1], "tokens differ with a draft"
     seconds = [statistics.median(each.seconds) for each in contenders]
     for each, median in zip(contenders, seconds, strict=True):
         rates = " ".join(f"{rate:.2f}" for rate in each.acceptance.rates)
