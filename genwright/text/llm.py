@@ -27,7 +27,7 @@ from genwright.text.settings import EngineConfig
 from genwright.text.tokenizer.tokenizer import Tokenizer
 
 Prompt = str | Sequence[int]
-_FINGERPRINTED = ("kv", "deterministic", "max_context", "draft", "speculate_k")  # settings that can change the tokens
+_FINGERPRINTED = ("kv", "deterministic", "max_context")  # settings that can change the tokens
 _NO_ROOM = "The cache has no room for {} tokens beside the running requests."
 
 
