@@ -154,7 +154,7 @@ def agreement(p: np.ndarray, q: np.ndarray) -> np.ndarray:
 
 
 def check_bounds(p: np.ndarray, q: np.ndarray) -> None:
-    """At least (1 - d) / (1 + d) (Daliri et al., 2024, theorem 3), and at most 1 - d, as of any coupling."""
+    """At least (1 - d) / (1 + d) (Daliri et al., 2024), and at most 1 - d, as of any coupling."""
     d = abs(p - q).sum(axis=-1) / 2
     assert ((1 - d) / (1 + d) <= agreement(p, q) + 1e-9).all()
     assert (agreement(p, q) <= 1 - d + 1e-9).all()
