@@ -12,6 +12,7 @@ from typing import TypeVar
 import torch
 
 from genwright.errors import UserError
+from genwright.kernels.cpu.threads import release_threads
 from genwright.text.engine.engine import Engine
 from genwright.text.engine.request import Piece, Request
 
@@ -37,6 +38,7 @@ class EngineLoop:
         self._thread: threading.Thread | None = None
         self._closed = self._ended = False
         self._process = os.getpid()
+        self._leave_processors()
 
     def submit(self, requests: list[Request], deliver: Deliver) -> None:
         """Run requests; a UserError if one of them is invalid, and then none is run.
@@ -74,6 +76,7 @@ class EngineLoop:
     def _post(self, command: Callable[[], None]) -> None:
         if os.getpid() != self._process:
             raise UserError("The model was loaded before this process was forked; load it in the child process.")
+        self._leave_processors()
         with self._lock:
             if self._closed:
                 raise UserError("The model has been closed; load it again.")
@@ -81,6 +84,11 @@ class EngineLoop:
                 self._thread = threading.Thread(target=self._run, name="genwright-engine", daemon=True)
                 self._thread.start()
             self._inbox.put(command)
+
+    def _leave_processors(self) -> None:
+        """Leave the processors to the loop's OpenMP threads: those of the caller would make them sleep."""
+        if self._device.type == "cpu":
+            release_threads()
 
     def _run(self) -> None:
         """Carry out what callers put into the inbox, and step as long as there are requests."""
