@@ -18,11 +18,11 @@ def test_decoding_comes_before_prompts_and_prompts_get_what_is_left() -> None:
     scheduler = new_scheduler(pages=32, max_tokens=100)
     a, b, c = queue(scheduler, prompt(1, 90), prompt(2, 95), prompt(3, 20), answer=20)
     assert step(scheduler) == [(a, 90), (b, 10)]
-    assert step(scheduler) == [(a, 1), (b, 14)], "an eighth of the 105 tokens that wait, rounded up"
-    for _ in range(5):
-        assert step(scheduler) == [(a, 1), (b, 13)], "an eighth of a step"
-    assert step(scheduler) == [(a, 1), (b, 6), (c, 7)]
-    assert step(scheduler) == [(a, 1), (b, 1), (c, 13)]
+    assert step(scheduler) == [(a, 1), (b, 27)], "a quarter of the 105 tokens that wait, rounded up"
+    for _ in range(2):
+        assert step(scheduler) == [(a, 1), (b, 25)], "a quarter of a step"
+    assert step(scheduler) == [(a, 1), (b, 8), (c, 17)]
+    assert step(scheduler) == [(a, 1), (b, 1), (c, 3)]
     assert step(scheduler) == [(a, 1), (b, 1), (c, 1)]
 
 
@@ -97,7 +97,7 @@ def test_prompt_logprobs_are_computed_from_the_first_token_on() -> None:
     queue(scheduler, prompt(1, 200))
     step(scheduler)
     (b,) = queue(scheduler, prompt(1, 200), prompt_logprobs=True)
-    assert (b, 64) in step(scheduler)
+    assert (b, 128) in step(scheduler)
     assert b.cached_tokens == 0
 
 

@@ -68,7 +68,7 @@ class Clients:
 @pytest.mark.parametrize(("steps_ahead", "count", "full_count"), [(0, 500, 20_000), (1, 2000, 200_000)])
 def test_no_page_and_no_request_is_lost_and_none_is_answered_twice(steps_ahead, count, full_count, full_size):
     count = full_count if full_size else count
-    executor = ModellessExecutor(pages=60, max_batch=32, max_tokens=256, max_context=CONTEXT, refused=0.01)
+    executor = ModellessExecutor(pages=40, max_batch=32, max_tokens=256, max_context=CONTEXT, refused=0.01)
     engine = Engine(executor, 32, 256, CONTEXT, steps_ahead=steps_ahead)
     clients, preempted = Clients(engine, steps_ahead), 0
     preempt = engine.scheduler.preempt
