@@ -32,17 +32,10 @@ def bench(
         typer.Argument(help="Experiments or models: a path, a name from `genwright pull`, or random:NAME."),
     ] = None,
     listing: Annotated[bool, typer.Option("--list", help="List the experiments.")] = False,
-    batch: Annotated[
-        list[int] | None, typer.Option(min=1, help="Sequences per batch, or requests to serve; may be repeated.")
-    ] = None,
+    batch: Annotated[list[int] | None, typer.Option(min=1, help="Sequences or requests; may be repeated.")] = None,
     prompt_length: Annotated[list[int] | None, typer.Option(min=1, help="Tokens per prompt; may be repeated.")] = None,
     max_new_tokens: Annotated[int | None, typer.Option(min=2, help="Tokens per answer.")] = None,
-    rate: Annotated[
-        list[float] | None,
-        typer.Option(
-            min=1e-6, help="Requests to serve per second, instead of 60 % of the throughput; may be repeated."
-        ),
-    ] = None,
+    rate: Annotated[list[float] | None, typer.Option(min=1e-6, help="Requests per second; may be repeated.")] = None,
     samples: Annotated[int | None, typer.Option(min=1, help="Samples per measurement.")] = None,
     peers: Annotated[bool, typer.Option("--peers", help="Also measure transformers and llama.cpp, in turns.")] = False,
     profile: Annotated[Path | None, typer.Option(help="Write a Chrome trace of the last sample.")] = None,

@@ -131,13 +131,13 @@ def run_jobs(
     as_objects = bool(lines) and lines[0][1].lstrip().startswith("{")
     settings = _digest(repr((replace(params, priority=0), chat, llm.fingerprint)))  # a priority changes no tokens
     pending, invalid = iter(lines), 0
-    ahead = 2 * llm.engine.scheduler.max_batch  # as many again wait as run
+    most = 2 * llm.engine.scheduler.max_batch  # as many again wait as run
     deliveries: SimpleQueue[Delivery] = SimpleQueue()
     deliver = only_ends(deliveries.put)
     jobs: dict[int, _Job] = {}  # those that run, by their lines
     try:
         while True:
-            while sum(job.running for job in jobs.values()) < ahead and (numbered := next(pending, None)) is not None:
+            while sum(job.running for job in jobs.values()) < most and (numbered := next(pending, None)) is not None:
                 number, line = numbered
                 digest = f"{_digest(line)}-{settings}"
                 if results.has(number, digest):
