@@ -1,6 +1,6 @@
 """DraftModel: a smaller model with the same vocabulary proposes tokens."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from weakref import WeakSet
 
 import torch
@@ -30,9 +30,29 @@ class DraftModel(Draft):
         for gone in [request for request in self._pages if request.pages is None]:
             self.pool.finish(self._pages.pop(gone), gone.tokens)
             self._fed.pop(gone, None)
-        logits = self._read([request for request, count in wanted if self._make_room(request, count)])
-        counts = {request: self._fitting(request, count) for request, count in wanted if request in logits}
-        return draft_tokens(counts, logits, sampler, self._feed)
+        requests, logits = self._read([request for request, count in wanted if self._make_room(request, count)])
+        if logits is None:
+            return {}, None
+        most = dict(wanted)
+        counts = {request: self._fitting(request, most[request]) for request in requests}
+        return self._decode(counts, logits, sampler) or draft_tokens(counts, logits, sampler, self._feed)
+
+    def _decode(self, counts: dict[Request, int], logits: Tensor, sampler: Sampler) -> Proposals | None:
+        """Draw all tokens in a graph; None if that is not possible."""
+        settings = sampler.settings(list(counts), [len(request.tokens) for request in counts])
+        if settings is None:
+            return None
+        tokens = self.executor.decode(
+            [Chunk(request.tokens[-1:], len(request.tokens) - 1, self._pages[request].tables()) for request in counts],
+            logits,
+            settings,
+            list(counts.values()),
+        )
+        if tokens is None:
+            return None
+        width = tokens.shape[1]
+        places = {r: list(range(row * width, row * width + count)) for row, (r, count) in enumerate(counts.items())}
+        return places, tokens.view(-1)
 
     def verified(self, request: Request, proposed: Sequence[int]) -> None:
         pages = self._pages.get(request)
@@ -67,10 +87,9 @@ class DraftModel(Draft):
         known = len(request.tokens)
         return 1 + self.pool.reserve(self._pages[request], known + count - 1) - known
 
-    def _read(self, requests: Sequence[Request]) -> dict[Request, Tensor]:
-        """Compute tokens that are not in the cache; returns the logits after the last one, if pages sufficed."""
-        last: dict[Request, Tensor] = {}
-        reading = list(requests)
+    def _read(self, requests: Sequence[Request]) -> tuple[list[Request], Tensor | None]:
+        """Compute tokens that are not in the cache; returns the requests for which pages sufficed, and their logits."""
+        reading, read, logits = list(requests), list[Request](), list[Tensor]()
         while reading:
             budget, work = self.max_tokens, list[tuple[Request, int]]()
             for request in reading:
@@ -84,15 +103,19 @@ class DraftModel(Draft):
                 self.pool.release(self._pages.pop(reading.pop()))
                 continue
             work.sort(key=lambda item: item[1])
-            logits = self.executor.run([self._chunk(request, count) for request, count in work]).clone()
-            for row, (request, count) in zip(logits, work, strict=True):
+            rows = self.executor.run([self._chunk(request, count) for request, count in work])
+            for request, count in work:
                 pages = self._pages[request]
                 pages.length += count
                 self.pool.share(pages, request.tokens)
-                if pages.length == len(request.tokens):
-                    last[request] = row
-                    reading.remove(request)
-        return last
+            ended = [self._pages[request].length == len(request.tokens) for request, _ in work]
+            read += [request for (request, _), end in zip(work, ended, strict=True) if end]
+            reading = [request for request in reading if request not in read]
+            if not reading:
+                logits.append(rows)
+            elif any(ended):
+                logits.append(torch.stack([row for row, end in zip(rows, ended, strict=True) if end]))
+        return read, torch.cat(logits) if len(logits) > 1 else logits[0] if logits else None
 
     def _chunk(self, request: Request, count: int) -> Chunk:
         pages = self._pages[request]
@@ -112,15 +135,11 @@ class DraftModel(Draft):
 Feed = Callable[[Sequence[Request], Sequence[int], int, Tensor], Tensor]
 
 
-def draft_tokens(
-    counts: dict[Request, int], first: Mapping[Request, Tensor], sampler: Sampler, feed: Feed
-) -> Proposals:
-    """Draw `counts` tokens of each request, the first of them from its logits [vocab]; all on the device."""
-    if not counts:
-        return {}, None
+def draft_tokens(counts: dict[Request, int], logits: Tensor, sampler: Sampler, feed: Feed) -> Proposals:
+    """Draw `counts` tokens of each request, the first from its row of the logits; all on the device, step by step."""
     requests = sorted(counts, key=counts.__getitem__, reverse=True)
-    most = counts[requests[0]]
-    logits = torch.stack([first[request] for request in requests])
+    most, row_of = counts[requests[0]], {request: row for row, request in enumerate(counts)}
+    logits = torch.stack([logits[row_of[request]] for request in requests])
     tokens = torch.zeros(len(requests), most, dtype=torch.int64, device=logits.device)
     for column in range(most):
         going = [request for request in requests if counts[request] > column]

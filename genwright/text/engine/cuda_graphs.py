@@ -3,9 +3,12 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
-from genwright.text.engine.executor import ResidentExecutor
+from genwright.kernels.triton.feed_back import feed_back
+from genwright.kernels.triton.sample import sample
+from genwright.text.engine.executor import Int32s, ResidentExecutor
 from genwright.text.loader import Model
 from genwright.text.ops.protocol import Weights
 from genwright.text.ops.step import Chunk
@@ -31,6 +34,9 @@ class GraphExecutor(ResidentExecutor):
         self.max_graph_tokens = max_graph_tokens
         self._graphs: dict[tuple[int, int, int], tuple[torch.cuda.CUDAGraph, torch.Tensor, torch.Tensor | None]] = {}
         self._pool: Any = None
+        self._decoding: dict[int, torch.cuda.CUDAGraph] = {}  # by batch bucket
+        self._inputs = torch.zeros(max_batch, 5, dtype=torch.int64, device=model.device)  # bounds and settings of these
+        self._drawn = torch.zeros(max_batch, MAX_DECODE_QUERIES, dtype=torch.int64, device=model.device)
 
     def run(self, chunks: Sequence[Chunk], known: torch.Tensor | None = None) -> torch.Tensor:
         queries, wanted = len(chunks[0].tokens), chunks[0].logits
@@ -49,6 +55,38 @@ class GraphExecutor(ResidentExecutor):
         graph, logits, self.hidden = self._graphs[shape]
         graph.replay()
         return logits[: len(chunks) * wanted]
+
+    @torch.inference_mode()
+    def decode(
+        self, chunks: Sequence[Chunk], logits: torch.Tensor, settings: Int32s, counts: Sequence[int]
+    ) -> torch.Tensor | None:
+        """One graph runs, samples and makes its tokens its next inputs; it is replayed for each further token."""
+        sequences, bucket, most = len(chunks), self.bucket(len(chunks)), max(counts)
+        if most > MAX_DECODE_QUERIES or bucket > self.max_graph_tokens:
+            return None
+        layout = self.buffers.write(chunks, bucket, further=most)
+        firsts = np.array([chunk.start + 1 for chunk in chunks])
+        inputs = np.column_stack((firsts, firsts + counts - 1, settings.view(np.int64)))
+        self._inputs[:sequences].copy_(torch.from_numpy(inputs).pin_memory(), non_blocking=True)
+        if bucket not in self._decoding and most > 1:
+            step = self.buffers.view(layout)
+            self._decoding[bucket], _ = self.capture(lambda: self._draw(self.forward(step)))
+            return self.decode(chunks, logits, settings, counts)  # capturing has advanced the inputs
+        self._draw(logits)
+        for _ in range(most - 1):
+            self._decoding[bucket].replay()
+        return self._drawn[:sequences]
+
+    def _draw(self, logits: torch.Tensor) -> torch.Tensor:
+        """Sample from the logits of the step in the buffers, and make the tokens the next step's inputs."""
+        count, buffers = len(logits), self.buffers
+        settings = self._inputs.view(torch.int32)[:count, 4:]
+        drawn = sample(logits, settings)
+        feed_back(
+            drawn, self._inputs[:count], settings, self._drawn, buffers.tokens, buffers.positions, buffers.lengths,
+            buffers.slots, buffers.page_tables,
+        )  # fmt: skip
+        return drawn
 
     def bucket(self, sequences: int) -> int:
         """The batch size of the graph for this number of sequences: the next power of two."""

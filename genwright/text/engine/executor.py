@@ -4,7 +4,9 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from genwright.kernels import PAGE
 from genwright.kernels.cpu.amx import without_broken_amx
@@ -14,6 +16,8 @@ from genwright.text.loader import Model
 from genwright.text.ops.protocol import Weights
 from genwright.text.ops.step import Chunk, Step, StepBuffers
 from genwright.text.ops.torch_ops import TorchOps
+
+Int32s = NDArray[np.int32]
 
 
 class StepExecutor(Protocol):
@@ -29,6 +33,17 @@ class StepExecutor(Protocol):
         Returns float32 logits [rows, vocab] of the last `chunk.logits` tokens of each chunk (of one token if none are
         wanted), which the next step may overwrite.
         """
+
+    def decode(
+        self, chunks: Sequence[Chunk], logits: torch.Tensor, settings: Int32s, counts: Sequence[int]
+    ) -> torch.Tensor | None:
+        """Draw `counts` tokens of each sequence, each from the logits after the one before it; None without a graph.
+
+        The chunks have the last token of each sequence, and pages for all drawn tokens but the last. logits [chunks,
+        vocab] are those after it, and settings [chunks, words] those of `sampling` for the first token. Returns int64
+        [chunks, most]; the next call overwrites it.
+        """
+        return None
 
 
 class ResidentExecutor(StepExecutor):

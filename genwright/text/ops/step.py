@@ -110,7 +110,8 @@ class StepBuffers:
         self._flat = torch.zeros(sum(self._sizes), dtype=torch.int64, device=device)
         self.page_tables = torch.zeros(groups, sequences, pages, dtype=torch.int64, device=device)
         parts = torch.split(self._flat, self._sizes)
-        self.tokens, self.positions, self.logit_rows, self.lengths, self.offsets, *self.slots = parts
+        self.tokens, self.positions, self.logit_rows, self.lengths, self.offsets, *_ = parts
+        self.slots = self._flat[-groups * tokens :].view(groups, tokens)
         self._starts = np.cumsum([0, *self._sizes[:-1]]).tolist()  # of the parts
         self._sent = np.zeros((0, 0, 0), np.int64)  # the page tables that are in the buffers
 
@@ -122,12 +123,12 @@ class StepBuffers:
         """Write a step to the buffers, as `write` does; chunks of equal length should be neighbours."""
         return self.view(self.write(chunks, known=known))
 
-    def write(self, chunks: Sequence[Chunk], padded: int = 0, known: Tensor | None = None) -> Layout:
+    def write(self, chunks: Sequence[Chunk], padded: int = 0, known: Tensor | None = None, further: int = 0) -> Layout:
         """Write the inputs of a step without waiting for the device.
 
         `padded` is the number of sequences of a CUDA graph, which all have the same number of tokens. Padding
         sequences have length 0 and slot -1, so that nothing is written for them. `known` [n] has the tokens that are
-        on the device only.
+        on the device only. `further` is the number of tokens per sequence that the device will append by itself.
         """
         count = len(chunks)
         counts = np.fromiter((len(chunk.tokens) for chunk in chunks), np.int64, count)
@@ -141,7 +142,8 @@ class StepBuffers:
         if not len(logit_rows):
             logit_rows = ends[-1:] - 1  # an output of no rows would be a special case of every product
         groups = _query_groups(counts, lengths, ends)
-        tables = self._pages(chunks, -(-int(lengths.max()) // PAGE))
+        longest = min(int(lengths.max()) + further, self.page_tables.shape[2] * PAGE)
+        tables = self._pages(chunks, -(-longest // PAGE))
         slots = tables[:, sequence, positions // PAGE] * PAGE + positions % PAGE
         values = [tokens, positions, logit_rows, lengths, np.concatenate(([0], ends)), *slots]
         if missing := max(0, padded - count):
