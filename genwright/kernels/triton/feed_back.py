@@ -12,46 +12,46 @@ _PAGE = tl.constexpr(PAGE)
 
 
 def feed_back(
-    drawn: Tensor,  # [n], the tokens after those at `positions`
-    bounds: Tensor,  # [n, 2]: the position of the first token to draw, and the first position that is not fed
+    drawn: Tensor,  # [n], one token of each sequence, at the positions in `settings`
+    bounds: Tensor,  # [n, 2]: the positions of the first token and of the last, which is not fed
     settings: Tensor,  # int32 [n, words], of `sampling`
     tokens: Tensor,  # [n, most], all drawn tokens of each sequence
-    ids: Tensor,  # [n], the step's
-    positions: Tensor,
-    lengths: Tensor,
-    slots: Tensor,  # [groups, n]
-    page_tables: Tensor,  # [groups, n, pages]
+    step: tuple[Tensor, Tensor, Tensor, Tensor, Tensor],  # ids, positions, lengths, offsets and rows of the logits
+    slots: Tensor,  # [groups, >= n]
+    page_tables: Tensor,  # [groups, >= n, pages]
 ) -> None:
-    """Keep the drawn tokens, and advance the step of one token per sequence by one; all int64 but `settings`.
+    """Keep the drawn tokens, and write the step that computes them, one of each sequence; all int64 but `settings`.
 
-    A sequence whose slot is -1 draws no more; it keeps its inputs, and nothing of it is written.
+    A sequence whose last token is drawn gets the slot -1, so that nothing of it is written any more.
     """
-    groups, count = len(page_tables), len(drawn)
-    _feed_back[(count,)](
-        drawn, bounds, bounds.stride(0), settings, settings.stride(0), tokens, tokens.stride(0), ids, positions,
-        lengths, slots, slots.stride(0), page_tables, page_tables.stride(0), page_tables.stride(1),
-        GROUPS=groups, num_warps=1,
+    _feed_back[(len(drawn),)](
+        drawn, bounds, bounds.stride(0), settings, settings.stride(0), tokens, tokens.stride(0), *step,
+        slots, slots.stride(0), page_tables, page_tables.stride(0), page_tables.stride(1),
+        GROUPS=len(page_tables), num_warps=1,
     )  # fmt: skip
 
 
 @triton.jit
 def _feed_back(
-    drawn, bounds, bounds_stride, settings, settings_stride, tokens, tokens_stride, ids, positions,
-    lengths, slots, slots_stride, tables, group_stride, table_stride,
+    drawn, bounds, bounds_stride, settings, settings_stride, tokens, tokens_stride,
+    ids, positions, lengths, offsets, logit_rows,
+    slots, slots_stride, tables, group_stride, table_stride,
     GROUPS: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0)
-    if tl.load(slots + row) >= 0:
-        token = tl.load(drawn + row)
-        position = tl.load(positions + row) + 1
-        tl.store(tokens + row * tokens_stride + position - tl.load(bounds + row * bounds_stride), token)
-        is_fed = position < tl.load(bounds + row * bounds_stride + 1)
-        for group in tl.static_range(GROUPS):
-            page = tl.load(tables + group * group_stride + row * table_stride + position // _PAGE, is_fed, 0)
-            slot = tl.where(is_fed, page * _PAGE + position % _PAGE, -1)
-            tl.store(slots + group * slots_stride + row, slot)
-        if is_fed:
-            tl.store(ids + row, tl.maximum(token, 0))  # -1 after a NaN
-            tl.store(positions + row, position)
-            tl.store(lengths + row, position + 1)
-            tl.store(settings + row * settings_stride + _POSITION, (position + 1).to(tl.int32))
+    token = tl.load(drawn + row)
+    settings += row * settings_stride
+    position = tl.load(settings + _POSITION)
+    first = tl.load(bounds + row * bounds_stride)
+    last = tl.load(bounds + row * bounds_stride + 1)
+    tl.store(tokens + row * tokens_stride + position - first, token, position <= last)
+    is_fed = position < last
+    for group in tl.static_range(GROUPS):
+        page = tl.load(tables + group * group_stride + row * table_stride + position // _PAGE, is_fed, 0)
+        tl.store(slots + group * slots_stride + row, tl.where(is_fed, page * _PAGE + position % _PAGE, -1))
+    tl.store(ids + row, tl.maximum(token, 0))  # -1 after a NaN
+    tl.store(positions + row, tl.minimum(position, last))
+    tl.store(lengths + row, tl.where(is_fed, position + 1, 0))
+    tl.store(offsets + row + 1, row + 1)
+    tl.store(logit_rows + row, row)
+    tl.store(settings + _POSITION, position + 1)

@@ -14,6 +14,8 @@ from genwright.text.engine.sampler import Sampler
 from genwright.text.loader import Model
 from genwright.text.ops.step import Chunk, unread
 
+CATCH_UP = 2  # tokens that a draft usually has not read: the last one proposed, if all were accepted, and one more
+
 
 class DraftModel(Draft):
     """Runs the draft model on all requests together; it has a cache of its own."""
@@ -30,29 +32,38 @@ class DraftModel(Draft):
         for gone in [request for request in self._pages if request.pages is None]:
             self.pool.finish(self._pages.pop(gone), gone.tokens)
             self._fed.pop(gone, None)
-        requests, logits = self._read([request for request, count in wanted if self._make_room(request, count)])
-        if logits is None:
+        most = {request: count for request, count in wanted if self._make_room(request, count)}
+        if not most:
             return {}, None
-        most = dict(wanted)
-        counts = {request: self._fitting(request, most[request]) for request in requests}
-        return self._decode(counts, logits, sampler) or draft_tokens(counts, logits, sampler, self._feed)
+        return self._decode(most, sampler) or self._decode_by_steps(most, sampler)
 
-    def _decode(self, counts: dict[Request, int], logits: Tensor, sampler: Sampler) -> Proposals | None:
-        """Draw all tokens in a graph; None if that is not possible."""
-        settings = sampler.settings(list(counts), [len(request.tokens) for request in counts])
-        if settings is None:
+    def _decode(self, most: dict[Request, int], sampler: Sampler) -> Proposals | None:
+        """Draw at most these numbers of tokens without the host; None if that is not possible."""
+        settings = sampler.settings(list(most), [len(request.tokens) for request in most])
+        unread = max(len(request.tokens) - self._pages[request].length for request in most)
+        if settings is None or unread > CATCH_UP or min(len(request.tokens) for request in most) < unread:
             return None
-        tokens = self.executor.decode(
-            [Chunk(request.tokens[-1:], len(request.tokens) - 1, self._pages[request].tables()) for request in counts],
-            logits,
-            settings,
-            list(counts.values()),
-        )
+        counts = [self._fitting(request, count) for request, count in most.items()]
+        # All chunks have the same number of tokens; computing one again does no harm.
+        chunks = [self._chunk(request, len(request.tokens) - unread, unread) for request in most]
+        tokens = self.executor.decode(chunks, settings, counts)
         if tokens is None:
             return None
-        width = tokens.shape[1]
-        places = {r: list(range(row * width, row * width + count)) for row, (r, count) in enumerate(counts.items())}
+        for request in most:
+            self._advance(request, len(request.tokens))
+        firsts = range(0, tokens.numel(), tokens.shape[1])
+        places = {
+            request: list(range(first, first + count))
+            for request, first, count in zip(most, firsts, counts, strict=True)
+        }
         return places, tokens.view(-1)
+
+    def _decode_by_steps(self, most: dict[Request, int], sampler: Sampler) -> Proposals:
+        requests, logits = self._read(list(most))
+        if logits is None:
+            return {}, None
+        counts = {request: self._fitting(request, most[request]) for request in requests}
+        return draft_tokens(counts, logits, sampler, self._feed)
 
     def verified(self, request: Request, proposed: Sequence[int]) -> None:
         pages = self._pages.get(request)
@@ -103,11 +114,12 @@ class DraftModel(Draft):
                 self.pool.release(self._pages.pop(reading.pop()))
                 continue
             work.sort(key=lambda item: item[1])
-            rows = self.executor.run([self._chunk(request, count) for request, count in work])
-            for request, count in work:
-                pages = self._pages[request]
-                pages.length += count
-                self.pool.share(pages, request.tokens)
+            starts = [self._pages[request].length for request, _ in work]
+            rows = self.executor.run(
+                [self._chunk(r, start, count) for (r, count), start in zip(work, starts, strict=True)]
+            )
+            for (request, count), start in zip(work, starts, strict=True):
+                self._advance(request, start + count)
             ended = [self._pages[request].length == len(request.tokens) for request, _ in work]
             read += [request for (request, _), end in zip(work, ended, strict=True) if end]
             reading = [request for request in reading if request not in read]
@@ -117,9 +129,13 @@ class DraftModel(Draft):
                 logits.append(torch.stack([row for row, end in zip(rows, ended, strict=True) if end]))
         return read, torch.cat(logits) if len(logits) > 1 else logits[0] if logits else None
 
-    def _chunk(self, request: Request, count: int) -> Chunk:
-        pages = self._pages[request]
-        return Chunk(request.tokens[pages.length : pages.length + count], pages.length, pages.tables())
+    def _chunk(self, request: Request, start: int, count: int) -> Chunk:
+        return Chunk(request.tokens[start : start + count], start, self._pages[request].tables())
+
+    def _advance(self, request: Request, length: int) -> None:
+        """The first `length` tokens of a request are in the cache."""
+        self._pages[request].length = length
+        self.pool.share(self._pages[request], request.tokens)
 
     def _feed(self, requests: Sequence[Request], places: Sequence[int], offset: int, tokens: Tensor) -> Tensor:
         return self.executor.run(

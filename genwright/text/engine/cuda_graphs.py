@@ -11,7 +11,7 @@ from genwright.kernels.triton.sample import sample
 from genwright.text.engine.executor import Int32s, ResidentExecutor
 from genwright.text.loader import Model
 from genwright.text.ops.protocol import Weights
-from genwright.text.ops.step import Chunk
+from genwright.text.ops.step import Chunk, Layout, Step
 from genwright.text.ops.torch_ops import TorchOps
 from genwright.text.ops.triton_ops import MAX_DECODE_QUERIES
 
@@ -34,7 +34,7 @@ class GraphExecutor(ResidentExecutor):
         self.max_graph_tokens = max_graph_tokens
         self._graphs: dict[tuple[int, int, int], tuple[torch.cuda.CUDAGraph, torch.Tensor, torch.Tensor | None]] = {}
         self._pool: Any = None
-        self._decoding: dict[int, torch.cuda.CUDAGraph] = {}  # by batch bucket
+        self._decoding: dict[tuple[int, int], torch.cuda.CUDAGraph] = {}  # by batch bucket and tokens per sequence
         self._inputs = torch.zeros(max_batch, 5, dtype=torch.int64, device=model.device)  # bounds and settings of these
         self._drawn = torch.zeros(max_batch, MAX_DECODE_QUERIES, dtype=torch.int64, device=model.device)
 
@@ -57,36 +57,42 @@ class GraphExecutor(ResidentExecutor):
         return logits[: len(chunks) * wanted]
 
     @torch.inference_mode()
-    def decode(
-        self, chunks: Sequence[Chunk], logits: torch.Tensor, settings: Int32s, counts: Sequence[int]
-    ) -> torch.Tensor | None:
-        """One graph runs, samples and makes its tokens its next inputs; it is replayed for each further token."""
-        sequences, bucket, most = len(chunks), self.bucket(len(chunks)), max(counts)
-        if most > MAX_DECODE_QUERIES or bucket > self.max_graph_tokens:
+    def decode(self, chunks: Sequence[Chunk], settings: Int32s, counts: Sequence[int]) -> torch.Tensor | None:
+        """A graph runs, samples and makes its tokens its next inputs; it is replayed for each further token."""
+        bucket, queries, most = self.bucket(len(chunks)), len(chunks[0].tokens), max(counts)
+        if most > MAX_DECODE_QUERIES or queries > MAX_DECODE_QUERIES or bucket * queries > self.max_graph_tokens:
             return None
-        layout = self.buffers.write(chunks, bucket, further=most)
-        firsts = np.array([chunk.start + 1 for chunk in chunks])
-        inputs = np.column_stack((firsts, firsts + counts - 1, settings.view(np.int64)))
-        self._inputs[:sequences].copy_(torch.from_numpy(inputs).pin_memory(), non_blocking=True)
-        if bucket not in self._decoding and most > 1:
-            step = self.buffers.view(layout)
-            self._decoding[bucket], _ = self.capture(lambda: self._draw(self.forward(step)))
-            return self.decode(chunks, logits, settings, counts)  # capturing has advanced the inputs
-        self._draw(logits)
+        last = [Chunk(chunk.tokens[-1:], chunk.start + queries - 1, chunk.tables) for chunk in chunks]
+        for size, same in ((1, last), (queries, chunks)):
+            if (bucket, size) not in self._decoding:
+                layout = self._write(same, bucket, settings, counts)
+                self._decoding[bucket, size] = self._capture_decoding(self.buffers.view(layout))
+        self._write(chunks, bucket, settings, counts)
+        self._decoding[bucket, queries].replay()
         for _ in range(most - 1):
-            self._decoding[bucket].replay()
-        return self._drawn[:sequences]
+            self._decoding[bucket, 1].replay()
+        return self._drawn[: len(chunks)]
 
-    def _draw(self, logits: torch.Tensor) -> torch.Tensor:
-        """Sample from the logits of the step in the buffers, and make the tokens the next step's inputs."""
-        count, buffers = len(logits), self.buffers
-        settings = self._inputs.view(torch.int32)[:count, 4:]
-        drawn = sample(logits, settings)
-        feed_back(
-            drawn, self._inputs[:count], settings, self._drawn, buffers.tokens, buffers.positions, buffers.lengths,
-            buffers.slots, buffers.page_tables,
-        )  # fmt: skip
-        return drawn
+    def _write(self, chunks: Sequence[Chunk], bucket: int, settings: Int32s, counts: Sequence[int]) -> Layout:
+        """Write the inputs of `decode`; padding sequences draw a token that nobody reads."""
+        inputs = np.zeros((bucket, self._inputs.shape[1]), np.int64)
+        firsts = [chunk.start + len(chunk.tokens) for chunk in chunks]
+        inputs[: len(chunks)] = np.column_stack((firsts, np.add(firsts, counts) - 1, settings.view(np.int64)))
+        self._inputs[:bucket].copy_(torch.from_numpy(inputs).pin_memory(), non_blocking=True)
+        return self.buffers.write(chunks, bucket, further=max(counts))
+
+    def _capture_decoding(self, step: Step) -> torch.cuda.CUDAGraph:
+        sequences, buffers = len(step.lengths), self.buffers
+        inputs = self._inputs[:sequences]
+        settings = inputs.view(torch.int32)[:, 4:]
+        written = buffers.tokens, buffers.positions, buffers.lengths, buffers.offsets, buffers.logit_rows
+
+        def work() -> torch.Tensor:
+            drawn = sample(self.forward(step), settings)
+            feed_back(drawn, inputs, settings, self._drawn, written, buffers.slots, buffers.page_tables)
+            return drawn
+
+        return self.capture(work)[0]
 
     def bucket(self, sequences: int) -> int:
         """The batch size of the graph for this number of sequences: the next power of two."""

@@ -34,14 +34,12 @@ class StepExecutor(Protocol):
         wanted), which the next step may overwrite.
         """
 
-    def decode(
-        self, chunks: Sequence[Chunk], logits: torch.Tensor, settings: Int32s, counts: Sequence[int]
-    ) -> torch.Tensor | None:
-        """Draw `counts` tokens of each sequence, each from the logits after the one before it; None without a graph.
+    def decode(self, chunks: Sequence[Chunk], settings: Int32s, counts: Sequence[int]) -> torch.Tensor | None:
+        """Draw `counts` tokens after each chunk, each one from the step that computes the one before it.
 
-        The chunks have the last token of each sequence, and pages for all drawn tokens but the last. logits [chunks,
-        vocab] are those after it, and settings [chunks, words] those of `sampling` for the first token. Returns int64
-        [chunks, most]; the next call overwrites it.
+        The chunks have the same number of tokens, and pages for all drawn tokens but the last. settings [chunks, words]
+        are those of `sampling` for the first token. Returns int64 [chunks, most], which the next call overwrites, or
+        None if the host is needed between two tokens.
         """
         return None
 

@@ -11,31 +11,31 @@ from genwright.text.ops.step import Chunk, StepBuffers
 
 
 @pytest.mark.parametrize("groups", [1, 2])
-def test_a_step_advances_as_the_host_would_lay_it_out(groups: int, device: str) -> None:
+@pytest.mark.parametrize("queries", [1, 3])
+def test_a_step_advances_as_the_host_would_lay_it_out(groups: int, queries: int, device: str) -> None:
     known, counts, most = [63, 5, 130], [3, 1, 4], 4
     tables = [[[10 * row + page + 100 * group for page in range(4)] for group in range(groups)] for row in range(3)]
-    ours, theirs = (StepBuffers(8, 4, 4, torch.device(device), groups) for _ in range(2))
+    ours, theirs = (StepBuffers(16, 4, 4, torch.device(device), groups) for _ in range(2))
     drawn = torch.randint(0, 1000, (3, most), device=device)
     drawn[2, 1] = -1  # a NaN
     bounds = torch.tensor([[n, n + count - 1] for n, count in zip(known, counts, strict=True)], device=device)
     settings = torch.zeros(3, 6, dtype=torch.int32, device=device)
+    settings[:, POSITION] = torch.tensor(known)
     tokens = torch.full((3, most), -7, device=device)
-    ours.write([Chunk([0], n - 1, table) for n, table in zip(known, tables, strict=True)])
+    ours.write([Chunk([0] * queries, n - queries, table) for n, table in zip(known, tables, strict=True)], further=most)
     for column in range(most):
-        feed_back(
-            drawn[:, column].contiguous(), bounds, settings, tokens, ours.tokens, ours.positions, ours.lengths,
-            ours.slots, ours.page_tables,
-        )  # fmt: skip
+        step = ours.tokens, ours.positions, ours.lengths, ours.offsets, ours.logit_rows
+        feed_back(drawn[:, column].contiguous(), bounds, settings, tokens, step, ours.slots, ours.page_tables)
         fed = [row for row in range(3) if column < counts[row] - 1]
+        assert (ours.slots[:, [row for row in range(3) if row not in fed]] == -1).all()
         if not fed:
-            break
+            continue
         ids = [max(int(drawn[row, column]), 0) for row in fed]
         theirs.write([Chunk([token], known[row] + column, tables[row]) for row, token in zip(fed, ids, strict=True)])
         for name in ("tokens", "positions", "lengths"):
             assert torch.equal(getattr(ours, name)[fed], getattr(theirs, name)[: len(fed)]), name
         assert torch.equal(ours.slots[:, fed], theirs.slots[:, : len(fed)])
+        assert ours.offsets[:4].tolist() == [0, 1, 2, 3] and ours.logit_rows[:3].tolist() == [0, 1, 2]
         assert [int(settings[row, POSITION]) for row in fed] == [known[row] + column + 1 for row in fed]
-        stopped = [row for row in range(3) if row not in fed]
-        assert (ours.slots[:, stopped] == -1).all()
     for row, count in enumerate(counts):
         assert tokens[row].tolist() == drawn[row, :count].tolist() + [-7] * (most - count)
