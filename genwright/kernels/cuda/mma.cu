@@ -1,8 +1,8 @@
-// y = W x for up to 8 tokens, on the tensor cores: 16 rows of W are the left matrix of mma.m16n8k16, and the tokens are the
-// 8 columns of the right one. The order of columns within a product does not matter, so a lane reads 16 consecutive bytes of
-// two rows, and x is arranged in shared memory to match.
+// y = W x for up to 8 tokens and packed weights, on the tensor cores: 16 rows of W are the left matrix of mma.m16n8k16, and
+// the tokens are the 8 columns of the right one. The order of columns within a product does not matter, so a lane reads 16
+// consecutive bytes of two rows, and x is arranged in shared memory to match.
 //
-// W and x are fp16, or bf16 if W is. Packed integers become fp16 exactly: the bits of 1024 with q in the lowest mantissa bits are 1024 + q. x is divided by a power of
+// Integers become fp16 exactly: the bits of 1024 with q in the lowest mantissa bits are 1024 + q. x is divided by a power of
 // two such that its largest value is below 2, so fp16 holds it with more bits than bf16 would; sums are fp32.
 //
 // Compiled for one shape. Macros: FORMAT, X_TYPE, SCALE_TYPE; OUTPUTS, COLUMNS; TOKENS (1 to 8); GROUP, SCALE_ROWS;
@@ -12,12 +12,6 @@
 #include "types.cuh"
 
 #define TURNS WARP_SLICES
-#define PACKED (FORMAT > BF16)
-#if FORMAT == BF16
-#define HALF "bf16"
-#else
-#define HALF "f16"
-#endif
 #define X_PIECES (TURNS * WARPS * 4 * PIECES)  // per token
 // A scale that four chunks share multiplies their sum; any other multiplies every weight, in fp16.
 #define SHARED_SCALE (GROUP && !MINIMUMS && GROUP % (4 * WIDTH) == 0)
@@ -41,8 +35,7 @@ __device__ __forceinline__ u32 fma2(u32 a, u32 b, u32 c) {
 }
 
 __device__ __forceinline__ void multiply(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32." HALF "." HALF ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-        "{%0, %1, %2, %3};"
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
@@ -52,12 +45,9 @@ struct Part {  // 16 bytes of one row
     u32 scale, minimum;  // fp16, repeated in both halves; a shared scale is fp32
 };
 
-// Piece j of a chunk: eight weights as four pairs.
+// Piece j of a chunk: eight weights as four pairs of fp16.
 __device__ __forceinline__ void unpack(const Part& part, int j, u32 (&pairs)[4]) {
-#if !PACKED
-#pragma unroll
-    for (int i = 0; i < 4; i++) pairs[i] = part.chunk.w[i];
-#elif FORMAT == INT4
+#if FORMAT == INT4
     const u32 low = part.chunk.w[j], high = low >> 8;
     const u32 minus = MINIMUMS ? 0xE400E400u : 0xE408E408u;          // -1024, or -1032 where q = 8 stands for 0
     const u32 minus_16th = MINIMUMS ? 0xD400D400u : 0xD480D480u;     // -64, or -72
@@ -88,7 +78,7 @@ __device__ __forceinline__ void unpack(const Part& part, int j, u32 (&pairs)[4])
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 mma(const void* x, const void* norm, float eps, const Chunk* weight, const void* scales, const void* minimums,
     const void* bias, const void* residual, void* y) {
-    // x as [TOKENS][slice][piece][lane of the quad] of 8 values, each token padded by 64 bytes against bank conflicts,
+    // x as [TOKENS][slice][piece][lane of the quad] of 8 fp16 values, each token padded by 64 bytes against bank conflicts,
     // then zeros.
     extern __shared__ uint4 pieces[];
     constexpr int STRIDE = X_PIECES + 4;
@@ -129,7 +119,7 @@ mma(const void* x, const void* norm, float eps, const Chunk* weight, const void*
     for (int d = 0; d < DEPTH; d++) fetch(parts[d], blockIdx.x, d, true);
     join_stream();
 
-    // Find the largest value of x times the norm's weight and the sum of x^2, then store x in shared memory.
+    // Find the largest value of x times the norm's weight and the sum of x^2, then store x as fp16 in shared memory.
     auto load_x = [&](int token, int piece, float& square, float (&values)[8]) {
         load_eight<X_TYPE>(x, (long)token * (COLUMNS / 8) + piece, values);
         float gain[8];
@@ -178,7 +168,7 @@ mma(const void* x, const void* norm, float eps, const Chunk* weight, const void*
                 load_x(token, piece, square, values);
 #pragma unroll
                 for (int i = 0; i < 4; i++)
-                    asm("cvt.rn." HALF "x2.f32 %0, %1, %2;"
+                    asm("cvt.rn.f16x2.f32 %0, %1, %2;"
                         : "=r"(halves[i])
                         : "f"(values[2 * i + 1] * shrink), "f"(values[2 * i] * shrink));
             }
@@ -235,8 +225,7 @@ mma(const void* x, const void* norm, float eps, const Chunk* weight, const void*
 #pragma unroll 4
                 for (int w = 0; w < WARPS; w++) value += partial[parity][w][r][token];
                 const int row = matrix_row(tile, r);
-                value *= factors[token];
-                if (PACKED && !GROUP) value *= load_as_float<SCALE_TYPE>(scales, row);
+                value *= GROUP ? factors[token] : factors[token] * load_as_float<SCALE_TYPE>(scales, row);
                 return bias ? value + load_as_float<X_TYPE>(bias, row) : value;
             };
             float value = total(at / TOKENS);

@@ -23,17 +23,16 @@ HOPPER: dict[tuple[int, bool], dict[int, Tiling]] = {
         896: Tiling("integer_mma", 512, 1, 2),
     },
     (FP8, False): {256: Tiling("gemv", 256, 8, 1), 688: Tiling("gemv", 512, 4, 1)},
-    (BF16, True): {512: Tiling("mma", 512, 4, 1), 1376: Tiling("mma", 512, 2, 1)},
     (INT8, True): {256: Tiling("mma", 512, 4, 1), 688: Tiling("mma", 512, 1, 1)},
     (INT4, True): {128: Tiling("mma", 256, 4, 2), 344: Tiling("mma", 512, 2, 1)},
     (FP8, True): {256: Tiling("mma", 512, 2, 1)},
 }
-HOPPER[F16, False], HOPPER[F16, True] = HOPPER[BF16, False], HOPPER[BF16, True]
+HOPPER[F16, False] = HOPPER[BF16, False]
 HOPPER[F32, False] = {1024: Tiling("gemv", 512, 2, 1)}
 
 
 def tiling(weight: Operand, x: torch.Tensor, gate: bool, stack: bool = False) -> Tiling | None:
-    """None if no kernel fits: float32 weights with several tokens, too little shared memory, or an older GPU.
+    """None if no kernel fits: an unpacked weight with several tokens, too little shared memory, or an older GPU.
 
     With `stack` the weight is a stack of matrices and x is one token.
     """
@@ -47,10 +46,9 @@ def tiling(weight: Operand, x: torch.Tensor, gate: bool, stack: bool = False) ->
 
 
 def kernels_for(weight: Operand, tokens: int) -> set[str]:
-    """The kernels that can read the weight; none for float32 weights with several tokens."""
+    """The kernels that can read the weight; none for an unpacked weight with several tokens."""
     one_token = {"integer_mma"} if weight.format in (INT8, INT4) else {"gemv"}
-    several = {"mma"} if weight.format != F32 and (tokens > 1 or weight.scales is not None) else set()
-    return (one_token if tokens == 1 else set()) | several
+    return (one_token if tokens == 1 else set()) | ({"mma"} if weight.scales is not None else set())
 
 
 def _timed(weight: Operand, x: torch.Tensor, gate: bool, kernels: set[str]) -> Tiling | None:

@@ -77,7 +77,7 @@ def test_one_token(name, shape, gate):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("tokens", [2, 3, 5, 8])
-@pytest.mark.parametrize("name", FORMATS[1:])
+@pytest.mark.parametrize("name", FORMATS[3:])
 def test_several_tokens(name, tokens):
     for shape in SHAPES[1:4]:
         if name != "int4:g128" or shape[1] % 128 == 0:
@@ -105,9 +105,8 @@ def test_each_token_selects_matrices_of_a_stack(name, tokens):
 @pytest.mark.parametrize("cut", TILINGS, ids=str)
 def test_every_tiling_of_the_table(cut):
     for name in ("bfloat16", "int8", "int4:asym", "fp8"):
-        for tokens in (1, 3):
-            if cut.kernel in kernels_for(operand(weight_of(name, 2, 4096, torch.bfloat16)), tokens):
-                check(name, 130, 4096, tokens, False, cut)
+        if cut.kernel in kernels_for(operand(weight_of(name, 2, 4096, torch.bfloat16)), 1):
+            check(name, 130, 4096, 1, False, cut)
 
 
 @pytest.mark.gpu
