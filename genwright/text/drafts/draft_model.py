@@ -1,6 +1,7 @@
 """DraftModel: a smaller model with the same vocabulary proposes tokens."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from weakref import WeakSet
 
 import torch
@@ -8,13 +9,25 @@ from torch import Tensor
 
 from genwright.text.cache.pages import PagePool, SequencePages
 from genwright.text.drafts.speculation import Draft, Proposals
-from genwright.text.engine.executor import StepExecutor
+from genwright.text.engine.executor import StepExecutor, Verified
 from genwright.text.engine.request import Request
 from genwright.text.engine.sampler import Sampler
 from genwright.text.loader import Model
 from genwright.text.ops.step import Chunk, unread
 
 CATCH_UP = 2  # tokens that a draft usually has not read: the last one proposed, if all were accepted, and one more
+
+
+@dataclass
+class Ahead:
+    """Proposals that were launched before the host knew after which tokens."""
+
+    places: dict[Request, list[int]]
+    tokens: Tensor
+    known: dict[Request, int] = field(default_factory=dict)  # the tokens that each request has before them
+
+    def is_ready(self, request: Request) -> bool:
+        return request in self.places and self.known.get(request) == len(request.tokens)
 
 
 class DraftModel(Draft):
@@ -27,11 +40,18 @@ class DraftModel(Draft):
         self._pages: dict[Request, SequencePages] = {}
         self._fed: dict[Request, list[int]] = {}  # proposed tokens whose cache rows are after a sequence's length
         self._broken: WeakSet[Request] = WeakSet()  # whose logits were NaN
+        self._ahead: Ahead | None = None
 
     def propose(self, wanted: Sequence[tuple[Request, int]], sampler: Sampler) -> Proposals:
         for gone in [request for request in self._pages if request.pages is None]:
             self.pool.finish(self._pages.pop(gone), gone.tokens)
             self._fed.pop(gone, None)
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None and all(ahead.is_ready(request) for request, _ in wanted):
+            for request, _ in wanted:
+                self._fed.pop(request, None)
+                self._advance(request, len(request.tokens))
+            return {request: ahead.places[request][:count] for request, count in wanted}, ahead.tokens
         most = {request: count for request, count in wanted if self._make_room(request, count)}
         if not most:
             return {}, None
@@ -51,12 +71,7 @@ class DraftModel(Draft):
             return None
         for request in most:
             self._advance(request, len(request.tokens))
-        firsts = range(0, tokens.numel(), tokens.shape[1])
-        places = {
-            request: list(range(first, first + count))
-            for request, first, count in zip(most, firsts, counts, strict=True)
-        }
-        return places, tokens.view(-1)
+        return _places(list(most), counts, tokens), tokens.view(-1)
 
     def _decode_by_steps(self, most: dict[Request, int], sampler: Sampler) -> Proposals:
         requests, logits = self._read(list(most))
@@ -65,9 +80,35 @@ class DraftModel(Draft):
         counts = {request: self._fitting(request, most[request]) for request in requests}
         return draft_tokens(counts, logits, sampler, self._feed)
 
-    def verified(self, request: Request, proposed: Sequence[int]) -> None:
+    def propose_ahead(self, wanted: Sequence[tuple[Request, int]], verified: Verified, sampler: Sampler) -> None:
+        requests, counts = [request for request, _ in wanted], [count for _, count in wanted]
+        settings = sampler.settings(requests, [len(request.tokens) + 1 for request in requests])
+        if settings is None or not all(
+            count and self._has_room(request, row[2] + count)
+            for (request, count), row in zip(wanted, verified.rows, strict=True)
+        ):
+            return
+        chunks = [
+            Chunk([request.tokens[-1], 0], len(request.tokens) - 1, self._pages[request].tables())
+            for request in requests
+        ]
+        tokens = self.executor.decode(chunks, settings, counts, verified)
+        if tokens is not None:
+            self._ahead = Ahead(_places(requests, counts, tokens), tokens.view(-1))
+
+    def _has_room(self, request: Request, further: int) -> bool:
+        """Whether there are pages for further tokens of a request; allocates them."""
+        length = len(request.tokens) + further
+        if request not in self._pages or length >= self.max_context:
+            return False
+        return self.pool.reserve(self._pages[request], length) == length
+
+    def verified(self, request: Request, proposed: Sequence[int], accepted: int) -> None:
+        if self._ahead is not None:
+            self._ahead.known[request] = len(request.tokens) + accepted + 1
         pages = self._pages.get(request)
         if pages is not None and -1 in proposed:
+            self._ahead = None
             self._broken.add(request)
             self.pool.discard(self._pages.pop(request))
         elif pages is not None:
@@ -167,3 +208,9 @@ def draft_tokens(counts: dict[Request, int], logits: Tensor, sampler: Sampler, f
         tokens[: len(going), column] = drawn
     places_of = {request: [row * most + i for i in range(counts[request])] for row, request in enumerate(requests)}
     return places_of, tokens.view(-1)
+
+
+def _places(requests: Sequence[Request], counts: Sequence[int], tokens: Tensor) -> dict[Request, list[int]]:
+    """Where each request's tokens are in `tokens` [requests, most], as one row after the other."""
+    firsts = range(0, tokens.numel(), tokens.shape[1])
+    return {r: list(range(first, first + n)) for r, first, n in zip(requests, firsts, counts, strict=True)}

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from genwright.kernels.cpu.fused_linear import kernel
+from genwright.text.engine.executor import Verified
 from genwright.text.engine.request import Request
 from genwright.text.engine.sampler import Sampler
 from genwright.text.ops.step import Chunk
@@ -43,8 +44,12 @@ class Draft(Protocol):
         """Called after each step of the model, when these chunks are computed and their next tokens are known."""
         return
 
-    def verified(self, request: Request, proposed: Sequence[int]) -> None:
-        """Called when the host has read what was proposed for a request."""
+    def propose_ahead(self, wanted: Sequence[tuple[Request, int]], verified: Verified, sampler: Sampler) -> None:
+        """Begin with the proposals that follow those that are being verified, if the device can do it by itself."""
+        return
+
+    def verified(self, request: Request, proposed: Sequence[int], accepted: int) -> None:
+        """Called when the host has read what was proposed for a request, and before it adds the new tokens."""
         return
 
 
@@ -127,19 +132,27 @@ class Speculation:
             self._length(request).answer(request in places)
         return places, tokens
 
+    def propose_ahead(self, requests: Sequence[Request], verified: Verified | None, sampler: Sampler) -> None:
+        """Let the draft go on while the model verifies what it proposed for these requests."""
+        if verified is None:
+            return
+        most = [self._wanted(r, len(requests), 1 + int(row[2])) for r, row in zip(requests, verified.rows, strict=True)]
+        self.draft.propose_ahead(list(zip(requests, most, strict=True)), verified, sampler)
+
     def learn(self, request: Request, proposed: Sequence[int], accepted: int) -> None:
         """Take note of which of a request's proposed tokens were accepted."""
         self._length(request).learn(len(proposed), accepted)
         request.acceptance.count(len(proposed), accepted)
-        self.draft.verified(request, proposed)
+        self.draft.verified(request, proposed, accepted)
 
     def _length(self, request: Request) -> ProposalLength:
         return self._lengths.setdefault(request, ProposalLength())
 
-    def _wanted(self, request: Request, batch: int) -> int:
+    def _wanted(self, request: Request, batch: int, further: int = 0) -> int:
+        """How many tokens to propose, after `further` new ones."""
         if request.params.logits_processor is not None:  # its tokens are drawn on the host, one by one
             return 0
         # Sequences share the reading of the weights, so a further row costs relatively more in a larger batch.
         cost = self.draft.cost + self.row_cost / ((1 - self.row_cost) / max(batch, 1) + self.row_cost)
-        most = min(self.k, request.limit - request.expected - 1)
+        most = min(self.k, request.limit - request.expected - further - 1)
         return self._length(request).best(most, cost) if most > 0 else 0

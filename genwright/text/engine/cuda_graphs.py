@@ -5,10 +5,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from genwright.kernels.triton.feed_back import feed_back
+from genwright.kernels.triton.feed_back import accept, feed_back
 from genwright.kernels.triton.sample import sample
-from genwright.text.engine.executor import Int32s, ResidentExecutor
+from genwright.text.engine.executor import Int32s, ResidentExecutor, Verified
 from genwright.text.loader import Model
 from genwright.text.ops.protocol import Weights
 from genwright.text.ops.step import Chunk, Layout, Step
@@ -57,7 +58,9 @@ class GraphExecutor(ResidentExecutor):
         return logits[: len(chunks) * wanted]
 
     @torch.inference_mode()
-    def decode(self, chunks: Sequence[Chunk], settings: Int32s, counts: Sequence[int]) -> torch.Tensor | None:
+    def decode(
+        self, chunks: Sequence[Chunk], settings: Int32s, counts: Sequence[int], verified: Verified | None = None
+    ) -> torch.Tensor | None:
         """A graph runs, samples and makes its tokens its next inputs; it is replayed for each further token."""
         bucket, queries, most = self.bucket(len(chunks)), len(chunks[0].tokens), max(counts)
         if most > MAX_DECODE_QUERIES or queries > MAX_DECODE_QUERIES or bucket * queries > self.max_graph_tokens:
@@ -67,24 +70,36 @@ class GraphExecutor(ResidentExecutor):
             if (bucket, size) not in self._decoding:
                 layout = self._write(same, bucket, settings, counts)
                 self._decoding[bucket, size] = self._capture_decoding(self.buffers.view(layout))
-        self._write(chunks, bucket, settings, counts)
+        self._write(chunks, bucket, settings, counts, 0 if verified is None else int(verified.rows[:, 2].max()))
+        if verified is not None:
+            rows, step = (
+                self._upload(verified.rows),
+                (self.buffers.tokens, self.buffers.positions, self.buffers.lengths),
+            )
+            inputs, slots, tables = self._inputs, self.buffers.slots, self.buffers.page_tables
+            accept(rows, verified.drawn, verified.proposed, inputs, _settings(inputs), step, slots, tables)
         self._decoding[bucket, queries].replay()
         for _ in range(most - 1):
             self._decoding[bucket, 1].replay()
         return self._drawn[: len(chunks)]
 
-    def _write(self, chunks: Sequence[Chunk], bucket: int, settings: Int32s, counts: Sequence[int]) -> Layout:
+    def _write(
+        self, chunks: Sequence[Chunk], bucket: int, settings: Int32s, counts: Sequence[int], accepted: int = 0
+    ) -> Layout:
         """Write the inputs of `decode`; padding sequences draw a token that nobody reads."""
         inputs = np.zeros((bucket, self._inputs.shape[1]), np.int64)
         firsts = [chunk.start + len(chunk.tokens) for chunk in chunks]
         inputs[: len(chunks)] = np.column_stack((firsts, np.add(firsts, counts) - 1, settings.view(np.int64)))
-        self._inputs[:bucket].copy_(torch.from_numpy(inputs).pin_memory(), non_blocking=True)
-        return self.buffers.write(chunks, bucket, further=max(counts))
+        self._inputs[:bucket].copy_(self._upload(inputs))
+        return self.buffers.write(chunks, bucket, further=max(counts) + accepted)
+
+    def _upload(self, values: NDArray[np.int64]) -> torch.Tensor:
+        return torch.from_numpy(values).pin_memory().to(self.model.device, non_blocking=True)
 
     def _capture_decoding(self, step: Step) -> torch.cuda.CUDAGraph:
         sequences, buffers = len(step.lengths), self.buffers
         inputs = self._inputs[:sequences]
-        settings = inputs.view(torch.int32)[:, 4:]
+        settings = _settings(inputs)
         written = buffers.tokens, buffers.positions, buffers.lengths, buffers.offsets, buffers.logit_rows
 
         def work() -> torch.Tensor:
@@ -108,3 +123,8 @@ class GraphExecutor(ResidentExecutor):
             result = work()
         self._pool = self._pool or graph.pool()
         return graph, result
+
+
+def _settings(inputs: torch.Tensor) -> torch.Tensor:
+    """The sampler's settings, which follow the bounds."""
+    return inputs.view(torch.int32)[:, 4:]

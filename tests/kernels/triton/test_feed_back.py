@@ -6,7 +6,7 @@ import torch
 pytest.importorskip("triton")
 
 from genwright.kernels.sampling import POSITION
-from genwright.kernels.triton.feed_back import feed_back
+from genwright.kernels.triton.feed_back import accept, feed_back
 from genwright.text.ops.step import Chunk, StepBuffers
 
 
@@ -39,3 +39,33 @@ def test_a_step_advances_as_the_host_would_lay_it_out(groups: int, queries: int,
         assert [int(settings[row, POSITION]) for row in fed] == [known[row] + column + 1 for row in fed]
     for row, count in enumerate(counts):
         assert tokens[row].tolist() == drawn[row, :count].tolist() + [-7] * (most - count)
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_accepted_tokens_move_a_step_on_as_the_host_would_lay_it_out(groups: int, device: str) -> None:
+    known, accepted, proposals = [62, 5, 127, 9], [3, 0, 2, 1], [4, 2, 2, 3]
+    tables = [[[10 * row + page + 100 * group for page in range(4)] for group in range(groups)] for row in range(4)]
+    ours, theirs = (StepBuffers(16, 4, 4, torch.device(device), groups) for _ in range(2))
+    proposed = torch.randint(0, 1000, (4, 8), device=device)
+    rows, verified = list[int](), list[list[int]]()
+    for row, (right, count) in enumerate(zip(accepted, proposals, strict=True)):
+        verified.append([len(rows), 8 * row, count])
+        rows += [*proposed[row, :right].tolist(), 2000 + row, *range(3000, 3000 + count - right)]
+    rows[verified[3][0] + 1] = -1  # a NaN
+    bounds = torch.tensor([[n + 1, n + 4] for n in known], device=device)
+    settings = torch.zeros(4, 6, dtype=torch.int32, device=device)
+    settings[:, POSITION] = bounds[:, 0]
+    ours.write([Chunk([70 + row, 0], known[row] - 1, tables[row]) for row in range(4)], further=9)
+    accept(
+        torch.tensor(verified, device=device), torch.tensor(rows, device=device), proposed.view(-1), bounds, settings,
+        (ours.tokens, ours.positions, ours.lengths), ours.slots, ours.page_tables,
+    )  # fmt: skip
+    chunks = []
+    for row, right in enumerate(accepted):
+        sequence = [70 + row, *proposed[row, :right].tolist(), max(rows[verified[row][0] + right], 0)]
+        chunks.append(Chunk(sequence[-2:], known[row] + right - 1, tables[row]))
+    theirs.write(chunks, further=9)
+    for name in ("tokens", "positions", "lengths", "offsets", "logit_rows", "slots"):
+        assert torch.equal(getattr(ours, name), getattr(theirs, name)), name
+    assert bounds.tolist() == [[n + a + 1, n + a + 4] for n, a in zip(known, accepted, strict=True)]
+    assert settings[:, POSITION].tolist() == [n + a + 1 for n, a in zip(known, accepted, strict=True)]

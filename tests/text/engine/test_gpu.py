@@ -155,6 +155,13 @@ def test_a_draft_proposes_in_a_graph_what_it_proposes_step_by_step(model, monkey
         assert [len(tokens) for tokens in graphed] == list(counts)
 
 
+def test_a_draft_that_goes_on_while_the_model_verifies_agrees_with_itself():
+    params = [SamplingParams(max_new_tokens=150, temperature=t, seed=3, ignore_eos=True) for t in (0.0, 0.9, 0.9)]
+    plain, drafted = (gpu(draft=draft).generate(prompts(3), params) for draft in (None, TINY))
+    assert [result.ids for result in drafted] == [result.ids for result in plain]
+    assert all(result.acceptance.mean > 4.5 for result in drafted), "of five proposals"
+
+
 def gemma(backend, dtype):
     """Gemma 3's shape, whose layers have page tables of two kinds."""
     options = {"device": "cuda", "dtype": dtype, "max_context": 1024, "gpu_mem": 8, "backend": backend}
