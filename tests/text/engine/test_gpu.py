@@ -157,9 +157,12 @@ def test_a_draft_proposes_in_a_graph_what_it_proposes_step_by_step(model, monkey
 
 def test_a_draft_that_goes_on_while_the_model_verifies_agrees_with_itself():
     params = [SamplingParams(max_new_tokens=150, temperature=t, seed=3, ignore_eos=True) for t in (0.0, 0.9, 0.9)]
-    plain, drafted = (gpu(draft=draft).generate(prompts(3), params) for draft in (None, TINY))
-    assert [result.ids for result in drafted] == [result.ids for result in plain]
-    assert all(result.acceptance.mean > 4.5 for result in drafted), "of five proposals"
+    plain, drafted = gpu(), gpu(draft=TINY)
+    drafted.engine.speculation.draft.cost = 0.1  # as if it were a smaller model
+    results = drafted.generate(prompts(3), params)
+    assert [result.ids for result in results] == [result.ids for result in plain.generate(prompts(3), params)]
+    for result in results:
+        assert sum(result.acceptance.accepted) > 0.97 * sum(result.acceptance.drafted) > 100
 
 
 def gemma(backend, dtype):
