@@ -26,7 +26,7 @@ K = 5
 
 
 class Most(ProposalLength):
-    def best(self, most: int, cost: float) -> int:
+    def best(self, most: int, cost: float, verify_cost: float = 0.0) -> int:
         return most
 
 

@@ -239,11 +239,11 @@ def test_the_length_falls_to_rare_trials_and_recovers():
 def test_the_length_has_the_most_tokens_per_cost():
     rng = random.Random(0)
     for _ in range(200):
-        length, cost = ProposalLength(), rng.choice([0, 0.01, 0.1, 0.3, 0.9, 1.0, 2.0])
+        length, cost, verify_cost = ProposalLength(), rng.choice([0, 0.01, 0.1, 0.3, 0.9, 1.0]), rng.choice([0, 0.3])
         length.accepted, length.rejected = rng.random(), rng.random()
         a = length.accepted / (length.accepted + length.rejected)
-        rates = [(1 - a ** (k + 1)) / (1 - a) / (1 + k * cost) for k in range(9)]
-        if best := length.best(8, cost):
+        rates = [(1 - a ** (k + 1)) / (1 - a) / (1 + verify_cost * (k > 0) + k * cost) for k in range(9)]
+        if best := length.best(8, cost, verify_cost):
             assert rates[best] == pytest.approx(max(rates)) or (cost == 0 and best == 1)
         else:
             assert max(rates) == pytest.approx(1)
