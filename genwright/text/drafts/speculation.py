@@ -23,7 +23,7 @@ from genwright.text.ops.step import Chunk
 # The cost of each further row of a step, relative to a step of one row, whose time is mostly spent reading the weights.
 # Constants instead of measurements, because results must not depend on the clock.
 ROW_COST = 0.02
-VERIFY_COST = 0.3  # on a GPU, of several rows at all: Llama-2-7B takes 4.1 ms on an H200 for six, and 3.3 ms for one
+VERIFY_COST = 0.5  # of several rows at all, on a GPU: Llama-2-7B on an H200 takes 4.1 ms, not 3.3, and each launch time
 ROW_COST_ON_CPU = 0.1  # SmolLM2 on two cores: six rows take 1.5 times as long as one; packed 1.7 to 1.9 times
 ROW_COST_OF_TORCH = 0.2  # on a CPU without our kernel
 
@@ -64,7 +64,7 @@ class ProposalLength:
     WAIT = 4  # most steps in flight before a draft that had nothing to propose is asked again
 
     def __init__(self) -> None:
-        self.accepted, self.rejected = 0.8, 0.2  # counts; the initial values are a prior
+        self.accepted, self.rejected = 3.2, 0.8  # counts; the initial values are a prior
         self.skipped, self.failed = 0, 0  # steps without a proposal since the last one, and trials in a row that failed
         self.unanswered, self.waited = 0, 0  # times in a row that the draft had nothing, and steps since the last time
 
