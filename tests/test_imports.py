@@ -22,7 +22,8 @@ HOUSE = (
 )
 TEXT = (
     ("batch", "conversation"),
-    ("llm", "worker"),
+    ("llm",),
+    ("worker",),
     ("build", "generation_config"),
     ("engine+drafts", "export"),
     ("loader",),

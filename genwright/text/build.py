@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -9,10 +10,11 @@ import torch
 from genwright.device import free_memory
 from genwright.errors import GenwrightWarning, UserError
 from genwright.kernels.cpu.amx import has_bf16
+from genwright.parallel.pipeline import Pipeline
+from genwright.parallel.ranks import Ranks
 from genwright.quant.formats import Format, parse_format
-from genwright.text.architectures.registry import architecture
 from genwright.text.cache.budget import cache_pages
-from genwright.text.cache.layout import CACHE_BITS, CacheSpec
+from genwright.text.cache.layout import CACHE_BITS
 from genwright.text.catalogue import resolve
 from genwright.text.checkpoints.check_tensors import has_draft
 from genwright.text.checkpoints.open import open_checkpoint
@@ -23,7 +25,9 @@ from genwright.text.drafts.prompt_lookup import PROMPT_LOOKUP, PromptLookup
 from genwright.text.drafts.speculation import Draft, Speculation, verification_costs
 from genwright.text.engine.engine import Engine
 from genwright.text.engine.executor import ResidentExecutor
-from genwright.text.loader import Loader
+from genwright.text.engine.sharded import ShardedEngine
+from genwright.text.engine.vocabulary_ranks import VocabularyRanks
+from genwright.text.loader import Loader, cache_spec
 from genwright.text.ops.backends import new_ops
 from genwright.text.ops.torch_ops import TorchOps
 from genwright.text.settings import EngineConfig
@@ -42,29 +46,70 @@ def open_model(model: str | Path, config: EngineConfig) -> Checkpoint:
     return open_checkpoint(resolve(str(model)), config.arch)
 
 
+def check_parts(checkpoint: Checkpoint, config: EngineConfig) -> None:
+    """Raise a UserError if the model or its draft cannot be divided among the ranks, before any of them starts."""
+    if config.layout.ranks > 1:
+        for rank in range(0, config.layout.ranks, config.layout.tp):
+            for loader in _loaders(checkpoint, config, torch.device("cpu"), lambda done, total: None, rank):
+                loader.total_bytes(draft=config.draft == MTP)
+
+
 def build_engine(
-    checkpoint: Checkpoint, config: EngineConfig, device: torch.device, progress: Callable[[int, int], None]
+    checkpoint: Checkpoint,
+    config: EngineConfig,
+    device: torch.device,
+    progress: Callable[[int, int], None],
+    ranks: Ranks | None = None,
 ) -> Engine:
-    """Load a checkpoint and its draft onto a device."""
-    ops = new_ops(config.backend, device, config.deterministic)
-    loaders = [_loader(checkpoint, config.quant, config, device, progress)]
-    if (draft := _open_draft(checkpoint, config)) is not None:
-        loaders.append(_loader(draft, _self_draft_format(config), config, device, progress))
-    pages, max_context = _divide_memory(loaders, config, device)
+    """Load a checkpoint and its draft, or a rank's part of them, onto a device."""
+    if ranks is not None:
+        ranks.arrange(config.layout, device)
+        config = replace(config, graph=config.graph and (ranks.on_device or device.type == "cpu"))
+    ops = new_ops(config.backend, device, config.deterministic, None if ranks is None else ranks.stage)
+    loaders = _loaders(checkpoint, config, device, progress, 0 if ranks is None else ranks.rank)
+    pages, max_context = _divide_memory(loaders, config, device, ranks)
     max_batch, max_tokens = MAX_BATCH[device.type], _step_tokens(config, device)
     contexts = [max_context, *(min(max_context, loader.checkpoint.config.longest_context) for loader in loaders[1:])]
     executor, *drafts = (
-        _load(loader, ops, config, context, count)
+        _load(loader, ops, config, context, count, ranks)
         for loader, context, count in zip(loaders, contexts, pages, strict=True)
     )
-    if config.draft is None:
-        return Engine(executor, max_batch, max_tokens, max_context, steps_ahead=STEPS_AHEAD[device.type])
+    speculation: Speculation | None = None
     if drafts:
         proposer: Draft = DraftModel(drafts[0], executor.model, max_tokens, contexts[1])
-    else:
+    elif config.draft is not None:
         proposer = MtpDraft(executor) if config.draft == MTP else PromptLookup(device)
-    speculation = Speculation(proposer, config.speculate_k, *verification_costs(device))
-    return Engine(executor, max_batch, max_tokens, max_context, speculation, STEPS_AHEAD[device.type])
+    if config.draft is not None:
+        if ranks is not None:
+            proposer.cost = ranks.broadcast(proposer.cost)  # the ranks must propose alike
+        speculation = Speculation(proposer, config.speculate_k, *verification_costs(device))
+    sizes = max_batch, max_tokens, max_context, speculation, STEPS_AHEAD[device.type]
+    if ranks is None:
+        return Engine(executor, *sizes)
+    model = executor.model
+    vocabulary = VocabularyRanks(ranks.stage, ops.all_gather, model.cfg.vocab_size, model.columns)
+    return ShardedEngine(ranks, executor, *sizes, vocabulary)
+
+
+def _loaders(
+    checkpoint: Checkpoint,
+    config: EngineConfig,
+    device: torch.device,
+    progress: Callable[[int, int], None],
+    rank: int,
+) -> list[Loader]:
+    """The loaders of a rank's part of the model and of its draft model."""
+    loaders = [_loader(checkpoint, config.quant, config, device, progress)]
+    if (draft := _open_draft(checkpoint, config)) is not None:
+        loaders.append(_loader(draft, _self_draft_format(config), config, device, progress))
+    layout = config.layout
+    for loader in loaders:
+        layers = loader.checkpoint.config.layers
+        if layers < layout.pp:
+            raise UserError(f"{loader.checkpoint.path} has {layers} layers, which are too few for {layout.pp} stages.")
+        loader.rank, loader.ranks, loader.expert_parallel = rank % layout.tp, layout.tp, layout.expert_parallel
+        loader.layers = layout.layers(rank, layers) if layout.pp > 1 else None
+    return loaders
 
 
 def _open_draft(model: Checkpoint, config: EngineConfig) -> Checkpoint | None:
@@ -125,41 +170,52 @@ def _pick_dtype(name: str, device: torch.device, checkpoint: Checkpoint) -> torc
     return parse_dtype(name)
 
 
-def _divide_memory(loaders: list[Loader], config: EngineConfig, device: torch.device) -> tuple[list[int], int]:
+def _divide_memory(
+    loaders: list[Loader], config: EngineConfig, device: torch.device, ranks: Ranks | None
+) -> tuple[list[int], int]:
     """The number of cache pages of the model and its draft model, and the longest context that they hold."""
     mtp, bits = config.draft == MTP, CACHE_BITS[config.kv]
     configs = [loader.checkpoint.config for loader in loaders]
     specs = [
-        CacheSpec(architecture(cfg).cache_layers(cfg), loader.dtype, bits)
+        cache_spec(cfg, loader.dtype, bits, loader.ranks, loader.layers)
         for cfg, loader in zip(configs, loaders, strict=True)
     ]
     weights = sum(loader.total_bytes(draft=mtp) for loader in loaders)
     given = config.cpu_mem if device.type == "cpu" else config.gpu_mem
-    return cache_pages(
+    free = free_memory(device)
+    if ranks is not None and not ranks.on_device:
+        free //= ranks.place.local_ranks  # they share a machine's memory, or a GPU's
+    pages, max_context = cache_pages(
         [spec.with_draft() if mtp else spec for spec in specs],
         _step_tokens(config, device) * (1 + STEPS_AHEAD[device.type]),
         configs[0],
         config.max_context,
         weights,
-        free_memory(device) if given is None else int(given * 1e9),
+        free if given is None else int(given * 1e9),
         MAX_BATCH[device.type],
     )
+    if ranks is not None:
+        *pages, max_context = ranks.least(*pages, max_context)
+    return pages, max_context
 
 
 def _step_tokens(config: EngineConfig, device: torch.device) -> int:
     return config.max_step_tokens or MAX_STEP_TOKENS[device.type]
 
 
-def _load(loader: Loader, ops: TorchOps, config: EngineConfig, context: int, pages: int) -> ResidentExecutor:
+def _load(
+    loader: Loader, ops: TorchOps, config: EngineConfig, context: int, pages: int, ranks: Ranks | None
+) -> ResidentExecutor:
     """Load a model and make its executor, with CUDA graphs if its ops can be captured."""
     model, kind = loader.model(context), loader.device.type
     mtp = loader.block(model.cfg.layers) if config.draft == MTP else None
     bits, max_batch, max_tokens = CACHE_BITS[config.kv], MAX_BATCH[kind], _step_tokens(config, loader.device)
+    pipeline = Pipeline(ranks) if ranks is not None and ranks.layout.pp > 1 else None
     if not ops.capturable:
-        return ResidentExecutor(model, ops, pages, max_batch, max_tokens, mtp, bits)
+        return ResidentExecutor(model, ops, pages, max_batch, max_tokens, mtp, bits, pipeline)
     from genwright.text.engine.cuda_graphs import GraphExecutor
     from genwright.text.ops.triton_ops import TritonOps
 
     assert isinstance(ops, TritonOps)
     most = ops.max_graph_tokens(model.cfg, model.blocks) if config.graph else 0
-    return GraphExecutor(model, ops, pages, max_batch, max_tokens, mtp, bits, most)
+    return GraphExecutor(model, ops, pages, max_batch, max_tokens, mtp, bits, pipeline, most)

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from genwright.errors import UserError
 from genwright.kernels import PAGE
 from genwright.quant.formats import Format
 from genwright.quant.fp8 import BLOCK
@@ -16,6 +17,7 @@ from genwright.quant.packed import Packed, Weight, tensors_of
 from genwright.text.architectures.protocol import Architecture
 from genwright.text.architectures.registry import architecture
 from genwright.text.architectures.weight_map import Part, Source, Sources, WeightMap
+from genwright.text.cache.layout import CacheSpec
 from genwright.text.checkpoints.check_tensors import check_tensors
 from genwright.text.checkpoints.protocol import Checkpoint
 from genwright.text.checkpoints.random import RandomWeights
@@ -25,6 +27,7 @@ from genwright.text.ops.rope import cos_sin, frequencies
 from genwright.text.ops.step import RopeTables
 
 LOOKED_UP = ("embed", "positions")  # tables, of which a step reads some rows
+BEFORE_BLOCKS = (*LOOKED_UP, "project_in")  # weights of the first pipeline stage; the other outer ones are of the last
 PIECE = {"cpu": 1 << 19, "cuda": 1 << 24}  # elements to quantize at a time; temporaries take ten times as much
 
 
@@ -40,6 +43,12 @@ class Model:
     device: torch.device
     max_context: int  # a multiple of the page size
     rope_tables: dict[str, RopeTables]
+    columns: int  # of this rank's logits: the vocabulary or a part of it
+    ranks: int = 1  # that share these weights
+    layers: range | None = None  # of this pipeline stage; None is all of them
+
+    def cache_spec(self, bits: int | None) -> CacheSpec:
+        return cache_spec(self.cfg, self.dtype, bits, self.ranks, self.layers)
 
     @property
     def step_bytes(self) -> int:
@@ -67,7 +76,8 @@ class Loader:
     """Loads weights in `dtype` to `device`.
 
     Matrices are quantized to `quant`; without it, stored formats are kept if `packed`, else dequantized. Ranks split
-    every expert, or with `expert_parallel` each rank has some experts whole.
+    every expert, or with `expert_parallel` each rank has some experts whole. A pipeline stage has some `layers`; the
+    first one has the embedding too, and the last one the head.
     """
 
     checkpoint: Checkpoint
@@ -79,6 +89,7 @@ class Loader:
     rank: int = 0
     ranks: int = 1
     expert_parallel: bool = False
+    layers: range | None = None
     _done: int = 0
     _total: int = 0
 
@@ -90,12 +101,20 @@ class Loader:
         """The model without its multi-token-prediction layer."""
         check_tensors(self.checkpoint)
         cfg = self.checkpoint.config
-        blocks = [self.outer_sources(), *(self.weights.block(layer) for layer in range(cfg.layers))]
+        blocks = [self.outer_sources(), *(self.weights.block(layer) for layer in self.own_layers)]
         self._done, self._total = 0, sum(len(self._own(sources)) for block in blocks for sources in block.values())
         outer, *loaded = (self.load(block) for block in blocks)
-        outer.setdefault("head", outer["embed"])
+        if "embed" in outer:
+            outer.setdefault("head", outer["embed"])
         context, tables = -(-max_context // PAGE) * PAGE, rope_tables(cfg, max_context, self.device)
-        return Model(cfg, architecture(cfg), outer, loaded, self.dtype, self.device, context, tables)
+        head = self.weights.outer.get("head", self.weights.outer["embed"])
+        columns = self._part(head[0], self.form("head", head)).length
+        places = columns, self.ranks, self.layers
+        return Model(cfg, architecture(cfg), outer, loaded, self.dtype, self.device, context, tables, *places)
+
+    @property
+    def own_layers(self) -> range:
+        return range(self.checkpoint.config.layers) if self.layers is None else self.layers
 
     def block(self, layer: int) -> dict[str, Any]:
         """A layer's weights; the layer after the last is the multi-token-prediction layer."""
@@ -108,15 +127,16 @@ class Loader:
     def total_bytes(self, draft: bool = False) -> int:
         """The size of all loaded weights, with or without the multi-token-prediction layer."""
         check_tensors(self.checkpoint, draft)
-        layers = range(self.checkpoint.config.layers + draft)
+        layers = [*self.own_layers, *[self.checkpoint.config.layers] * draft]
         return self.bytes(self.outer_sources()) + sum(map(self.block_bytes, layers))
 
     def outer_sources(self) -> dict[str, Sources]:
         """The weights outside the blocks; a tied head is one of them if it is packed, as the embedding never is."""
         outer, embed = dict(self.weights.outer), self.weights.outer["embed"]
-        if "head" not in outer and self.form("head", embed) is not None:
+        first, last = self.own_layers.start == 0, self.own_layers.stop == self.checkpoint.config.layers
+        if "head" not in outer and (self.form("head", embed) is not None or not first):
             outer["head"] = embed
-        return outer
+        return {name: sources for name, sources in outer.items() if (first if name in BEFORE_BLOCKS else last)}
 
     def load(self, block: Mapping[str, Sources]) -> dict[str, Any]:
         return {name: self._weight(name, self._own(sources)) for name, sources in block.items()}
@@ -158,6 +178,8 @@ class Loader:
         moe = self.checkpoint.config.moe
         if not self.expert_parallel or moe is None:
             return sources
+        if moe.experts % self.ranks:
+            raise UserError(f"{moe.experts} experts cannot be divided evenly among {self.ranks} ranks.")
         return [source for source in sources if source.owner(moe.experts, self.ranks) in (None, self.rank)]
 
     def _part(self, source: Source, form: Format | None) -> Part:
@@ -201,6 +223,13 @@ class Loader:
 
     def _dtype(self, name: str) -> torch.dtype:
         return torch.float32 if name in self.weights.exact else self.dtype
+
+
+def cache_spec(
+    cfg: ModelConfig, dtype: torch.dtype, bits: int | None, ranks: int = 1, layers: range | None = None
+) -> CacheSpec:
+    """What a rank stores of each token."""
+    return CacheSpec([layer.part(ranks) for layer in architecture(cfg).cache_layers(cfg)], dtype, bits, layers)
 
 
 def move(block: Weights, device: torch.device) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from genwright.arguments import check_settings, setting, short
 from genwright.errors import UserError
+from genwright.parallel.layout import Layout
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,11 @@ class EngineConfig:
         "auto, torch (plain PyTorch), cpu (C++ kernels), triton (NVIDIA GPUs) or inductor (torch.compile on them).",
         choices=("auto", "torch", "cpu", "triton", "inductor"),
     )
+    tp: int = setting(1, "Tensor parallel: cut every layer over this many ranks.", between=(1, 1024))
+    pp: int = setting(1, "Pipeline parallel: divide the layers into this many stages.", between=(1, 1024))
+    ep: int = setting(
+        1, "Expert parallel: like tp, but each of this many ranks has some experts whole.", between=(1, 1024)
+    )
     graph: bool = setting(True, "Use CUDA graphs on a GPU; without them steps are slower but easier to debug.")
     gpu_mem: float | None = setting(None, "GB of GPU memory to use.", between=(0.0, 1e6))
     cpu_mem: float | None = setting(None, "GB of main memory to use.", between=(0.0, 1e6))
@@ -59,6 +65,15 @@ class EngineConfig:
             raise UserError(f"device must be auto, cpu, cuda or cuda:N, not {short(self.device)}.")
         if self.backend == "inductor" and self.deterministic:
             raise UserError("The backend inductor has no deterministic mode; choose triton or torch.")
+        if self.ep > 1 and self.tp not in (1, self.ep):
+            raise UserError(f"ep must be 1 or the same as tp, not {self.ep} with tp={self.tp}.")
+        if self.pp > 1 and self.draft == "mtp":
+            raise UserError("The draft 'mtp' needs all layers on each rank; choose pp=1 or another draft.")
+
+    @property
+    def layout(self) -> Layout:
+        """Which part of the model each rank has."""
+        return Layout(max(self.tp, self.ep), self.pp, self.ep > 1)
 
     def with_settings(self, given: Mapping[str, Any]) -> "EngineConfig":
         """A copy with some settings replaced, by name."""

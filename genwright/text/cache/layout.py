@@ -29,6 +29,11 @@ class LayerSpec:
     rows: Mapping[str, tuple[int, ...]]
     window: int | None = None
 
+    def part(self, ranks: int) -> "LayerSpec":
+        """What one of several ranks stores: some of the heads, or the whole row of a layer without heads."""
+        rows = {n: (max(row[0] // ranks, 1), *row[1:]) if len(row) > 1 else row for n, row in self.rows.items()}
+        return replace(self, rows=rows)
+
 
 @dataclass(frozen=True)
 class CacheSpec:
@@ -37,6 +42,7 @@ class CacheSpec:
     layers: Sequence[LayerSpec]  # all with rows of the same shapes
     dtype: torch.dtype
     bits: int | None = None
+    own: range | None = None  # the layers of this pipeline stage; the pages are the same on every stage
 
     def with_draft(self) -> "CacheSpec":
         """This spec with a layer more, for the multi-token-prediction layer."""
@@ -69,7 +75,12 @@ class CacheSpec:
     @property
     def page_bytes(self) -> int:
         token = sum(math.prod(shape) * dtype.itemsize for shape, dtype in self.tensors().values())
-        return PAGE * token * max(map(len, self.groups))
+        return PAGE * token * max(map(len, self.stored))
+
+    @cached_property
+    def stored(self) -> list[list[int]]:
+        """The layers of each group that this rank stores."""
+        return [[layer for layer in group if self.own is None or layer in self.own] for group in self.groups]
 
     @property
     def null_pages(self) -> int:
@@ -114,13 +125,13 @@ class Cache:
 
     def __init__(self, spec: CacheSpec, pages: int, device: torch.device):
         self.spec, self.pages = spec, pages
-        size = max(map(len, spec.groups))
+        size = max(map(len, spec.stored))
         self.rows = {
             name: _zeros((size, pages, PAGE, *shape), dtype, device) for name, (shape, dtype) in spec.tensors().items()
         }
         layers = [
             LayerCache(layer, number, {name: rows[index] for name, rows in self.rows.items()}, spec)
-            for number, group in enumerate(spec.groups)
+            for number, group in enumerate(spec.stored)
             for index, layer in enumerate(group)
         ]
         self.layers = sorted(layers, key=lambda cache: cache.layer)
