@@ -5,11 +5,10 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
 from contextlib import suppress
 
 from genwright.errors import UserError
-from genwright.parallel.rendezvous import LOCALHOST, Place
+from genwright.parallel.rendezvous import LOCALHOST
 
 LEFT = 3  # exit status of a rank that ended because it lost another one
 
@@ -49,15 +48,14 @@ class Children:
             return f"Rank {rank} ended with exit status {code}, so all ranks have ended."
         return None
 
-    def end(self, ranks: Sequence[int] | None = None, wait: float = 0.0) -> None:
-        """End them, or some of them, by force once they have had `wait` seconds to end by themselves."""
-        for rank, process in self._processes.items():
-            if ranks is None or rank in ranks:
-                with suppress(subprocess.TimeoutExpired):
-                    process.wait(wait)
-                process.kill()
-                process.wait()
+    def pid(self, rank: int) -> int:
+        return self._processes[rank].pid
 
-
-def place_of_caller(ranks: int, port: int) -> Place:
-    return Place(0, ranks, 0, ranks, LOCALHOST, port)
+    def end(self, wait: float = 0.0) -> None:
+        """End them by force once they have had `wait` seconds to end by themselves."""
+        for process in self._processes.values():
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(wait)
+            process.kill()
+        for process in self._processes.values():
+            process.wait()

@@ -131,6 +131,11 @@ class Ranks:
         self._watchdog.report(f"Rank {self.rank}{kind}: {error}")
         return True
 
+    @property
+    def children(self) -> Children | None:
+        """The processes that this one started."""
+        return self._children
+
     def close(self) -> None:
         """Leave the group; rank 0 waits for its children."""
         self._watchdog.stop()

@@ -47,7 +47,7 @@ class Watchdog:
                 return self._store.get("failed").decode()
         return None
 
-    def silent(self, seconds: float = SILENCE) -> list[int]:
+    def silent(self, seconds: float) -> list[int]:
         """The ranks without a sign of life for so long."""
         now = time.monotonic()
         return [rank for rank, (_, changed) in self._seen.items() if now - changed > seconds]
@@ -80,7 +80,7 @@ class Watchdog:
     def _loss(self) -> str | None:
         if time.monotonic() - self._reached > SILENCE:
             return f"Rank {self._rank} could not reach the others for {SILENCE:.0f} s, so it has ended."
-        if silent := self.silent():
+        if silent := self.silent(SILENCE):
             return lost(silent[0])
         try:
             self._check()

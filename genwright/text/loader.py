@@ -168,10 +168,13 @@ class Loader:
             packed = self.checkpoint.packed(source.name, self._part(source, form))
             yield packed.map(lambda tensor: tensor.to(self.device))
             return
-        matrix = self._tensor(source, None if stored is None else torch.float32, form)
+        part = self._part(source, form)
+        columns = part if part.axis == 1 and form.by_rows else None
+        matrix = self._tensor(source, None if stored is None else torch.float32, source.whole if columns else part)
         size = PIECE.get(self.device.type, PIECE["cuda"]) // matrix.shape[1]
         for rows in matrix.split(max(1, size // BLOCK) * BLOCK):
-            yield form.quantize(rows.to(self.device))
+            packed = form.quantize(rows.to(self.device))
+            yield packed if columns is None else packed.narrow(*columns).map(torch.Tensor.clone)
 
     def _own(self, sources: Sources) -> Sources:
         """The sources without the experts of other ranks."""
@@ -206,13 +209,12 @@ class Loader:
         for source, target in zip(sources, fused.split(rows), strict=True):
             # A plain tensor is converted by the copy, because a converted one would need memory of its own.
             plain = self.checkpoint.format(source.name) is None and not isinstance(self.checkpoint, RandomWeights)
-            target.copy_(self._tensor(source, None if plain else dtype, None))
+            target.copy_(self._tensor(source, None if plain else dtype, self._part(source, None)))
             self._report()
         return fused
 
-    def _tensor(self, source: Source, dtype: torch.dtype | None, form: Format | None) -> torch.Tensor:
-        """This rank's part of a tensor; random ones are computed on the device, because a GPU is far faster."""
-        part = self._part(source, form)
+    def _tensor(self, source: Source, dtype: torch.dtype | None, part: Part) -> torch.Tensor:
+        """A part of a tensor; random ones are computed on the device, because a GPU is far faster."""
         if isinstance(self.checkpoint, RandomWeights):
             return self.checkpoint.tensor(source.name, dtype, part, self.device)
         return self.checkpoint.tensor(source.name, dtype, part)
