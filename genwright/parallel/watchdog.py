@@ -22,7 +22,7 @@ class Watchdog:
     def __init__(
         self, store: PrefixStore, rank: int, ranks: int, on_loss: Callable[[str], None], check: Callable[[], None]
     ):
-        self._store = store.clone()
+        self._store = store.clone()  # type: ignore[attr-defined]  # a connection of its own; torch has no annotation
         self._store.set_timeout(timedelta(seconds=SILENCE))
         self._rank, self._others = rank, [other for other in range(ranks) if other != rank]
         self._on_loss, self._check = on_loss, check
