@@ -22,6 +22,7 @@ VERBS = {
     "quantize": "Write a checkpoint with quantized weights.",
     "pull": "List and fetch models.",
     "inspect": "Turn a model repository's script into a recorded, unattended run.",
+    "dropin": "Run another project's commands and scripts on Genwright.",
 }
 _format_by_python = warnings.formatwarning
 
