@@ -106,12 +106,12 @@ class OptLM:
         step are in `timers("generate").costs`, those that a debug mode leaves out as the mean of the others. `verbose`
         prints nothing, as in FlexLLMGen.
         """
-        rows = np.asarray(inputs)
-        batch = self.policy.gpu_batch_size * self.policy.num_gpu_batches
-        if rows.ndim != 2 or len(rows) != batch:
+        batch, lengths = self.policy.gpu_batch_size * self.policy.num_gpu_batches, {len(row) for row in inputs}
+        if len(inputs) != batch or len(lengths) != 1:
             raise UserError(
-                f"The policy's batches need {batch} prompts of one length, but the inputs are {rows.shape}."
+                f"The policy needs {batch} prompts of one length, not {len(inputs)} of {sorted(lengths)} tokens."
             )
+        rows = np.asarray(inputs)
         if debug_mode not in (None, *DEBUG_MODES):
             raise UserError(f"debug_mode must be {' or '.join(DEBUG_MODES)}, not {debug_mode!r}.")
         steps = min(cut_gen_len or max_new_tokens, max_new_tokens)
