@@ -183,7 +183,9 @@ def _load(
     if policy is not None:
         tiers = _tiers(loader, policy, config)
         count = itertools.count()
-        model = loader.model(context, lambda block: PlacedBlock(block, policy, tiers, f"block-{next(count)}"))
+        moe = loader.checkpoint.config.moe
+        experts = 0 if moe is None else moe.experts
+        model = loader.model(context, lambda block: PlacedBlock(block, policy, tiers, f"block-{next(count)}", experts))
         mtp = loader.block(model.cfg.layers) if config.draft == MTP else None
         return StreamedExecutor(model, ops, pages, max_batch, max_tokens, policy, tiers, mtp, bits)
     model = loader.model(context)

@@ -19,6 +19,7 @@ from genwright.text.ops.step import Chunk, Step, StepBuffers
 from genwright.text.ops.torch_ops import TorchOps
 
 MICRO_BATCH_TOKENS = {"cpu": 512, "cuda": 4096}  # more gain no speed and need memory
+MOST_CHOSEN = 0.9  # share of the experts above which all are brought ahead
 
 
 @dataclass
@@ -61,6 +62,7 @@ class StreamedExecutor(ResidentExecutor):
         if not any(batch.wanted for batch in batches):
             batches[-1].wanted = True
         model, cfg, ops = self.model, self.model.cfg, self.ops
+        self._weights.begin(self._experts_by_choice(sum(len(chunk.tokens) for chunk in chunks)))
         with self._amx_guard():
             states = [model.architecture.embed(ops, cfg, model.outer, batch.step) for batch in batches]
             for layer in range(cfg.layers):
@@ -76,6 +78,11 @@ class StreamedExecutor(ResidentExecutor):
                 if batch.wanted
             ]
         return logits[0] if len(logits) == 1 else torch.cat(logits)
+
+    def _experts_by_choice(self, tokens: int) -> bool:
+        """Whether so many tokens are expected to choose few enough experts that waiting for their choice pays."""
+        moe = self.model.cfg.moe
+        return moe is not None and 1 - (1 - moe.top_k / moe.experts) ** tokens < MOST_CHOSEN
 
     def _block(self, layer: int, weights: Weights, x: Tensor, batch: MicroBatch) -> Tensor:
         """One block of one micro-batch: the only place where a layer's cache is used."""

@@ -12,7 +12,7 @@ from genwright.text.ops.step import Chunk
 
 GREEDY = SamplingParams(max_new_tokens=8, ignore_eos=True)
 PROMPTS = [[random.Random(i).randrange(3, 199) for _ in range(5 + 17 * i)] for i in range(7)]
-FAMILIES = ("opt", "llama")
+FAMILIES = ("opt", "llama", "mixtral", "deepseek-v3", "gemma3")
 CORNERS = ("100,0", "0,100", "0,0", "50,50", "30,40", "50,0")
 
 
