@@ -202,8 +202,9 @@ def _load(
 
 def _tiers(loader: Loader, policy: Policy, config: EngineConfig) -> Tiers:
     """The tiers of a placed model; a disk that is too small is refused before anything is loaded."""
-    folder, share = None, policy.shares("weights")[2]
-    if share:
-        sizes = sum(loader.block_bytes(layer) for layer in range(loader.checkpoint.config.layers))
-        folder = OffloadFolder(None if config.offload_dir is None else Path(config.offload_dir), sizes * share // 100)
-    return Tiers(loader.device, policy.pin, folder)
+    cfg = loader.checkpoint.config
+    blocks = sum(loader.block_bytes(layer) for layer in range(cfg.layers))
+    states = _step_tokens(config, loader.device) * cfg.dim * loader.dtype.itemsize
+    needed = (blocks * policy.shares("weights")[2] + states * policy.shares("activations")[2]) // 100
+    parent = None if config.offload_dir is None else Path(config.offload_dir)
+    return Tiers(loader.device, policy.pin, OffloadFolder(parent, needed) if needed else None)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from genwright.kernels import PAGE
+from genwright.placement.activations import PlacedActivations
 from genwright.placement.policy import Policy
 from genwright.placement.tiers import Tiers
 from genwright.placement.weight_stream import WeightStream
@@ -53,6 +54,8 @@ class StreamedExecutor(ResidentExecutor):
         self.policy, self.tiers = policy, tiers
         blocks = [block for block in model.blocks if isinstance(block, PlacedBlock)]
         self._weights = WeightStream(blocks, tiers, policy.overlap)
+        row_bytes = model.cfg.dim * model.dtype.itemsize
+        self._activations = PlacedActivations(policy, tiers, row_bytes, micro_tokens)
         self._micro_tokens = micro_tokens
         self._buffers = [self.buffers]  # of each micro-batch of a step
 
@@ -64,12 +67,16 @@ class StreamedExecutor(ResidentExecutor):
         model, cfg, ops = self.model, self.model.cfg, self.ops
         self._weights.begin(self._experts_by_choice(sum(len(chunk.tokens) for chunk in chunks)))
         with self._amx_guard():
-            states = [model.architecture.embed(ops, cfg, model.outer, batch.step) for batch in batches]
+            for i, batch in enumerate(batches):
+                self._activations.put(i, model.architecture.embed(ops, cfg, model.outer, batch.step))
             for layer in range(cfg.layers):
                 weights = self._weights.take(layer)
                 for i, batch in enumerate(batches):
-                    states[i] = self._block(layer, weights, states[i], batch)
+                    x = self._activations.get(i)
+                    self._activations.ask((i + 1) % len(batches))
+                    self._activations.put(i, self._block(layer, weights, x, batch))
                 self._weights.release(layer)
+            states = [self._activations.get(i) for i in range(len(batches))]
             if self.mtp is not None:
                 self.hidden = torch.cat([ops.norm(x, model.outer, "norm", cfg.norm_eps) for x in states])
             logits = [
