@@ -3,7 +3,6 @@
 import os
 import random
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import torch
 
 from genwright.errors import UserError
 from genwright.placement import disk
-from genwright.placement.disk import ALIGNMENT, DiskFile, aligned_empty
+from genwright.placement.disk import ALIGNMENT, DiskFile, TransferThreads, aligned_empty
 from genwright.placement.offload_folder import OffloadFolder
 
 PIECE = 1 << 16  # small, so that small requests are split
@@ -55,6 +54,12 @@ def test_any_range_of_any_memory(folder: OffloadFolder, offset: int, size: int, 
     everything = torch.empty(SIZE, dtype=torch.uint8)
     file.read_into(everything).result()
     assert torch.equal(everything, whole), "a write changed its neighbours"
+
+
+def test_a_new_file_is_zero(folder: OffloadFolder) -> None:
+    read = noise(SIZE)
+    folder.create("cache", SIZE).read_into(read).result()
+    assert not read.any()
 
 
 def test_concurrent_requests(folder: OffloadFolder) -> None:
@@ -128,7 +133,7 @@ def test_errors_of_the_disk_reach_who_waits(folder: OffloadFolder) -> None:
 
 def test_a_disk_that_is_full_while_writing() -> None:
     path = Path("/dev/full")
-    with ThreadPoolExecutor(2) as pool, path.open("r+b", buffering=0) as device:
-        file = DiskFile(path, SIZE, device.fileno(), None, pool)
+    with TransferThreads() as threads, path.open("r+b", buffering=0) as device:
+        file = DiskFile(path, SIZE, device.fileno(), None, threads)
         with pytest.raises(UserError, match=r"^Offload file /dev/full cannot be written: No space left on device\.$"):
             file.write_from(noise(SIZE)).result()
