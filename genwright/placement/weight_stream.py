@@ -85,6 +85,10 @@ class WeightStream:
         if self._ahead:
             self._bring((index + self._ahead) % len(self.blocks))
 
+    def close(self) -> None:
+        """End the thread that moves what a GPU cannot copy by itself."""
+        self._thread.shutdown(cancel_futures=True)
+
     def _restart(self, index: int) -> None:
         """Begin with this block: in the first step, without overlap, or after a step that failed."""
         for _, slot, waits in self._arriving:

@@ -77,6 +77,10 @@ class StreamedExecutor(ResidentExecutor):
             ]
         return logits[0] if len(logits) == 1 else torch.cat(logits)
 
+    def close(self) -> None:
+        self._weights.close()
+        self.tiers.close()
+
     def _block(self, layer: int, weights: Weights, x: Tensor, batch: MicroBatch) -> Tensor:
         """One block of one micro-batch: the only place where a layer's cache is used."""
         model = self.model
