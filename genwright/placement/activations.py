@@ -96,6 +96,9 @@ class PlacedActivations:
         assert x is not None
         return x
 
+    def close(self) -> None:
+        self._thread.shutdown(cancel_futures=True)
+
     def _split(self, x: Tensor) -> tuple[Tensor, ...]:
         first, second = (len(x) * share // 100 for share in (self._shares[0], self._shares[0] + self._shares[1]))
         return x.tensor_split((first, second))

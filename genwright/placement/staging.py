@@ -51,6 +51,9 @@ class Stager:
         event = self._copy(block, slot, [move for move in moves if move not in slow], self._stream)
         return partial(self._wait, event, later)
 
+    def close(self) -> None:
+        self._thread.shutdown(cancel_futures=True)
+
     def free(self, slot: Slot) -> None:
         """What was launched so far may use the slot, nothing after it does."""
         if self._on_gpu:

@@ -109,6 +109,10 @@ class WeightStream:
         if self._overlap:
             self._bring((index + self._ahead) % len(self.blocks))
 
+    def close(self) -> None:
+        """End the thread that moves what a GPU cannot copy by itself."""
+        self._stager.close()
+
     def _restart(self, index: int) -> None:
         """Begin with this block: in the first step, without overlap, or after a step that failed."""
         for arriving in self._arriving:

@@ -91,6 +91,11 @@ class StreamedExecutor(ResidentExecutor):
         moe = self.model.cfg.moe
         return moe is not None and 1 - (1 - moe.top_k / moe.experts) ** tokens < MOST_CHOSEN
 
+    def close(self) -> None:
+        self._weights.close()
+        self._activations.close()
+        self.tiers.close()
+
     def _block(self, layer: int, weights: Weights, x: Tensor, batch: MicroBatch) -> Tensor:
         """One block of one micro-batch: the only place where a layer's cache is used."""
         model = self.model
