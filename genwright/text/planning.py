@@ -1,0 +1,72 @@
+"""Facts about a model for the planner, and a plan for a checkpoint on this machine."""
+
+from collections.abc import Iterator, Mapping
+from math import prod
+
+from genwright.placement.model_facts import ModelFacts
+from genwright.text.architectures.registry import architecture
+from genwright.text.architectures.weight_map import Sources
+from genwright.text.cache.layout import CACHE_BITS, CacheSpec
+from genwright.text.config import ModelConfig
+from genwright.text.loader import Loader
+
+EXPERTS = "experts."  # begins the names of the weights of which a token multiplies with some experts' part
+
+
+def model_facts(loader: Loader, kv: str) -> ModelFacts:
+    """The facts of the model that a loader would load, with a cache in the format `kv`."""
+    cfg, layers = loader.checkpoint.config, range(loader.checkpoint.config.layers)
+    spec = CacheSpec(architecture(cfg).cache_layers(cfg), loader.dtype, CACHE_BITS[kv])
+    row = sum(prod(shape) * dtype.itemsize for shape, dtype in spec.tensors().values())
+    blocks = [loader.weights.block(layer) for layer in layers]
+    sizes = [loader.bytes(block) for block in blocks]
+    experts = [{name: block[name] for name in block if name.startswith(EXPERTS)} for block in blocks]
+    expert_parameters = sum(map(_parameters, experts))
+    outer, itemsize = loader.outer_sources(), loader.dtype.itemsize
+    return ModelFacts(
+        layers=cfg.layers,
+        itemsize=itemsize,
+        outer=loader.bytes(outer),
+        block=sum(sizes) / cfg.layers,
+        largest_block=max(sizes),
+        packed=any(loader.form(name, sources) is not None for name, sources in blocks[-1].items()),
+        parameters=(sum(map(_parameters, blocks)) - expert_parameters) / cfg.layers,
+        head=_parameters({"head": outer.get("head", outer["embed"])}),
+        hidden=cfg.dim * itemsize,
+        working=_working(cfg) * itemsize,
+        logits=cfg.vocab_size * (itemsize + 4),  # as computed, and in float32
+        cache_row=row,
+        windows=cfg.windows,
+        attention=2 * cfg.heads * _attention_width(cfg),
+        expert_bytes=sum(map(loader.bytes, experts)) / cfg.layers,
+        expert_parameters=expert_parameters / cfg.layers,
+        experts=cfg.moe.experts if cfg.moe else 1,
+        top_k=cfg.moe.top_k if cfg.moe else 1,
+    )
+
+
+def _parameters(block: Mapping[str, Sources]) -> int:
+    """Numbers of the matrices."""
+    return sum(prod(source.shape) for sources in block.values() for source in sources if len(source.shape) == 2)
+
+
+def _attention_width(cfg: ModelConfig) -> int:
+    """Numbers of a head that a query and a key are multiplied in, and a weight and a value."""
+    if cfg.mla is not None:
+        return 2 * cfg.mla.kv_lora_rank + cfg.mla.qk_rope_head_dim
+    return 2 * cfg.head_dim
+
+
+def _working(cfg: ModelConfig) -> int:
+    """Numbers of a token at the widest places of a block: its states before and after norms, and what they become."""
+    return 6 * cfg.dim + max(_widths(cfg))
+
+
+def _widths(cfg: ModelConfig) -> Iterator[int]:
+    gated = 1 if cfg.opt is not None else 2
+    yield 2 * cfg.q_dim + 2 * cfg.kv_dim
+    yield (gated + 1) * cfg.ffn_dim
+    if cfg.mla is not None:  # queries in the latent's space, and the latent's mixture
+        yield cfg.heads * (2 * cfg.mla.kv_lora_rank + cfg.mla.qk_rope_head_dim) + cfg.q_dim
+    if cfg.moe is not None:
+        yield cfg.moe.top_k * (3 * cfg.moe.ffn_dim + 2 * cfg.dim) + 3 * cfg.moe.shared_dim
