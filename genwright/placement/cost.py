@@ -19,15 +19,16 @@ SHARES = tuple(f"{what}_{place}" for what in WHAT for place in PLACES)
 Vector = np.ndarray[tuple[int], np.dtype[np.float64]]  # one number for each of SHARES, and a constant
 
 STEP_TOKENS = 1 << 16  # the most tokens of a step; a longer prefill moves the weights once more for each
-RESIDENT_TOKENS = 2048  # tokens that a resident model computes at a time
+MICRO_BATCH_TOKENS = {"cpu": 512, "cuda": 4096}  # that a block computes at a time; more gain no speed and need memory
 CALLS = 12  # operations of a block
 BUFFERS = 2  # one is filled while the other is used
 FLASH = 0.5  # of the rate of products, which attention over a prompt reaches
 PACKED = 0.5  # of the rate of products, which products with packed weights reach
-HOST_PASSES = 4  # over the cache that attention on the CPU reads: gathered, widened, and read for scores and sum
 RESERVE = 1 << 28  # bytes of a GPU for the workspaces of libraries and for page tables
 
-TO_GPU, FROM_GPU, DISK, COMPUTE = "the bus to the GPU", "the bus from the GPU", "the disk", "the computation"
+# What a step uses, all at the same time where moves and computation overlap.
+TO_GPU, FROM_GPU, MEMORY = "the bus to the GPU", "the bus from the GPU", "the CPU's memory"
+DISK, COMPUTE = "the disk", "the computation"
 Costs = dict[str, Vector]  # by what is used
 
 
@@ -62,7 +63,6 @@ class Cost:
     machine: Machine
     work: Workload
     policy: Policy  # its micro-batches and switches; its shares are not used
-    streamed: bool = True  # not resident
 
     @property
     def micro_batch(self) -> int:
@@ -76,7 +76,7 @@ class Cost:
     @property
     def tokens_at_once(self) -> int:
         """Tokens of prompts that a block computes at a time."""
-        most = STEP_TOKENS if self.streamed else RESIDENT_TOKENS
+        most = MICRO_BATCH_TOKENS["cuda" if self.machine.has_gpu else "cpu"]
         return min(self.micro_batch * self.work.prompt_length, most)
 
     def prefill(self) -> Costs:
@@ -98,9 +98,9 @@ class Cost:
         moves = self._moves(facts.layers * facts.moved(count), count, read, facts.layers * count * facts.cache_row)
         compute = _vector(self._decode_compute())
         if self.policy.cpu_attention:
-            # It waits for the queries, and the block for its result: nothing else of the block runs meanwhile.
+            # It waits for the queries, and the block for its result, so that no other computation runs meanwhile.
             operations = count * facts.keys(work.mean_length) * facts.attention
-            seconds = max(HOST_PASSES * read / rates.host_read, operations / rate_at(rates.host_matmul, 8))
+            seconds = max(read / rates.host_attention, operations / rate_at(rates.host_matmul, 8))
             compute += _vector(cache_cpu=seconds - self._attention_read())
         return moves | {COMPUTE: compute}
 
@@ -108,7 +108,7 @@ class Cost:
         """Bytes in each tier at the peak."""
         facts, work = self.facts, self.work
         weights, cache = facts.blocks, work.sequences * facts.cache_held(work.longest)
-        activations = (work.step_tokens if self.streamed else self.tokens_at_once) * facts.hidden
+        activations = work.step_tokens * facts.hidden
         part = self.micro_batch / work.sequences  # of the sequences that a block computes at a time
         # What is staged on its way.
         block, layer, piece = (
@@ -129,19 +129,20 @@ class Cost:
         """Seconds of the bus and the disk for bytes of weights, cache and the hidden states of some tokens."""
         rates, disk = self.machine.rates, self.machine.disk
         hidden = self.facts.layers * tokens * self.facts.hidden
-        pinned = self.policy.pin
-        weights_rate = rates.to_device if pinned else rates.to_device_pageable
+        weights_rate = rates.to_device if self.policy.pin else rates.to_device_pageable
         here = 0.0 if self.policy.cpu_attention else cache_read  # what crosses the bus of the cache in CPU memory
-        to_gpu = _vector(weights_cpu=weights, weights_disk=weights) / weights_rate
-        to_gpu += _vector(cache_cpu=here, cache_disk=cache_read, activations_cpu=hidden, activations_disk=hidden) / (
-            rates.to_device
-        )
-        from_gpu = _vector(
-            cache_cpu=cache_written, cache_disk=cache_written, activations_cpu=hidden, activations_disk=hidden
-        )
-        reads = _vector(weights_disk=weights, cache_disk=cache_read, activations_disk=hidden) / disk.read
-        writes = _vector(cache_disk=cache_written, activations_disk=hidden) / disk.write
-        return {TO_GPU: to_gpu, FROM_GPU: from_gpu / rates.to_host, DISK: reads + writes}
+        blocks = _vector(weights_cpu=weights, weights_disk=weights)
+        states = _vector(activations_cpu=hidden, activations_disk=hidden)
+        to_gpu = states + _vector(cache_cpu=here, cache_disk=cache_read)
+        from_gpu = states + _vector(cache_cpu=cache_written, cache_disk=cache_written)
+        reads = _vector(weights_disk=weights, cache_disk=cache_read, activations_disk=hidden)
+        writes = _vector(cache_disk=cache_written, activations_disk=hidden)
+        return {
+            TO_GPU: blocks / weights_rate + to_gpu / rates.to_device,
+            FROM_GPU: from_gpu / rates.to_host,
+            DISK: reads / disk.read + writes / disk.write,
+            MEMORY: (blocks + to_gpu + from_gpu + reads + writes) / rates.host_read,
+        }
 
     def _prefill_compute(self) -> float:
         facts, work, rates = self.facts, self.work, self.machine.rates

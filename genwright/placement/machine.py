@@ -16,7 +16,7 @@ import torch
 from genwright.home import cache_folder, keep
 from genwright.placement.disk import aligned_empty
 from genwright.placement.offload_folder import OffloadFolder
-from genwright.placement.rates import call_seconds, copy_rate, matmul_rate, read_rate
+from genwright.placement.rates import attention_rate, call_seconds, copy_rate, matmul_rate, read_rate
 
 ROWS = {"cpu": (1, 8, 64, 512), "cuda": (1, 8, 64, 512, 4096)}  # of the products measured
 SIDE = {"cpu": 3072, "cuda": 8192}  # of their matrices, which no cache of the processor holds
@@ -42,6 +42,7 @@ class Rates:
     host_read: float
     device_matmul: Mapping[int, float]  # operations per second of a product with this many rows
     host_matmul: Mapping[int, float]
+    host_attention: float  # bytes of cache per second
     call: float  # seconds of an operation that computes next to nothing
 
 
@@ -111,6 +112,7 @@ def measure_rates(device: torch.device, dtype: torch.dtype) -> Rates:
         host_read,
         products(device, dtype) if kind == "cuda" else host_matmul,
         host_matmul,
+        attention_rate(host, dtype),
         call_seconds(device),
     )
 

@@ -4,13 +4,16 @@ import time
 from collections.abc import Callable
 
 import torch
+from torch.nn.functional import scaled_dot_product_attention
 
+from genwright.kernels import PAGE
 from genwright.kernels.cpu.amx import without_broken_amx
 
 ROUNDS = 5
 BUFFER = {"cpu": 1 << 30, "cuda": 4 << 30}  # bytes, much larger than the caches
 SIDE = {"cpu": 1536, "cuda": 8192}  # of the matrices multiplied
 CALLS = 100  # of a small operation
+ATTENTION = (8, 8, 16, 128)  # sequences, pages of each, heads and their size
 
 
 @torch.inference_mode()
@@ -50,6 +53,23 @@ def copy_rate(size: int, source: torch.device, target: torch.device, pinned: boo
         tensors.append(torch.ones(size, dtype=torch.uint8, device=device, pin_memory=pin))
     where = target if target.type == "cuda" else source
     return size / fastest(lambda: tensors[1].copy_(tensors[0], non_blocking=pinned), where)
+
+
+@torch.inference_mode()
+def attention_rate(device: torch.device, dtype: torch.dtype) -> float:
+    """Bytes of cache per second that plain PyTorch attends to: gathered pages, and one query of each sequence."""
+    sequences, pages, heads, size = ATTENTION
+    keys, values = (torch.randn(sequences * pages, PAGE, heads, size).to(device, dtype) for _ in range(2))
+    q = torch.randn(sequences, heads, 1, size).to(device, dtype)
+    mask = torch.zeros(sequences, 1, 1, pages * PAGE, dtype=dtype, device=device)
+    table = torch.arange(sequences * pages, device=device)
+
+    def attend() -> None:
+        k, v = (rows.index_select(0, table).view(sequences, -1, heads, size).transpose(1, 2) for rows in (keys, values))
+        scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+    with without_broken_amx():
+        return (keys.nbytes + values.nbytes) / fastest(attend, device)
 
 
 @torch.inference_mode()
