@@ -18,7 +18,7 @@ PLACES = ("gpu", "cpu", "disk")
 SHARES = tuple(f"{what}_{place}" for what in WHAT for place in PLACES)
 Vector = np.ndarray[tuple[int], np.dtype[np.float64]]  # one number for each of SHARES, and a constant
 
-STEP_TOKENS = 1 << 16  # the most tokens of a step; a longer prefill moves the weights once more for each
+STEP_TOKENS = {"cpu": 4096, "cuda": 32768}  # the most of a step; further ones move the weights once more
 MICRO_BATCH_TOKENS = {"cpu": 512, "cuda": 4096}  # that a block computes at a time; more gain no speed and need memory
 CALLS = 12  # operations of a block
 BUFFERS = 2  # one is filled while the other is used
@@ -49,11 +49,6 @@ class Workload:
     def longest(self) -> int:
         return self.prompt_length + self.max_new_tokens
 
-    @property
-    def step_tokens(self) -> int:
-        """Tokens of the largest step."""
-        return min(self.sequences * self.prompt_length, STEP_TOKENS)
-
 
 @dataclass(frozen=True)
 class Cost:
@@ -63,6 +58,7 @@ class Cost:
     machine: Machine
     work: Workload
     policy: Policy  # its micro-batches and switches; its shares are not used
+    streamed: bool = True  # or resident, with no buffers for what is on its way
 
     @property
     def micro_batch(self) -> int:
@@ -76,18 +72,20 @@ class Cost:
     @property
     def tokens_at_once(self) -> int:
         """Tokens of prompts that a block computes at a time."""
-        most = MICRO_BATCH_TOKENS["cuda" if self.machine.has_gpu else "cpu"]
-        return min(self.micro_batch * self.work.prompt_length, most)
+        return min(self.micro_batch * self.work.prompt_length, MICRO_BATCH_TOKENS[self.machine.kind])
+
+    @property
+    def passes(self) -> int:
+        """Steps that read the prompts, each of which moves the weights."""
+        return ceil(self.work.sequences * self.work.prompt_length / STEP_TOKENS[self.machine.kind])
 
     def prefill(self) -> Costs:
         """Seconds in which all prompts are read, by what is used meanwhile."""
         facts, work = self.facts, self.work
         tokens = work.sequences * work.prompt_length
-        passes = ceil(tokens / STEP_TOKENS)
-        rows = facts.layers * tokens * facts.cache_row
-        return self._moves(passes * facts.layers * facts.moved(tokens / passes), tokens, 0.0, rows) | {
-            COMPUTE: _vector(self._prefill_compute())
-        }
+        weights = self.passes * facts.layers * facts.moved(tokens / self.passes)
+        moves = self._moves(weights, tokens, 0.0, facts.layers * tokens * facts.cache_row)
+        return moves | {COMPUTE: _vector(self._prefill_compute())}
 
     def decode(self) -> Costs:
         """Seconds of one decoding step, at the mean length of its sequences."""
@@ -108,22 +106,23 @@ class Cost:
         """Bytes in each tier at the peak."""
         facts, work = self.facts, self.work
         weights, cache = facts.blocks, work.sequences * facts.cache_held(work.longest)
-        activations = work.step_tokens * facts.hidden
-        part = self.micro_batch / work.sequences  # of the sequences that a block computes at a time
-        # What is staged on its way.
-        block, layer, piece = (
-            BUFFERS * x for x in (facts.largest_block, part * cache / facts.layers, part * activations)
-        )
-        working = self.tokens_at_once * facts.working + work.sequences * facts.logits
-        fixed = facts.outer + working + (RESERVE if self.machine.has_gpu else 0)
-        return {
-            "gpu": _vector(fixed, weights_gpu=weights, weights_cpu=block, weights_disk=block)
-            + _vector(cache_gpu=cache, cache_cpu=0.0 if self.policy.cpu_attention else layer, cache_disk=layer)
-            + _vector(activations_gpu=activations, activations_cpu=piece, activations_disk=piece),
-            "cpu": _vector(weights_cpu=weights, weights_disk=block, cache_cpu=cache, cache_disk=layer)
-            + _vector(activations_cpu=activations, activations_disk=piece),
-            "disk": _vector(weights_disk=weights, cache_disk=cache, activations_disk=activations),
-        }
+        activations = min(work.sequences * work.prompt_length, STEP_TOKENS[self.machine.kind]) * facts.hidden
+        # What is on its way: of blocks, of a layer's cache, and of hidden states.
+        block, part = BUFFERS * facts.largest_block, self.micro_batch / work.sequences
+        layer, states = BUFFERS * part * cache / facts.layers, BUFFERS * self.tokens_at_once * facts.hidden
+        fixed = facts.outer + self.tokens_at_once * facts.working + work.sequences * facts.logits + facts.widened
+        if self.machine.has_gpu:
+            fixed += RESERVE
+        if self.streamed:
+            fixed += BUFFERS * facts.largest_weight  # one that is partly on the GPU moves there whole
+        on_gpu = _vector(fixed, weights_gpu=weights, cache_gpu=cache, activations_gpu=activations)
+        on_gpu += _vector(weights_cpu=block, cache_cpu=layer, activations_cpu=states)
+        on_gpu += _vector(weights_disk=block, cache_disk=layer, activations_disk=states)
+        on_cpu = _vector(weights_cpu=weights, cache_cpu=cache, activations_cpu=activations)
+        if self.machine.has_gpu:
+            on_cpu += _vector(weights_disk=block, cache_disk=layer, activations_disk=states)
+        on_disk = _vector(weights_disk=weights, cache_disk=cache, activations_disk=activations)
+        return {"gpu": on_gpu, "cpu": on_cpu, "disk": on_disk}
 
     def _moves(self, weights: float, tokens: int, cache_read: float, cache_written: float) -> Costs:
         """Seconds of the bus and the disk for bytes of weights, cache and the hidden states of some tokens."""
@@ -149,7 +148,7 @@ class Cost:
         tokens = work.sequences * work.prompt_length
         pairs = work.sequences * facts.pairs(work.prompt_length)
         attention = pairs * facts.attention / (FLASH * max(rates.device_matmul.values()))
-        blocks = self._products(self.tokens_at_once, tokens / self.tokens_at_once, ceil(tokens / STEP_TOKENS))
+        blocks = self._products(self.tokens_at_once, tokens / self.tokens_at_once, self.passes)
         return attention + blocks + self._head()
 
     def _decode_compute(self) -> float:

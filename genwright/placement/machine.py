@@ -65,6 +65,11 @@ class Machine:
     def has_gpu(self) -> bool:
         return self.rates.device != "cpu"
 
+    @property
+    def kind(self) -> str:
+        """The type of the device that computes."""
+        return "cuda" if self.has_gpu else "cpu"
+
 
 def rate_at(rates: Mapping[int, float], rows: float) -> float:
     """The rate of a product with any number of rows, between those measured."""

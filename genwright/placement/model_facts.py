@@ -14,7 +14,8 @@ class ModelFacts:
     outer: int  # bytes of the weights outside the blocks, which stay on the compute device
     block: float  # bytes of a block's weights, as they are stored
     largest_block: int
-    packed: bool  # the weights are quantized
+    largest_weight: int  # of a block
+    widened: int  # bytes of the largest packed weight once it is widened; 0 if none is packed
     parameters: float  # numbers of a block that every token is multiplied with
     head: int  # numbers of the head
     hidden: int  # bytes of a token between two blocks
@@ -27,6 +28,11 @@ class ModelFacts:
     expert_parameters: float = 0.0  # numbers of all experts of a block
     experts: int = 1
     top_k: int = 1
+
+    @property
+    def packed(self) -> bool:
+        """The matrices are quantized."""
+        return self.widened > 0
 
     @property
     def blocks(self) -> float:

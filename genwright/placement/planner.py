@@ -7,13 +7,14 @@ without that condition bound what a shape can reach, and the best shapes are sol
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 
 from genwright.errors import UserError
-from genwright.placement.cost import PLACES, SHARES, WHAT, Cost, Vector, Workload
+from genwright.placement.cost import COMPUTE, PLACES, SHARES, WHAT, Cost, Vector, Workload
 from genwright.placement.machine import Machine
 from genwright.placement.model_facts import ModelFacts
 from genwright.placement.policy import Policy
@@ -21,8 +22,9 @@ from genwright.placement.prediction import Prediction, predict, tier_bytes
 
 SIZES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)  # of micro-batches
 COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # of them
-CLOSE = 0.01  # a smaller batch is preferred if it loses no more throughput than this
-TIDY = 1e-5  # of the time, for what is not on the GPU: what does not cost time stays there
+CLOSE = 0.01  # a simpler policy is preferred if it loses no more throughput than this
+TIDY = 1e-7  # of the time, for a percent in CPU memory: what gains no time stays on the GPU
+TOLERANCE = 1e-5  # of a budget, more than the solver's
 
 
 @dataclass(frozen=True)
@@ -42,28 +44,25 @@ class Plan:
     prediction: Prediction
     bytes: dict[str, int]
 
-    @property
-    def step_tokens(self) -> int:
-        """Tokens of the largest step, in which all prompts of a batch are read."""
-        return Workload(self.prediction.prompt_length, 0, self.prediction.sequences).step_tokens
-
 
 def plan(facts: ModelFacts, machine: Machine, budgets: Budgets, work: Workload) -> Plan:
-    """The best plan for at most `work.sequences` sequences at a time."""
-    if (resident := _plan(facts, machine, Policy(), work)) and _within(resident, machine, budgets):
+    """The best plan for at most `work.sequences` sequences at a time; a model that has room for all is resident."""
+    resident = _plan(facts, machine, Policy(), work)
+    if _within(resident, machine, budgets):
         return resident
-    plans: list[Plan] = []
-    fastest = 0.0
-    for bound, cost in sorted(_bounds(facts, machine, budgets, work), key=lambda found: found[0]):
+    fewer = (_plan(facts, machine, Policy(), replace(work, sequences=count)) for count in _sizes(work))
+    plans = [each for each in fewer if _within(each, machine, budgets)]
+    fastest = max((each.prediction.total_rate for each in plans), default=0.0)
+    for bound, cost, places in sorted(_bounds(facts, machine, budgets, work), key=lambda found: found[0]):
         if bound * fastest > 1 + CLOSE:  # as no later shape can be as fast
             break
-        if (found := _solve(cost, budgets, whole=True)) is not None:
+        if (found := _solve(cost, places, budgets, whole=True)) is not None:
             plans.append(_plan(facts, machine, _policy(found[1], cost), cost.work))
             fastest = max(fastest, plans[-1].prediction.total_rate)
     if not plans:
         raise UserError(_too_large(facts, machine, budgets, work))
     close = (each for each in plans if each.prediction.total_rate > fastest * (1 - CLOSE))
-    return min(close, key=lambda each: (each.prediction.sequences, -each.prediction.total_rate))
+    return min(close, key=lambda each: (_parts(each.policy), each.prediction.sequences, -each.prediction.total_rate))
 
 
 def _plan(facts: ModelFacts, machine: Machine, policy: Policy, work: Workload) -> Plan:
@@ -71,56 +70,63 @@ def _plan(facts: ModelFacts, machine: Machine, policy: Policy, work: Workload) -
 
 
 def _within(found: Plan, machine: Machine, budgets: Budgets) -> bool:
-    used = found.bytes
+    used = dict(found.bytes)
     if not machine.has_gpu:
-        return used["gpu"] + used["cpu"] <= budgets.cpu and used["disk"] <= budgets.disk
-    return all(used[tier] <= getattr(budgets, tier) for tier in PLACES)
+        used["cpu"] += used.pop("gpu")
+    return all(count <= getattr(budgets, tier) for tier, count in used.items())
 
 
-def _shapes(work: Workload, machine: Machine) -> Iterator[Policy]:
-    """Micro-batches to try, with attention on the GPU and on the CPU."""
-    sizes = sorted({min(size, work.sequences) for size in SIZES})
-    for size, count in ((size, count) for size in sizes for count in COUNTS if size * count <= work.sequences):
-        for cpu_attention in (False, True) if machine.has_gpu else (False,):
-            yield Policy(micro_batch=size, micro_batches=count, cpu_attention=cpu_attention)
+def _parts(policy: Policy) -> int:
+    """How many parts the weights, the cache and the activations are in, and attention with them."""
+    return sum(share > 0 for what in WHAT for share in policy.shares(what)) + policy.cpu_attention
 
 
-def _bounds(facts: ModelFacts, machine: Machine, budgets: Budgets, work: Workload) -> Iterator[tuple[float, Cost]]:
-    """The seconds per new token that each shape cannot go below."""
-    for shape in _shapes(work, machine):
+def _sizes(work: Workload) -> list[int]:
+    return sorted({min(size, work.sequences) for size in SIZES})
+
+
+def _bounds(
+    facts: ModelFacts, machine: Machine, budgets: Budgets, work: Workload
+) -> Iterator[tuple[float, Cost, tuple[str, ...]]]:
+    """The seconds per new token that each shape cannot go below, without and with the disk."""
+    memory = ("gpu", "cpu") if machine.has_gpu else ("gpu",)
+    for size, count, cpu_attention in product(_sizes(work), COUNTS, (False, True)):
+        if size * count > work.sequences or (cpu_attention and not machine.has_gpu):
+            continue
+        shape = Policy(micro_batch=size, micro_batches=count, cpu_attention=cpu_attention)
         cost = Cost(facts, machine, replace(work, sequences=shape.batch), shape)
-        if (found := _solve(cost, budgets, whole=False)) is not None:
-            yield found[0] / (shape.batch * work.max_new_tokens), cost
+        for places in (memory, (*memory, "disk")) if budgets.disk else (memory,):
+            if (found := _solve(cost, places, budgets, whole=False)) is not None:
+                yield found[0] / (shape.batch * work.max_new_tokens), cost, places
 
 
-def _solve(cost: Cost, budgets: Budgets, whole: bool) -> tuple[float, Vector] | None:
-    """Seconds and shares, in percent, of the best placement of a shape; None if none is within the budgets."""
-    steps, prefill, decode = cost.work.max_new_tokens - 1, cost.prefill(), cost.decode()
+def _solve(cost: Cost, places: tuple[str, ...], budgets: Budgets, whole: bool) -> tuple[float, Vector] | None:
+    """Seconds and shares, in percent, of the best placement of a shape; None if none is within the budgets.
+
+    The unknowns are the nine shares and the seconds of the prefill and of a decoding step.
+    """
+    steps, phases, held = cost.work.max_new_tokens - 1, (cost.prefill(), cost.decode()), cost.bytes()
     rows, upper = [], []
-    for column, costs in enumerate((prefill, decode)):
-        for vector in costs.values():  # no phase is shorter than anything that it uses
-            rows.append([*vector[:-1] / 100, *(-1.0 if column == time else 0.0 for time in range(2))])
+    for seconds, phase in zip(([-1.0, 0.0], [0.0, -1.0]), phases, strict=True):
+        for vector in phase.values():  # no phase is shorter than anything that it uses
+            rows.append([*vector[:-1] / 100, *seconds])
             upper.append(-vector[-1])
-    held = cost.bytes()
     if not cost.machine.has_gpu:
-        held = {"cpu": held["gpu"] + held["cpu"], "disk": held["disk"]}
-    for tier, vector in held.items():
-        scale = 1e-9  # in GB, as the solver prefers numbers of a moderate size
-        rows.append([*vector[:-1] / 100 * scale, 0.0, 0.0])
-        upper.append((getattr(budgets, tier) - vector[-1]) * scale)
+        held["cpu"] += held.pop("gpu")
+    for tier, vector in held.items():  # as a part of the budget, because the solver's tolerance is an absolute one
+        budget = getattr(budgets, tier)
+        rows.append([*vector[:-1] / 100 / max(budget, 1), 0.0, 0.0])
+        upper.append((budget * (1 - TOLERANCE) - vector[-1]) / max(budget, 1))
     sums = [[*(float(name.startswith(what)) for name in SHARES), 0.0, 0.0] for what in WHAT]
-    away = np.array([PLACES.index(name.rpartition("_")[2]) for name in SHARES])
-    slowest = sum(float(max(vector[-1] for vector in costs.values())) for costs in (prefill, decode))
-    highest = [0.0 if name.endswith("cpu") and not cost.machine.has_gpu else 100.0 for name in SHARES]
+    where = [name.rpartition("_")[2] for name in SHARES]
+    shortest = phases[0][COMPUTE][-1] + steps * phases[1][COMPUTE][-1]
     found = milp(
-        [*(TIDY * slowest * away / 900), 1.0, float(steps)],
+        [*(TIDY * shortest * PLACES.index(place) for place in where), 1.0, steps],
         constraints=[LinearConstraint(np.array(rows), ub=np.array(upper)), LinearConstraint(sums, 100.0, 100.0)],
-        bounds=Bounds(0.0, [*highest, np.inf, np.inf]),
+        bounds=Bounds(0.0, [*(100.0 if place in places else 0.0 for place in where), np.inf, np.inf]),
         integrality=[*([int(whole)] * len(SHARES)), 0, 0],
     )
-    if found.x is None:
-        return None
-    return float(found.x[-2] + steps * found.x[-1]), found.x[:-2]
+    return None if found.x is None else (float(found.x[-2] + steps * found.x[-1]), found.x[:-2])
 
 
 def _policy(percent: Vector, cost: Cost) -> Policy:

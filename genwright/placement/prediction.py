@@ -75,7 +75,7 @@ def tier_bytes(facts: ModelFacts, machine: Machine, policy: Policy, work: Worklo
 def _cost(facts: ModelFacts, machine: Machine, policy: Policy, work: Workload) -> Cost:
     """The cost of one batch of a policy."""
     batch = min(policy.batch or work.sequences, work.sequences)
-    return Cost(facts, machine, replace(work, sequences=batch), policy)
+    return Cost(facts, machine, replace(work, sequences=batch), policy, streamed=not policy.resident)
 
 
 def side_by_side(predicted: Timing, measured: Timing) -> str:

@@ -29,7 +29,8 @@ def model_facts(loader: Loader, kv: str) -> ModelFacts:
         outer=loader.bytes(outer),
         block=sum(sizes) / cfg.layers,
         largest_block=max(sizes),
-        packed=any(loader.form(name, sources) is not None for name, sources in blocks[-1].items()),
+        largest_weight=max(loader.bytes({name: sources}) for name, sources in blocks[-1].items()),
+        widened=max(_widened(loader, name, sources) for name, sources in blocks[-1].items()),
         parameters=(sum(map(_parameters, blocks)) - expert_parameters) / cfg.layers,
         head=_parameters({"head": outer.get("head", outer["embed"])}),
         hidden=cfg.dim * itemsize,
@@ -48,6 +49,12 @@ def model_facts(loader: Loader, kv: str) -> ModelFacts:
 def _parameters(block: Mapping[str, Sources]) -> int:
     """Numbers of the matrices."""
     return sum(prod(source.shape) for sources in block.values() for source in sources if len(source.shape) == 2)
+
+
+def _widened(loader: Loader, name: str, sources: Sources) -> int:
+    """Bytes of a packed weight in the model's dtype, of experts a single one's; 0 if it is not packed."""
+    count = len({source.expert for source in sources})
+    return 0 if loader.form(name, sources) is None else _parameters({name: sources}) * loader.dtype.itemsize // count
 
 
 def _attention_width(cfg: ModelConfig) -> int:
