@@ -105,9 +105,11 @@ def measure_rates(device: torch.device, dtype: torch.dtype) -> Rates:
     def products(where: torch.device, dtype: torch.dtype) -> dict[int, float]:
         return {rows: matmul_rate(where, dtype, rows, SIDE[where.type]) for rows in ROWS[where.type]}
 
+    if kind == "cuda":
+        torch.cuda.set_device(device)  # whose streams the clock is in
     host_matmul = products(host, dtype if kind == "cpu" else torch.float32)
     host_read = read_rate(host)
-    return Rates(
+    found = Rates(
         _name(device),
         copy_rate(COPY[kind], host, device, pinned),
         copy_rate(COPY[kind], host, device, False),
@@ -120,6 +122,10 @@ def measure_rates(device: torch.device, dtype: torch.dtype) -> Rates:
         attention_rate(host, dtype),
         call_seconds(device),
     )
+    if kind == "cuda":  # leave the memory as it was found
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
+    return found
 
 
 def measure_disk(parent: Path) -> Disk:

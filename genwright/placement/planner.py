@@ -18,7 +18,7 @@ from genwright.placement.cost import COMPUTE, PLACES, SHARES, WHAT, Cost, Vector
 from genwright.placement.machine import Machine
 from genwright.placement.model_facts import ModelFacts
 from genwright.placement.policy import Policy
-from genwright.placement.prediction import Prediction, predict, tier_bytes
+from genwright.placement.prediction import Prediction, predict, tier_parts
 
 SIZES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)  # of micro-batches
 COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # of them
@@ -38,11 +38,16 @@ class Budgets:
 
 @dataclass(frozen=True)
 class Plan:
-    """A policy, what it is expected to reach with a full batch, and the bytes that it takes in each tier."""
+    """A policy, what it is expected to reach with a full batch, and what it takes of each tier."""
 
     policy: Policy
     prediction: Prediction
-    bytes: dict[str, int]
+    parts: dict[str, dict[str, int]]  # bytes in each tier: of weights, cache, activations and buffers
+
+    @property
+    def bytes(self) -> dict[str, int]:
+        """Bytes in each tier."""
+        return {tier: sum(parts.values()) for tier, parts in self.parts.items()}
 
 
 def plan(facts: ModelFacts, machine: Machine, budgets: Budgets, work: Workload) -> Plan:
@@ -66,11 +71,11 @@ def plan(facts: ModelFacts, machine: Machine, budgets: Budgets, work: Workload) 
 
 
 def _plan(facts: ModelFacts, machine: Machine, policy: Policy, work: Workload) -> Plan:
-    return Plan(policy, predict(facts, machine, policy, work), tier_bytes(facts, machine, policy, work))
+    return Plan(policy, predict(facts, machine, policy, work), tier_parts(facts, machine, policy, work))
 
 
 def _within(found: Plan, machine: Machine, budgets: Budgets) -> bool:
-    used = dict(found.bytes)
+    used = found.bytes
     if not machine.has_gpu:
         used["cpu"] += used.pop("gpu")
     return all(count <= getattr(budgets, tier) for tier, count in used.items())

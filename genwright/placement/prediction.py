@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import ceil
 
-from genwright.placement.cost import Cost, Costs, Vector, Workload, share_vector
+from genwright.placement.cost import SHARES, WHAT, Cost, Costs, Vector, Workload, share_vector
 from genwright.placement.machine import Machine
 from genwright.placement.model_facts import ModelFacts
 from genwright.placement.policy import Policy
@@ -68,8 +68,18 @@ def predict(facts: ModelFacts, machine: Machine, policy: Policy, work: Workload)
 
 def tier_bytes(facts: ModelFacts, machine: Machine, policy: Policy, work: Workload) -> dict[str, int]:
     """Bytes in each tier at the peak."""
-    costs = _cost(facts, machine, policy, work).bytes()
-    return {tier: ceil(vector @ share_vector(policy)) for tier, vector in costs.items()}
+    return {tier: sum(parts.values()) for tier, parts in tier_parts(facts, machine, policy, work).items()}
+
+
+def tier_parts(facts: ModelFacts, machine: Machine, policy: Policy, work: Workload) -> dict[str, dict[str, int]]:
+    """The bytes of weights, cache and activations in each tier, and of buffers for what moves or is computed there."""
+    shares, found = share_vector(policy), {}
+    for tier, vector in _cost(facts, machine, policy, work).bytes().items():
+        held = dict(zip((*SHARES, ""), vector * shares, strict=True))
+        parts = {what: round(held[f"{what}_{tier}"]) for what in WHAT}
+        parts["weights"] += facts.outer if tier == "gpu" else 0
+        found[tier] = {**parts, "buffers": ceil(sum(held.values())) - sum(parts.values())}
+    return found
 
 
 def _cost(facts: ModelFacts, machine: Machine, policy: Policy, work: Workload) -> Cost:

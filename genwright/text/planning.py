@@ -1,16 +1,56 @@
 """Facts about a model for the planner, and a plan for a checkpoint on this machine."""
 
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
 from math import prod
+from pathlib import Path
 
+import torch
+
+from genwright.device import free_memory
+from genwright.errors import UserError
+from genwright.home import cache_folder
+from genwright.placement.cost import Workload
+from genwright.placement.machine import Machine, this_machine
 from genwright.placement.model_facts import ModelFacts
+from genwright.placement.planner import Budgets, Plan, plan
 from genwright.text.architectures.registry import architecture
 from genwright.text.architectures.weight_map import Sources
 from genwright.text.cache.layout import CACHE_BITS, CacheSpec
 from genwright.text.config import ModelConfig
 from genwright.text.loader import Loader
+from genwright.text.settings import EngineConfig
 
+DISK = 0.9  # of the free space of a disk that may be used
 EXPERTS = "experts."  # begins the names of the weights of which a token multiplies with some experts' part
+
+
+def plan_model(
+    loader: Loader, config: EngineConfig, work: Workload, tell: Callable[[str], None] = lambda sentence: None
+) -> tuple[Plan, Budgets, Machine]:
+    """The best placement on this machine of the model that a loader would load, and what it was planned for."""
+    longest = loader.checkpoint.config.longest_context
+    if work.longest > longest:
+        raise UserError(
+            f"A prompt of {work.prompt_length:,} tokens and {work.max_new_tokens:,} new ones need a context of "
+            f"{work.longest:,}, but the model's is {longest:,}."
+        )
+    folder = None if config.offload_dir is None else Path(config.offload_dir)
+    machine = this_machine(loader.device, loader.dtype, folder, tell)
+    given = budgets(config, loader.device)
+    return plan(model_facts(loader, config.kv), machine, given, work), given, machine
+
+
+def budgets(config: EngineConfig, device: torch.device) -> Budgets:
+    """The bytes that may be used: as set, or most of what is free."""
+    host = torch.device("cpu")
+    gpu, cpu = (
+        free_memory(where) if (given := config.budget(where.type)) is None else given for where in (device, host)
+    )
+    parent = Path(config.offload_dir) if config.offload_dir is not None else cache_folder() / "offload"
+    parent.mkdir(parents=True, exist_ok=True)
+    found = os.statvfs(parent)
+    return Budgets(gpu if device.type == "cuda" else 0, cpu, int(found.f_bavail * found.f_frsize * DISK))
 
 
 def model_facts(loader: Loader, kv: str) -> ModelFacts:
