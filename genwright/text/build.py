@@ -10,7 +10,10 @@ import torch
 from genwright.device import free_memory
 from genwright.errors import GenwrightWarning, UserError
 from genwright.kernels.cpu.amx import has_bf16
+from genwright.placement.cost import Workload
+from genwright.placement.machine import Machine
 from genwright.placement.offload_folder import OffloadFolder
+from genwright.placement.planner import Budgets, Plan
 from genwright.placement.policy import Policy
 from genwright.placement.tiers import Tiers
 from genwright.placement.weights import PlacedBlock
@@ -32,6 +35,7 @@ from genwright.text.engine.streamed import StreamedExecutor
 from genwright.text.loader import Loader
 from genwright.text.ops.backends import new_ops
 from genwright.text.ops.torch_ops import TorchOps
+from genwright.text.planning import plan_model
 from genwright.text.settings import EngineConfig
 
 MAX_BATCH = {"cpu": 64, "cuda": 256}  # sequences in a step
@@ -72,6 +76,13 @@ def build_engine(
         proposer = MtpDraft(executor) if config.draft == MTP else PromptLookup(device)
     speculation = Speculation(proposer, config.speculate_k, row_cost(device))
     return Engine(executor, max_batch, max_tokens, max_context, speculation, STEPS_AHEAD[device.type])
+
+
+def plan_engine(
+    checkpoint: Checkpoint, config: EngineConfig, device: torch.device, work: Workload, tell: Callable[[str], None]
+) -> tuple[Plan, Budgets, Machine]:
+    """Where the parts of a model would best be, and on what machine; nothing is loaded."""
+    return plan_model(_loader(checkpoint, config.quant, config, device, lambda done, total: None), config, work, tell)
 
 
 def _open_draft(model: Checkpoint, config: EngineConfig) -> Checkpoint | None:
