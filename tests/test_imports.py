@@ -25,6 +25,7 @@ TEXT = (
     ("batch", "conversation"),
     ("llm", "worker"),
     ("build", "generation_config"),
+    ("planning",),
     ("engine+drafts", "export"),
     ("loader",),
     ("checkpoints",),

@@ -30,6 +30,9 @@ class StepExecutor(Protocol):
         wanted), which the next step may overwrite.
         """
 
+    def close(self) -> None:
+        """Remove what is on disk; no step may run afterwards."""
+
 
 class ResidentExecutor(StepExecutor):
     """Runs embed, blocks and head on one step's tokens, with all weights on one device."""
@@ -81,6 +84,9 @@ class ResidentExecutor(StepExecutor):
         with self._amx_guard():
             logits, hidden = predict(self.ops, model.cfg, model.outer, self.mtp, self.cache.layers[-1], hidden, step)
         return logits.float(), hidden[step.logit_rows]
+
+    def close(self) -> None:
+        """Nothing is on disk."""
 
     def _amx_guard(self) -> AbstractContextManager[None]:
         on_cpu, is_float32 = self.model.device.type == "cpu", self.model.dtype == torch.float32
