@@ -13,6 +13,7 @@ import torch
 from text.families import greedy
 
 from genwright.errors import UserError
+from genwright.placement.policy import Policy
 
 PAD, NEW = 1, 12
 
@@ -37,9 +38,10 @@ def make(tiny, batches: tuple[int, int] = (4, 1), percent=(100, 0, 100, 0, 100, 
     return OptLM(tiny.config(dtype=dtype), env, str(tiny.path), policy)
 
 
-def test_greedy_tokens_are_those_of_transformers(tiny) -> None:
+@pytest.mark.parametrize("percent", [(100, 0) * 3, (0, 100) * 3, (0, 0) * 3, (30, 40, 25, 50, 40, 30)])
+def test_greedy_tokens_are_those_of_transformers(tiny, percent: tuple[int, ...]) -> None:
     rows = prompts(4)
-    output = make(tiny, (2, 2)).generate(rows, max_new_tokens=NEW)
+    output = make(tiny, (2, 2), percent).generate(rows, max_new_tokens=NEW)
     assert output.dtype == np.int32
     assert (output[:, : rows.shape[1]] == rows).all()
     for row, after in zip(rows, output[:, rows.shape[1] :], strict=True):
@@ -103,6 +105,20 @@ def test_a_cut_answer_is_padded_and_a_debug_mode_projects_the_rest(tiny, capsys)
         assert len(timers("generate").costs) == NEW
         assert min(timers("generate").costs) > 0
     assert f"#batches decoding: {(NEW - 1) * 8}" in capsys.readouterr().out
+
+
+def test_the_policy_is_the_engines(tiny) -> None:
+    from flexllmgen.flex_opt import ExecutionEnv
+
+    assert make(tiny).llm.config.offload is None
+    switches = {"overlap": False, "sep_layer": False, "pin_weight": True, "cpu_cache_compute": True}
+    model = make(tiny, (2, 3), (20, 30, 10.0, 40.0, 0, 100), attn_sparsity=0.5, **switches)
+    assert model.llm.config.offload == Policy(20, 30, 10, 40, 0, 100, 2, 3, False, False, True, True, 0.5)
+    assert model.llm.config.offload_dir == str(tiny.path / "offload")
+    with pytest.raises(UserError, match="weights_gpu must be a whole number"):
+        make(tiny, percent=(99.5, 0, 100, 0, 100, 0))
+    with pytest.raises(UserError, match="has no disk"):
+        type(model)(model.config, ExecutionEnv(), str(tiny.path), model.policy)
 
 
 def test_closing_the_environment_closes_its_models(tiny) -> None:

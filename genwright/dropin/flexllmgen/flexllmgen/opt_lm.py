@@ -10,10 +10,10 @@ import torch
 
 from flexllmgen.compression import CompressionConfig
 from flexllmgen.opt_config import OptConfig, get_opt_config, open_weights
-from flexllmgen.pytorch_backend import DeviceType
 from flexllmgen.timer import timers
 from flexllmgen.utils import ExecutionEnv
 from genwright.errors import UserError
+from genwright.placement import policy as placement
 from genwright.text.engine.request import Piece, SamplingParams
 from genwright.text.llm import LLM
 
@@ -61,14 +61,40 @@ def _engine_settings(config: OptConfig, env: ExecutionEnv, policy: Policy) -> di
     """The settings of LLM that a policy asks for."""
     if policy.compress_cache and policy.attn_sparsity < 1:
         raise UserError("compress_cache and an attn_sparsity below 1 cannot be combined.")
+    if env.disk is None and max(policy.w_disk_percent, policy.cache_disk_percent, policy.act_disk_percent) > 0:
+        raise UserError("The policy keeps a part on disk, but the environment has no disk.")
     gpu = env.gpu or env.cpu
-    on_gpu = gpu is not None and gpu.device_type is DeviceType.CUDA and gpu.engine_device != "auto"
+    device = "auto" if gpu is None else gpu.engine_device
+    faster = config.dtype is np.float16 and not device.startswith("cuda")  # than float16 is what a CPU computes in
     return {
-        "device": "auto" if gpu is None else gpu.engine_device,
-        "dtype": "auto" if config.dtype is np.float16 and not on_gpu else np.dtype(config.dtype).name,
+        "device": device,
+        "dtype": "auto" if faster else np.dtype(config.dtype).name,
         "quant": policy.comp_weight_config.weight_format() if policy.compress_weight else None,
         "kv": policy.comp_cache_config.cache_format() if policy.compress_cache else "auto",
+        "offload": _placement(policy),
+        "offload_dir": None if env.disk is None else env.disk.path,
     }
+
+
+def _placement(policy: Policy) -> placement.Policy | None:
+    """The same policy for the engine; None if all of it is on the GPU, where weights need no moving."""
+    names = ("w_gpu", "w_cpu", "cache_gpu", "cache_cpu", "act_gpu", "act_cpu")
+    percents = (getattr(policy, f"{name}_percent") for name in names)
+    shares: dict[str, Any] = {
+        name: int(percent) if int(percent) == percent else percent
+        for name, percent in zip(placement.SHARES, percents, strict=True)
+    }
+    found = placement.Policy(
+        **shares,
+        micro_batch=policy.gpu_batch_size,
+        micro_batches=policy.num_gpu_batches,
+        overlap=policy.overlap,
+        separate_layers=policy.sep_layer,
+        pin=policy.pin_weight,
+        cpu_attention=policy.cpu_cache_compute,
+        sparsity=policy.attn_sparsity,
+    )
+    return None if found.resident and found.sparsity == 1 else found
 
 
 class OptLM:
