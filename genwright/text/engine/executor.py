@@ -10,6 +10,7 @@ from genwright.kernels import PAGE
 from genwright.kernels.cpu.amx import without_broken_amx
 from genwright.text.architectures.deepseek import predict
 from genwright.text.cache.layout import Cache, CacheSpec
+from genwright.text.cache.tiered import TieredCache
 from genwright.text.loader import Model
 from genwright.text.ops.protocol import Weights
 from genwright.text.ops.step import Chunk, Step, StepBuffers
@@ -20,7 +21,7 @@ class StepExecutor(Protocol):
     """What the engine needs of an executor, wherever the weights are."""
 
     model: Model
-    cache: Cache
+    cache: Cache | TieredCache
     ops: TorchOps
 
     def run(self, chunks: Sequence[Chunk], known: torch.Tensor | None = None) -> torch.Tensor:
@@ -46,7 +47,7 @@ class ResidentExecutor(StepExecutor):
     ):
         self.model, self.ops, self.mtp = model, ops, mtp
         spec = CacheSpec(model.architecture.cache_layers(model.cfg), model.dtype, cache_bits)
-        self.cache = Cache(spec if mtp is None else spec.with_draft(), pages, model.device)
+        self.cache: Cache = Cache(spec if mtp is None else spec.with_draft(), pages, model.device)
         self.hidden: torch.Tensor | None = None  # of the last step, after the final norm: [tokens, dim], for `predict`
         longest, groups = model.max_context // PAGE, len(self.cache.spec.groups)
         self.buffers = StepBuffers(max_tokens, max_batch, longest, model.device, groups, model.rope_tables)
