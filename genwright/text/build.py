@@ -1,5 +1,6 @@
 """Builds an engine from a checkpoint and an EngineConfig: opens files, divides the memory, loads the weights."""
 
+import itertools
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,10 @@ import torch
 from genwright.device import free_memory
 from genwright.errors import GenwrightWarning, UserError
 from genwright.kernels.cpu.amx import has_bf16
+from genwright.placement.offload_folder import OffloadFolder
+from genwright.placement.policy import Policy
+from genwright.placement.tiers import Tiers
+from genwright.placement.weights import PlacedBlock
 from genwright.quant.formats import Format, parse_format
 from genwright.text.architectures.registry import architecture
 from genwright.text.cache.budget import cache_pages
@@ -23,6 +28,7 @@ from genwright.text.drafts.prompt_lookup import PROMPT_LOOKUP, PromptLookup
 from genwright.text.drafts.speculation import Draft, Speculation, row_cost
 from genwright.text.engine.engine import Engine
 from genwright.text.engine.executor import ResidentExecutor
+from genwright.text.engine.streamed import StreamedExecutor
 from genwright.text.loader import Loader
 from genwright.text.ops.backends import new_ops
 from genwright.text.ops.torch_ops import TorchOps
@@ -30,6 +36,7 @@ from genwright.text.settings import EngineConfig
 
 MAX_BATCH = {"cpu": 64, "cuda": 256}  # sequences in a step
 MAX_STEP_TOKENS = {"cpu": 512, "cuda": 2048}  # tokens in a step; longer prompts are computed in chunks
+STREAMED_STEP_TOKENS = {"cpu": 4096, "cuda": 32768}  # weights cross the bus once per step, so it reads many prompts
 STEPS_AHEAD = {"cpu": 0, "cuda": 1}  # steps launched before the host has read the tokens of the one before
 KEEP = "keep"  # the quant that leaves packed weights as they are stored
 SELF = "self:"  # prefix of a draft that is a copy of the model in another weight format, such as self:int4
@@ -51,10 +58,10 @@ def build_engine(
     if (draft := _open_draft(checkpoint, config)) is not None:
         loaders.append(_loader(draft, _self_draft_format(config), config, device, progress))
     pages, max_context = _divide_memory(loaders, config, device)
-    max_batch, max_tokens = MAX_BATCH[device.type], _step_tokens(config, device)
+    max_batch, max_tokens = _max_batch(config, device), _step_tokens(config, device)
     contexts = [max_context, *(min(max_context, loader.checkpoint.config.longest_context) for loader in loaders[1:])]
     executor, *drafts = (
-        _load(loader, ops, config, context, count)
+        _load(loader, ops, config, context, count, config.policy if loader is loaders[0] else None)
         for loader, context, count in zip(loaders, contexts, pages, strict=True)
     )
     if config.draft is None:
@@ -134,27 +141,53 @@ def _divide_memory(loaders: list[Loader], config: EngineConfig, device: torch.de
         for cfg, loader in zip(configs, loaders, strict=True)
     ]
     weights = sum(loader.total_bytes(draft=mtp) for loader in loaders)
-    given = config.cpu_mem if device.type == "cpu" else config.gpu_mem
+    if config.policy is not None:
+        weights -= _moved_off(loaders[0], config.policy, device)
+    given = config.budget(device.type)
     return cache_pages(
         [spec.with_draft() if mtp else spec for spec in specs],
         _step_tokens(config, device) * (1 + STEPS_AHEAD[device.type]),
         configs[0],
         config.max_context,
         weights,
-        free_memory(device) if given is None else int(given * 1e9),
-        MAX_BATCH[device.type],
+        free_memory(device) if given is None else given,
+        _max_batch(config, device),
     )
 
 
+def _moved_off(loader: Loader, policy: Policy, device: torch.device) -> int:
+    """Bytes of a model's weights that are in other memory than the cache, less those of the staging buffers."""
+    layers = range(loader.checkpoint.config.layers)
+    sizes = [loader.block_bytes(layer) for layer in layers]
+    kept = policy.weights_gpu + (policy.weights_cpu if device.type == "cpu" else 0)
+    staging = 0 if policy.weights_gpu == 100 else (2 if policy.overlap else 1) * max(sizes)
+    return sum(size * (100 - kept) // 100 for size in sizes) - staging
+
+
+def _max_batch(config: EngineConfig, device: torch.device) -> int:
+    policy = config.policy
+    return policy.batch if policy is not None and policy.batch else MAX_BATCH[device.type]
+
+
 def _step_tokens(config: EngineConfig, device: torch.device) -> int:
-    return config.max_step_tokens or MAX_STEP_TOKENS[device.type]
+    default = MAX_STEP_TOKENS if config.policy is None else STREAMED_STEP_TOKENS
+    return config.max_step_tokens or default[device.type]
 
 
-def _load(loader: Loader, ops: TorchOps, config: EngineConfig, context: int, pages: int) -> ResidentExecutor:
+def _load(
+    loader: Loader, ops: TorchOps, config: EngineConfig, context: int, pages: int, policy: Policy | None
+) -> ResidentExecutor:
     """Load a model and make its executor, with CUDA graphs if its ops can be captured."""
-    model, kind = loader.model(context), loader.device.type
+    bits, max_batch = CACHE_BITS[config.kv], _max_batch(config, loader.device)
+    max_tokens = _step_tokens(config, loader.device)
+    if policy is not None:
+        tiers = _tiers(loader, policy, config)
+        count = itertools.count()
+        model = loader.model(context, lambda block: PlacedBlock(block, policy, tiers, f"block-{next(count)}"))
+        mtp = loader.block(model.cfg.layers) if config.draft == MTP else None
+        return StreamedExecutor(model, ops, pages, max_batch, max_tokens, policy, tiers, mtp, bits)
+    model = loader.model(context)
     mtp = loader.block(model.cfg.layers) if config.draft == MTP else None
-    bits, max_batch, max_tokens = CACHE_BITS[config.kv], MAX_BATCH[kind], _step_tokens(config, loader.device)
     if not ops.capturable:
         return ResidentExecutor(model, ops, pages, max_batch, max_tokens, mtp, bits)
     from genwright.text.engine.cuda_graphs import GraphExecutor
@@ -163,3 +196,12 @@ def _load(loader: Loader, ops: TorchOps, config: EngineConfig, context: int, pag
     assert isinstance(ops, TritonOps)
     most = ops.max_graph_tokens(model.cfg, model.blocks) if config.graph else 0
     return GraphExecutor(model, ops, pages, max_batch, max_tokens, mtp, bits, most)
+
+
+def _tiers(loader: Loader, policy: Policy, config: EngineConfig) -> Tiers:
+    """The tiers of a placed model; a disk that is too small is refused before anything is loaded."""
+    folder, share = None, policy.shares("weights")[2]
+    if share:
+        sizes = sum(loader.block_bytes(layer) for layer in range(loader.checkpoint.config.layers))
+        folder = OffloadFolder(None if config.offload_dir is None else Path(config.offload_dir), sizes * share // 100)
+    return Tiers(loader.device, policy.pin, folder)
