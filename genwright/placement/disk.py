@@ -5,7 +5,7 @@ import mmap
 import os
 import threading
 from collections.abc import Callable
-from concurrent.futures import Executor, Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from genwright.errors import UserError
 
 ALIGNMENT = 4096  # of offsets, sizes and addresses in direct transfers; at least any disk's logical block
 PIECE = 4 << 20  # a larger request is split, so that several threads serve it
+THREADS = 8  # transfers in flight
 
 Bytes = np.ndarray[tuple[int], np.dtype[np.uint8]]
 
@@ -31,6 +32,21 @@ def aligned_empty(size: int) -> torch.Tensor:
     return buffer[start : start + size]
 
 
+class TransferThreads(ThreadPoolExecutor):
+    """Threads that read and write, each with an aligned buffer for bytes that cannot be transferred directly."""
+
+    def __init__(self) -> None:
+        super().__init__(THREADS, "offload")
+        self._own = threading.local()
+
+    def buffer(self, size: int) -> Bytes:
+        """The calling thread's buffer of at most PIECE bytes."""
+        if not hasattr(self._own, "buffer"):
+            self._own.buffer = np.frombuffer(mmap.mmap(-1, PIECE), np.uint8)
+        found: Bytes = self._own.buffer[:size]
+        return found
+
+
 class DiskFile:
     """A preallocated file in an offload folder, which is its owner and closes it.
 
@@ -39,10 +55,9 @@ class DiskFile:
     aligned buffer otherwise. On a file system without direct transfers, pages are evicted after use.
     """
 
-    def __init__(self, path: Path, size: int, buffered: int, owner: object, pool: Executor) -> None:
+    def __init__(self, path: Path, size: int, buffered: int, owner: object, threads: TransferThreads) -> None:
         self.path, self.size = path, size
-        self._buffered, self._owner, self._pool = buffered, owner, pool
-        self._bounce = threading.local()
+        self._buffered, self._owner, self._threads = buffered, owner, threads
         self._direct = _open_direct(path)
 
     @property
@@ -74,7 +89,7 @@ class DiskFile:
                 raise UserError(f"Offload file {self.path} cannot be {verb}: {error.strerror}.") from error
 
         bounds = [offset, *range(round_up(offset + 1, PIECE), end, PIECE), end]
-        return _together([self._pool.submit(piece, *each) for each in pairwise(bounds)])
+        return _together([self._threads.submit(piece, *each) for each in pairwise(bounds)])
 
     def _read(self, data: Bytes, offset: int) -> None:
         if self._direct is None:
@@ -86,7 +101,7 @@ class DiskFile:
         if rest := len(data) - whole:
             first = (offset + whole) // ALIGNMENT * ALIGNMENT
             skip = offset + whole - first
-            bounce = self._bounce_buffer(round_up(skip + rest))
+            bounce = self._threads.buffer(round_up(skip + rest))
             _transfer(os.preadv, self._direct, bounce, first)
             np.copyto(data[whole:], bounce[skip : skip + rest])  # which releases the interpreter, unlike a memoryview
 
@@ -104,16 +119,10 @@ class DiskFile:
         _transfer(os.pwritev, self._buffered, data[stop:], offset + stop)
         whole = data[start:stop]
         if not _aligned(whole, offset + start):
-            bounce = self._bounce_buffer(len(whole))
+            bounce = self._threads.buffer(len(whole))
             np.copyto(bounce, whole)
             whole = bounce
         _transfer(os.pwritev, self._direct, whole, offset + start)
-
-    def _bounce_buffer(self, size: int) -> Bytes:
-        if not hasattr(self._bounce, "buffer"):
-            self._bounce.buffer = np.frombuffer(mmap.mmap(-1, PIECE), np.uint8)
-        found: Bytes = self._bounce.buffer[:size]
-        return found
 
 
 def _open_direct(path: Path) -> int | None:

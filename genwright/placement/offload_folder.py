@@ -10,16 +10,14 @@ import os
 import shutil
 import tempfile
 import weakref
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from genwright.errors import UserError
 from genwright.home import cache_folder
-from genwright.placement.disk import DiskFile, round_up
+from genwright.placement.disk import DiskFile, TransferThreads, round_up
 
 PREFIX, LOCK = "genwright-", "lock"
-THREADS = 8  # transfers in flight
 
 
 class OffloadFolder:
@@ -35,14 +33,14 @@ class OffloadFolder:
             self.path, lock = _make_locked(parent)
         except OSError as error:
             raise UserError(f"Offload folder {parent} cannot be used: {error.strerror}.") from error
-        self._pool = ThreadPoolExecutor(THREADS, "offload")
+        self._threads = TransferThreads()
         self._resources = ExitStack()  # closed in reverse: the lock last
         self._resources.callback(os.close, lock)
         self._resources.callback(shutil.rmtree, self.path, ignore_errors=True)
-        self._clean = weakref.finalize(self, _clean, os.getpid(), self._pool, self._resources)
+        self._clean = weakref.finalize(self, _clean, os.getpid(), self._threads, self._resources)
 
     def create(self, name: str, size: int) -> DiskFile:
-        """A new file whose space is reserved."""
+        """A new file of zeros whose space is reserved."""
         path, size = self.path / name, round_up(max(size, 1))
         try:
             _check_space(self.path, size)
@@ -51,7 +49,7 @@ class OffloadFolder:
                 failed.callback(os.close, buffered)
                 try:
                     os.posix_fallocate(buffered, 0, size)
-                    file = DiskFile(path, size, buffered, self, self._pool)
+                    file = DiskFile(path, size, buffered, self, self._threads)
                 finally:
                     path.unlink()
                 failed.pop_all()
@@ -63,15 +61,15 @@ class OffloadFolder:
 
     def close(self) -> None:
         """Cancel the requests that have not started, wait for the others, and remove everything."""
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        self._threads.shutdown(wait=True, cancel_futures=True)
         self._clean()
 
 
-def _clean(process: int, pool: ThreadPoolExecutor, resources: ExitStack) -> None:
+def _clean(process: int, threads: TransferThreads, resources: ExitStack) -> None:
     if os.getpid() == process:  # a fork's copy of the folder is not its own
         # No request is in flight, since each holds its file, which holds the folder; but a request's own thread may
         # drop the last reference, and cannot wait for itself.
-        pool.shutdown(wait=False)
+        threads.shutdown(wait=False)
         resources.close()
 
 
