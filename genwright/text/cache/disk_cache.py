@@ -1,28 +1,28 @@
 """DiskCache: pages of a key-value cache in files, one for each of the spec's tensors."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 
 import torch
 from torch import Tensor
 
 from genwright.kernels import PAGE
-from genwright.placement.offload_folder import OffloadFolder
+from genwright.placement.disk import DiskFile
 from genwright.text.cache.layout import CacheSpec, PagedCache
 
 
 class DiskCache(PagedCache):
     """Each file is [layers of a group, pages, PAGE, *shape], and zero at first."""
 
-    def __init__(self, spec: CacheSpec, pages: int, folder: OffloadFolder):
+    def __init__(self, spec: CacheSpec, pages: int, new_file: Callable[[str, int], DiskFile]):
         self.spec, self.pages = spec, pages
         self._page_bytes = {
             name: PAGE * math.prod(shape) * dtype.itemsize for name, (shape, dtype) in spec.tensors().items()
         }
         self._size = max(map(len, spec.groups))
         self._files = {
-            name: folder.create(f"cache-{name}", self._size * pages * size) for name, size in self._page_bytes.items()
+            name: new_file(f"cache-{name}", self._size * pages * size) for name, size in self._page_bytes.items()
         }
         self._index = {layer: index for group in spec.groups for index, layer in enumerate(group)}
 

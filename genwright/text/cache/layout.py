@@ -9,7 +9,7 @@ freed once the window has passed them.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Protocol
 
 import numpy as np
@@ -66,6 +66,10 @@ class CacheSpec:
             return {name: (shape, self.dtype) for name, shape in self.rows.items()}
         packed = (entries(name, shape, self.bits) for name, shape in self.rows.items())
         return {name: entry for each in packed for name, entry in each.items()}
+
+    def page_tensors(self, *counts: int) -> dict[str, Entry]:
+        """Shape and dtype of the tensors of `counts` pages."""
+        return {name: ((*counts, PAGE, *shape), dtype) for name, (shape, dtype) in self.tensors().items()}
 
     @property
     def row_bytes(self) -> int:
@@ -143,12 +147,18 @@ class PagedCache(Protocol):
 class Cache(PagedCache):
     """The pages of all layers: each of the spec's tensors as [layers of a group, pages, PAGE, *shape]."""
 
-    def __init__(self, spec: CacheSpec, pages: int, device: torch.device, pin: bool = False):
+    def __init__(
+        self,
+        spec: CacheSpec,
+        pages: int,
+        device: torch.device,
+        zeros: Callable[[int], Tensor] | None = None,  # makes uint8 [size] instead of PyTorch
+    ):
         self.spec, self.pages = spec, pages
-        size = max(map(len, spec.groups))
+        new = zeros or partial(_zeros, device=device)
         self.rows = {
-            name: _zeros((size, pages, PAGE, *shape), dtype, device, pin)
-            for name, (shape, dtype) in spec.tensors().items()
+            name: new(math.prod(shape) * dtype.itemsize).view(dtype).view(shape)
+            for name, (shape, dtype) in spec.page_tensors(max(map(len, spec.groups)), pages).items()
         }
         layers = [
             LayerCache(layer, number, {name: rows[index] for name, rows in self.rows.items()}, spec)
@@ -166,8 +176,8 @@ class Cache(PagedCache):
             rows[:, list(pages)] = 0
 
 
-def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, pin: bool) -> Tensor:
-    if device.type != "cpu" or pin:
-        return torch.zeros(shape, dtype=dtype, device=device, pin_memory=pin)
+def _zeros(size: int, device: torch.device) -> Tensor:
+    if device.type != "cpu":
+        return torch.zeros(size, dtype=torch.uint8, device=device)
     # np.zeros maps memory that the operating system provides on first use; torch.zeros would write all of it now.
-    return torch.from_numpy(np.zeros(math.prod(shape) * dtype.itemsize, np.uint8)).view(dtype).view(shape)
+    return torch.from_numpy(np.zeros(size, np.uint8))

@@ -47,6 +47,12 @@ class StagedPages:
     written: list[list[Rows]]
     tables: list[Int64s]  # of each sequence: its page tables with staged numbers
 
+    def follows(self, other: "StagedPages") -> bool:
+        """Whether it reads rows that the other micro-batch writes: both have parts of one long prompt."""
+        changed = {(rows.tier, rows.page) for group in other.written for rows in group}
+        runs = (run for group in self.fetched for run in group)
+        return any((run.tier, run.page + i) in changed for run in runs for i in range(run.count))
+
 
 def stage_pages(cache: TieredCache, sequences: Sequence[tuple[Int64s, int, int]]) -> StagedPages:
     """Number the pages of sequences anew: of each its page tables, and where its new tokens begin and end."""

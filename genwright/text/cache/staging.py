@@ -4,16 +4,17 @@ While a layer of one micro-batch computes, the pages of the next are brought ove
 go back to their tier. On a GPU both moves have a stream of their own.
 """
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from itertools import pairwise
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from genwright.kernels import PAGE
-from genwright.placement.disk import aligned_empty
+from genwright.placement.tiers import Tier, Tiers
 from genwright.text.cache.disk_cache import DiskCache, wait
 from genwright.text.cache.layout import Cache, CacheSpec, LayerCache
 from genwright.text.cache.staged_pages import StagedPages
@@ -54,35 +55,37 @@ class Slot:
     """Room for one layer's pages of a micro-batch, each of the spec's tensors as [pages, PAGE, *shape]."""
 
     rows: dict[str, Tensor]
-    host: dict[str, Tensor]  # in CPU memory, for the disk; the same tensors if the device is a CPU
+    host: dict[str, Tensor]  # in CPU memory, for the disk; `rows` if the device is a CPU, or without a disk
     reads: list[Future[None]] = field(default_factory=list)
     writes: list[Future[None]] = field(default_factory=list)
     ready: torch.cuda.Event | None = None
     computed: torch.cuda.Event | None = None
     stored: torch.cuda.Event | None = None
+    unwritten: bool = False  # pages that the disk does not have yet
 
     @staticmethod
-    def allocate(spec: CacheSpec, pages: int, device: torch.device, disk: bool) -> "Slot":
-        on_gpu = device.type == "cuda"
-        shapes = {name: ((pages, PAGE, *shape), dtype) for name, (shape, dtype) in spec.tensors().items()}
-        host = {name: _host_zeros(*entry, on_gpu) for name, entry in shapes.items()} if disk or not on_gpu else {}
-        if not on_gpu:
-            return Slot(host, host)
-        return Slot({name: torch.zeros(s, dtype=dtype, device=device) for name, (s, dtype) in shapes.items()}, host)
+    def allocate(spec: CacheSpec, pages: int, memory: Tiers, disk: bool) -> "Slot":
+        on_gpu = memory.device.type == "cuda"
+        shapes = spec.page_tensors(pages)
 
+        def allocated(new: Callable[[int], Tensor]) -> dict[str, Tensor]:
+            sizes = {name: math.prod(shape) * dtype.itemsize for name, (shape, dtype) in shapes.items()}
+            return {name: new(sizes[name]).zero_().view(dtype).view(shape) for name, (shape, dtype) in shapes.items()}
 
-def _host_zeros(shape: tuple[int, ...], dtype: torch.dtype, pin: bool) -> Tensor:
-    if pin:
-        return torch.zeros(shape, dtype=dtype, pin_memory=True)  # whose pages are aligned
-    size = int(np.prod(shape)) * dtype.itemsize
-    return aligned_empty(size).zero_().view(dtype).view(shape)
+        rows = allocated(memory.gpu)
+        return Slot(rows, allocated(memory.cpu) if disk and on_gpu else rows)
+
+    def free(self, memory: Tiers) -> None:
+        memory.use.hold(Tier.GPU, -sum(rows.nbytes for rows in self.rows.values()))
+        if self.host is not self.rows:
+            memory.use.hold(Tier.CPU, -sum(rows.nbytes for rows in self.host.values()))
 
 
 class Staging:
     """Brings layers' pages to the device and their new rows back, in the order that `begin` is given."""
 
-    def __init__(self, cache: TieredCache, device: torch.device, overlap: bool = True):
-        self._cache, self._device = cache, device
+    def __init__(self, cache: TieredCache, overlap: bool = True):
+        self._cache, self._memory, device = cache, cache.memory, cache.memory.device
         self._in, self._out = CopyStream(device, overlap), CopyStream(device, overlap)
         self._compute = CopyStream(device, False)
         self._has_disk = any(isinstance(tier, DiskCache) for tier in cache.tiers)
@@ -90,12 +93,14 @@ class Staging:
         self._slots: list[Slot] = []
         self._capacity = 0  # pages of a slot
         self._work: list[tuple[int, StagedPages]] = []  # layers and micro-batches in the order of use
+        self._follows: list[bool] = []  # of each micro-batch: whether it reads what the one before it writes
         self._taken = 0
 
     def begin(self, layers: Sequence[int], batches: Sequence[StagedPages]) -> None:
         """Start with the first of the micro-batches of the first of the layers."""
         self.finish()
-        self._work, self._taken = [(layer, pages) for layer in layers for pages in batches], 0
+        self._work = [(layer, pages) for layer in layers for pages in batches]
+        self._follows = [False, *(second.follows(first) for first, second in pairwise(batches))]
         self._reserve(max((count for pages in batches for count in pages.pages), default=0))
         for place in range(min(2, len(self._work))):
             self._read(place)
@@ -126,25 +131,32 @@ class Staging:
             for event in (slot.ready, slot.stored):
                 if event is not None:
                     event.synchronize()
-            wait(slot.reads + slot.writes)
+            transfers = slot.reads + slot.writes
             slot.reads, slot.writes, slot.ready, slot.computed, slot.stored = [], [], None, None, None
+            wait(transfers)
         self._work, self._taken = [], 0
 
     def _reserve(self, pages: int) -> None:
         """Make the slots large enough; no copy is under way."""
         if pages <= self._capacity:
             return
-        self._slots.clear()  # frees their memory first
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)  # the allocator knows nothing of the copies' streams
+        for slot in self._slots:
+            slot.free(self._memory)
+        self._slots.clear()  # before new ones are made
+        if self._memory.device.type == "cuda":
+            torch.cuda.synchronize(self._memory.device)  # the allocator knows nothing of the copies' streams
         self._capacity = pages + pages // 4  # sequences grow
-        spec, device, disk = self._cache.spec, self._device, self._has_disk
-        self._slots = [Slot.allocate(spec, self._capacity, device, disk) for _ in range(SLOTS)]
+        spec, memory, disk = self._cache.spec, self._memory, self._has_disk
+        self._slots = [Slot.allocate(spec, self._capacity, memory, disk) for _ in range(SLOTS)]
 
     def _read(self, place: int) -> None:
         """Start to read from disk what is computed at that place."""
         if place >= len(self._work):
             return
+        if not self._follows[place % len(self._follows)]:
+            self._start_reads(place)
+
+    def _start_reads(self, place: int) -> None:
         layer, pages = self._work[place]
         slot = self._slots[place % SLOTS]
         wait(slot.writes)
@@ -160,6 +172,12 @@ class Staging:
             return
         layer, pages = self._work[place]
         slot, group = self._slots[place % SLOTS], self._group_of[layer]
+        if self._follows[place % len(self._follows)]:
+            before = self._slots[(place - 1) % SLOTS]
+            self._write(place - 1)
+            wait(before.writes)
+            self._in.wait(before.stored)
+            self._start_reads(place)
         wait(slot.reads)
         slot.reads = []
         self._in.wait(slot.computed)
@@ -170,6 +188,7 @@ class Staging:
                     rows[run.staged : run.staged + run.count].zero_()
             for run in pages.fetched[group]:
                 tier = self._cache.tiers[run.tier]
+                self._count(self._cache.kinds[run.tier], Tier.GPU, run.count * PAGE)
                 if isinstance(tier, Cache):
                     source = _part(tier.layers[layer].rows, run.page, run.count)
                 elif slot.host is slot.rows:
@@ -188,6 +207,8 @@ class Staging:
         with self._out:
             for rows in pages.written[self._group_of[layer]]:
                 tier = self._cache.tiers[rows.tier]
+                tokens = rows.stop - rows.first if isinstance(tier, Cache) else PAGE
+                self._count(Tier.GPU, self._cache.kinds[rows.tier], tokens)
                 if isinstance(tier, Cache):
                     for name, source in slot.rows.items():
                         target = tier.layers[layer].rows[name][rows.page, rows.first : rows.stop]
@@ -196,19 +217,24 @@ class Staging:
                     for name, source in slot.rows.items():
                         slot.host[name][rows.staged].copy_(source[rows.staged], non_blocking=True)
             slot.stored = self._out.record()
+        slot.unwritten = self._has_disk
 
     def _write(self, place: int) -> None:
         """Start to write changed pages to disk, once they are in CPU memory."""
-        if not self._has_disk:
-            return
         layer, pages = self._work[place]
         slot = self._slots[place % SLOTS]
+        if not slot.unwritten:
+            return
+        slot.unwritten = False
         if slot.stored is not None:
             slot.stored.synchronize()
         for rows in pages.written[self._group_of[layer]]:
             tier = self._cache.tiers[rows.tier]
             if isinstance(tier, DiskCache):
                 slot.writes += tier.write(layer, rows.page, _part(slot.host, rows.staged, 1))
+
+    def _count(self, source: Tier, target: Tier, tokens: int) -> None:
+        self._memory.use.move(source, target, tokens * self._cache.spec.row_bytes)
 
 
 def _part(rows: Mapping[str, Tensor], first: int, count: int) -> dict[str, Tensor]:

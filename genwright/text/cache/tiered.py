@@ -10,8 +10,7 @@ from itertools import accumulate
 import numpy as np
 import torch
 
-from genwright.placement.offload_folder import OffloadFolder
-from genwright.placement.tiers import Tier
+from genwright.placement.tiers import Tier, Tiers
 from genwright.text.cache.disk_cache import DiskCache
 from genwright.text.cache.layout import Cache, CacheSpec, PagedCache
 from genwright.text.cache.pages import PagePool, SequencePages
@@ -34,13 +33,13 @@ class TieredCache:
         spec: CacheSpec,
         pages: Sequence[int],  # of each tier
         shares: Sequence[int],  # of each tier, in percent
-        device: torch.device,  # that computes
-        folder: OffloadFolder | None = None,  # for the disk's share
+        memory: Tiers,
+        sparse: bool = False,  # rows of generated tokens come from sparse attention, which a prompt's do not
     ):
-        self.spec = spec
+        self.spec, self.memory, self.sparse = spec, memory, sparse
         held = [(tier, count, share) for tier, count, share in zip(Tier, pages, shares, strict=True) if share]
         self.kinds = [tier for tier, _, _ in held]
-        self.tiers = [_new_cache(tier, spec, count, device, folder) for tier, count, _ in held]
+        self.tiers = [_new_cache(tier, spec, count, memory) for tier, count, _ in held]
         self.shares = [share for _, _, share in held]
         self.first_pages = list(accumulate((tier.pages for tier in self.tiers), initial=0))[:-1]
         self.pages = sum(tier.pages for tier in self.tiers)
@@ -50,15 +49,13 @@ class TieredCache:
         return int(np.searchsorted(self.first_pages, page, side="right")) - 1
 
 
-def _new_cache(
-    tier: Tier, spec: CacheSpec, pages: int, device: torch.device, folder: OffloadFolder | None
-) -> PagedCache:
+def _new_cache(tier: Tier, spec: CacheSpec, pages: int, memory: Tiers) -> PagedCache:
     if tier is Tier.GPU:
-        return Cache(spec, pages, device)
+        memory.use.hold(Tier.GPU, pages * spec.page_bytes)
+        return Cache(spec, pages, memory.device)
     if tier is Tier.CPU:
-        return Cache(spec, pages, torch.device("cpu"), pin=device.type == "cuda")
-    assert folder is not None
-    return DiskCache(spec, pages, folder)
+        return Cache(spec, pages, torch.device("cpu"), memory.cpu)
+    return DiskCache(spec, pages, memory.disk)
 
 
 class TieredPages:

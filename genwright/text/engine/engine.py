@@ -186,7 +186,7 @@ class Engine:
         request.unread -= part.unread
         request.prompt_logprobs += part.prompt_logprobs
         pages.length += part.count
-        self.pool.share(pages, request.tokens)
+        self.pool.share(pages, self.scheduler.keys(request))
         if not part.samples:
             return
         gained = part.gained(self.sampler)

@@ -11,6 +11,7 @@ from text.cache.test_pages import MODELS, STEP, random_tokens, rows
 
 from genwright.kernels import PAGE
 from genwright.placement.offload_folder import OffloadFolder
+from genwright.placement.tiers import Tiers
 from genwright.text.cache.layout import Cache, CacheSpec, LayerSpec
 from genwright.text.cache.pages import SequencePages
 from genwright.text.cache.staged_pages import stage_pages
@@ -24,7 +25,7 @@ def tiered(windows: Sequence[int | None], shares: Sequence[int], sequences: int,
     """GPU, CPU and disk as three pools of CPU memory and files."""
     spec = CacheSpec([LayerSpec({"row": (1,), "other": (3,)}, window) for window in windows], torch.float64)
     pages = tier_pages(spec, shares, sequences, 400, STEP)
-    return TieredCache(spec, pages, shares, CPU, OffloadFolder(folder, 0))
+    return TieredCache(spec, pages, shares, Tiers(CPU, False, OffloadFolder(folder, 0)))
 
 
 class Model:
@@ -32,7 +33,7 @@ class Model:
 
     def __init__(self, cache: TieredCache):
         self.cache, self.pool = cache, TieredPages(cache, STEP)
-        self.staging = Staging(cache, CPU)
+        self.staging = Staging(cache)
         self.live: dict[SequencePages, list[int]] = {}
 
     def start(self, tokens: list[int]) -> SequencePages | None:
