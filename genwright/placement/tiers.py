@@ -62,3 +62,8 @@ class Tiers:
         assert self._folder is not None
         self.use.hold(Tier.DISK, size)
         return self._folder.create(name, size)
+
+    def close(self) -> None:
+        """Remove the files."""
+        if self._folder is not None:
+            self._folder.close()

@@ -10,7 +10,10 @@ import torch
 from genwright.device import free_memory
 from genwright.errors import GenwrightWarning, UserError
 from genwright.kernels.cpu.amx import has_bf16
+from genwright.placement.cost import Workload
+from genwright.placement.machine import Machine
 from genwright.placement.offload_folder import OffloadFolder, free_space
+from genwright.placement.planner import Budgets, Plan
 from genwright.placement.policy import Policy
 from genwright.placement.tiers import Tiers
 from genwright.placement.weights import PlacedBlock
@@ -32,6 +35,7 @@ from genwright.text.engine.streamed import StreamedExecutor
 from genwright.text.loader import Loader
 from genwright.text.ops.backends import new_ops
 from genwright.text.ops.torch_ops import TorchOps
+from genwright.text.planning import plan_model
 from genwright.text.settings import EngineConfig
 
 MAX_BATCH = {"cpu": 64, "cuda": 256}  # sequences in a step
@@ -73,6 +77,13 @@ def build_engine(
         proposer = MtpDraft(executor) if config.draft == MTP else PromptLookup(device)
     speculation = Speculation(proposer, config.speculate_k, row_cost(device))
     return Engine(executor, max_batch, max_tokens, max_context, speculation, STEPS_AHEAD[device.type])
+
+
+def plan_engine(
+    checkpoint: Checkpoint, config: EngineConfig, device: torch.device, work: Workload, tell: Callable[[str], None]
+) -> tuple[Plan, Budgets, Machine]:
+    """Where the parts of a model would best be, and on what machine; nothing is loaded."""
+    return plan_model(_loader(checkpoint, config.quant, config, device, lambda done, total: None), config, work, tell)
 
 
 def _open_draft(model: Checkpoint, config: EngineConfig) -> Checkpoint | None:
@@ -202,7 +213,9 @@ def _load(
     if policy is not None:
         tiers = _tiers(loader, policy, config, pages[-1])
         count = itertools.count()
-        model = loader.model(context, lambda block: PlacedBlock(block, policy, tiers, f"block-{next(count)}"))
+        moe = loader.checkpoint.config.moe
+        experts = 0 if moe is None else moe.experts
+        model = loader.model(context, lambda block: PlacedBlock(block, policy, tiers, f"block-{next(count)}", experts))
         mtp = loader.block(model.cfg.layers) if config.draft == MTP else None
         return StreamedExecutor(model, ops, pages, max_batch, max_tokens, policy, tiers, mtp, bits)
     model = loader.model(context)
@@ -219,6 +232,9 @@ def _load(
 
 def _tiers(loader: Loader, policy: Policy, config: EngineConfig, cache_pages: int) -> Tiers:
     """The tiers of a placed model; a disk that is too small is refused before anything is loaded."""
-    blocks = sum(loader.block_bytes(layer) for layer in range(loader.checkpoint.config.layers))
-    needed = blocks * policy.shares("weights")[2] // 100 + cache_pages * _cache_spec(loader, config).page_bytes
+    cfg = loader.checkpoint.config
+    blocks = sum(loader.block_bytes(layer) for layer in range(cfg.layers))
+    states = _step_tokens(config, loader.device) * cfg.dim * loader.dtype.itemsize
+    needed = (blocks * policy.shares("weights")[2] + states * policy.shares("activations")[2]) // 100
+    needed += cache_pages * _cache_spec(loader, config).page_bytes
     return Tiers(loader.device, policy.pin, OffloadFolder(_offload_dir(config), needed) if needed else None)

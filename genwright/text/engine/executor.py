@@ -31,6 +31,9 @@ class StepExecutor(Protocol):
         wanted), which the next step may overwrite.
         """
 
+    def close(self) -> None:
+        """Remove what is on disk; no step may run afterwards."""
+
 
 class PredictingExecutor(StepExecutor, Protocol):
     """An executor whose model may have a multi-token-prediction layer."""
@@ -93,6 +96,9 @@ class ResidentExecutor(PredictingExecutor):
         with amx_guard(model):
             logits, hidden = predict(self.ops, model.cfg, model.outer, self.mtp, self.cache.layers[-1], hidden, step)
         return logits.float(), hidden[step.logit_rows]
+
+    def close(self) -> None:
+        """Nothing is on disk."""
 
 
 def amx_guard(model: Model) -> AbstractContextManager[None]:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from genwright.kernels import PAGE
+from genwright.placement.activations import PlacedActivations
 from genwright.placement.policy import Policy
 from genwright.placement.tiers import Tiers
 from genwright.placement.weight_stream import WeightStream
@@ -25,6 +26,7 @@ from genwright.text.ops.step import Chunk, Step, StepBuffers
 from genwright.text.ops.torch_ops import TorchOps
 
 MICRO_BATCH_TOKENS = {"cpu": 512, "cuda": 4096}  # more gain no speed and need memory
+MOST_CHOSEN = 0.9  # share of the experts above which all are brought ahead
 
 
 @dataclass
@@ -66,6 +68,8 @@ class StreamedExecutor(PredictingExecutor):
         self._placed_ops = cast(Ops, PlacedOps(ops, CpuOps(ops.deterministic)))
         blocks = [block for block in model.blocks if isinstance(block, PlacedBlock)]
         self._weights = WeightStream(blocks, tiers, policy.overlap)
+        row_bytes = model.cfg.dim * model.dtype.itemsize
+        self._activations = PlacedActivations(policy, tiers, row_bytes, micro_tokens)
         self._micro_tokens = micro_tokens
 
     def _new_buffers(self, device: torch.device) -> StepBuffers:
@@ -80,14 +84,19 @@ class StreamedExecutor(PredictingExecutor):
         if not any(batch.wanted for batch in batches):
             batches[-1].wanted = True
         model, cfg, ops = self.model, self.model.cfg, self.ops
+        self._weights.begin(self._experts_by_choice(sum(len(chunk.tokens) for chunk in chunks)))
         self._caches.begin(range(cfg.layers), [batch.placed for batch in batches])
         with amx_guard(model):
-            states = [model.architecture.embed(ops, cfg, model.outer, batch.step) for batch in batches]
+            for i, batch in enumerate(batches):
+                self._activations.put(i, model.architecture.embed(ops, cfg, model.outer, batch.step))
             for layer in range(cfg.layers):
                 weights = self._weights.take(layer)
                 for i, batch in enumerate(batches):
-                    states[i] = self._block(layer, weights, states[i], batch)
+                    x = self._activations.get(i)
+                    self._activations.ask((i + 1) % len(batches))
+                    self._activations.put(i, self._block(layer, weights, x, batch))
                 self._weights.release(layer)
+            states = [self._activations.get(i) for i in range(len(batches))]
             if self.mtp is not None:
                 self.hidden = torch.cat([ops.norm(x, model.outer, "norm", cfg.norm_eps) for x in states])
             logits = [
@@ -97,6 +106,17 @@ class StreamedExecutor(PredictingExecutor):
             ]
         self._caches.finish()
         return logits[0] if len(logits) == 1 else torch.cat(logits)
+
+    def _experts_by_choice(self, tokens: int) -> bool:
+        """Whether so many tokens are expected to choose few enough experts that waiting for their choice pays."""
+        moe = self.model.cfg.moe
+        return moe is not None and 1 - (1 - moe.top_k / moe.experts) ** tokens < MOST_CHOSEN
+
+    def close(self) -> None:
+        self._caches.finish()
+        self._weights.close()
+        self._activations.close()
+        self.tiers.close()
 
     def _block(self, layer: int, weights: Weights, x: Tensor, batch: MicroBatch) -> Tensor:
         """One block of one micro-batch: the only place where a layer's cache is used."""

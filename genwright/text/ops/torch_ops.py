@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn import functional as F
 
+from genwright.placement.weight_stream import Arriving
 from genwright.quant.packed import Packed, Weight
 from genwright.text.cache.layout import CacheSpec, LayerCache
 from genwright.text.config import Attention, Mla, Moe
@@ -106,6 +107,8 @@ class TorchOps(Ops):
     def add_moe(self, x: Tensor, weights: Weights, norm: str, eps: float, moe: Moe) -> Tensor:
         residual, x = x, self.norm(x, weights, norm, eps)
         topk_weights, ids = self.route(x, weights, moe)
+        if isinstance(weights, Arriving):
+            weights.bring_experts(ids)
         gate_up, down = (weights[f"experts.{name}"].unflatten(0, (moe.experts, -1)) for name in ("gate_up", "down"))
         output = self.combine(self.experts(x, ids, gate_up, down), topk_weights)
         if moe.shared_dim:

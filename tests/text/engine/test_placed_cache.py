@@ -88,10 +88,12 @@ def test_random_policies_formats_and_drafts_change_no_token(folders, resident, f
 @pytest.mark.parametrize("family", ["llama", "gemma3", "deepseek-v2-lite"])
 def test_no_page_is_lost_by_arrivals_cancellations_and_preemptions(folders, family, full_size, tmp_path):
     kinds = random_sorts(20, 199, seed=4)
-    run_alone(open_llm(folders[family], deterministic=True).engine, kinds)
+    alone = open_llm(folders[family], deterministic=True)
+    run_alone(alone.engine, kinds)
     policy = "100,0,40,40,100,0,micro_batch=2,micro_batches=2"
     settings = {"deterministic": True, "offload": policy, "offload_dir": str(tmp_path), "draft": "prompt-lookup"}
-    engine = open_llm(folders[family], **settings).engine
+    llm = open_llm(folders[family], **settings)
+    engine = llm.engine
     happened = Counter[str]()
     for seed in range(60 if full_size else 4):
         rng = random.Random(seed)
@@ -135,7 +137,8 @@ def test_nan_ends_its_own_request_alone(folders, shares, tmp_path):
 
 def test_a_step_that_runs_out_of_memory_is_tried_again(folders, resident, tmp_path):
     settings = {"offload": "100,0,0,50,100,0,micro_batch=2,micro_batches=3", "offload_dir": str(tmp_path)}
-    engine = open_llm(folders["llama"], **settings).engine
+    llm = open_llm(folders["llama"], **settings)
+    engine = llm.engine
     block, calls = engine.executor.model.architecture.block, [0]
 
     def failing(*args):
@@ -175,7 +178,8 @@ def test_attention_on_the_cpu_moves_no_page(folders, tmp_path):
 
 def test_a_mixed_micro_batch_has_a_place_for_each_tier(folders, tmp_path):
     settings = {"offload": "100,0,40,40,100,0,cpu_attention=true", "offload_dir": str(tmp_path)}
-    engine = open_llm(folders["llama"], **settings).engine
+    llm = open_llm(folders["llama"], **settings)
+    engine = llm.engine
     placement, seen = engine.executor._caches, []
     place = placement.place
 
@@ -201,15 +205,18 @@ def test_sparse_attention_does_not_depend_on_tiers_drafts_or_preemption(folders,
     for family in ("llama", "gemma3", "deepseek-v2-lite"):
         settings = {"offload_dir": str(tmp_path), "max_step_tokens": 70}
         alone = "100,0,100,0,100,0,sparsity=0.3,micro_batch=1"
-        run_alone(open_llm(folders[family], offload=alone, **settings).engine, kinds)
-        dense = [kind.answer[0] for kind in kinds]
+        llm = open_llm(folders[family], offload=alone, **settings)
+        run_alone(llm.engine, kinds)
+        sparse = [kind.answer[0] for kind in kinds]
         mixed = "100,0,30,40,100,0,sparsity=0.3,micro_batch=3,micro_batches=2,cpu_attention=true"
-        engine = open_llm(folders[family], offload=mixed, draft="prompt-lookup", **settings).engine
+        llm = open_llm(folders[family], offload=mixed, draft="prompt-lookup", **settings)
+        engine = llm.engine
         for seed in range(2):
             rng = random.Random(seed)
             run_ids(engine, rng.sample(kinds, 8), rng)
-        run_alone(open_llm(folders[family]).engine, kinds)
-        assert [kind.answer[0] for kind in kinds] != dense, "sparsity changes the text"
+        llm = open_llm(folders[family])
+        run_alone(llm.engine, kinds)
+        assert [kind.answer[0] for kind in kinds] != sparse, "sparsity changes the text"
 
 
 def run_ids(engine, kinds, rng) -> None:
