@@ -29,10 +29,13 @@ job = json.load(sys.stdin)
 gpu, cpu, disk = TorchDevice("cpu"), TorchDevice("cpu"), TorchDisk(job["offload_dir"], num_copy_threads=1)
 env = ExecutionEnv(gpu=gpu, cpu=cpu, disk=disk, mixed=TorchMixedDevice([gpu, cpu, disk]))
 groups = [CompressionConfig(num_bits=4, group_size=64, group_dim=axis, symmetric=False) for axis in (0, 2)]
-shares, switches = job["percent"], (True, True, False, False)  # overlap, sep_layer, pin_weight, cpu_cache_compute
-policy = Policy(*job["batches"], *shares, *switches, job["sparsity"], False, groups[0], False, groups[1])
-model = OptLM(OptConfig(**job["config"], dtype=np.float16), env, job["path"], policy)
-with torch.inference_mode():
-    rows = model.generate(job["inputs"], max_new_tokens=job["max_new_tokens"], stop=job["stop"])
-print(json.dumps(rows.tolist()))
-env.close_copy_threads()
+switches = True, True, False, job["cpu_cache_compute"]  # overlap, sep_layer, pin_weight
+shape = (*job["batches"], *job["percent"], *switches, job["attn_sparsity"])
+policy = Policy(*shape, False, groups[0], False, groups[1])
+try:
+    model = OptLM(OptConfig(**job["config"], dtype=np.float16), env, job["path"], policy)
+    with torch.no_grad():  # the copying threads have no inference mode
+        rows = model.generate(job["inputs"], max_new_tokens=job["max_new_tokens"], stop=job["stop"])
+    print(json.dumps(rows.tolist()))
+finally:
+    env.close_copy_threads()  # or they would keep the process alive

@@ -52,10 +52,11 @@ def rows_of_the_original(checkout: Path, tiny, rows: np.ndarray, tmp_path: Path,
     """The rows of FlexLLMGen's own OptLM, in a process of its own."""
     config = {name: value for name, value in asdict(tiny.config()).items() if name != "dtype"}
     common = {"config": config, "path": str(tiny.path), "offload_dir": str(tmp_path), "inputs": rows.tolist()}
-    job = {"batches": (4, 1), "percent": (100, 0) * 3, "sparsity": 1.0, "stop": None, "max_new_tokens": NEW, **job}
+    common |= {"batches": (4, 1), "percent": (100, 0) * 3, "cpu_cache_compute": False, "attn_sparsity": 1.0}
+    common |= {"stop": None, "max_new_tokens": NEW}
     script = Path(__file__).with_name("original_on_cpu.py")
     command, text = [sys.executable, str(script), str(checkout)], json.dumps({**common, **job})
-    done = subprocess.run(command, input=text, capture_output=True, text=True)
+    done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -69,6 +70,15 @@ def test_greedy_tokens_are_those_of_the_original(original: Path, tiny, tmp_path:
     expected = model.generate(rows, max_new_tokens=NEW, stop=stop)
     assert (expected[1, rows.shape[1] + 4 :] == PAD).all()
     assert expected.tolist() == rows_of_the_original(original, tiny, rows, tmp_path, stop=stop, **job)
+
+
+@pytest.mark.parametrize("sparsity", [1.0, 0.5, 0.11])
+def test_sparse_attention_on_the_cpu_is_the_originals(original: Path, tiny, tmp_path: Path, sparsity: float) -> None:
+    """With the cache on disk, which works there on a CPU; without padding, which it counts as cached tokens."""
+    job = {"percent": (100, 0, 0, 0, 100, 0), "cpu_cache_compute": True, "attn_sparsity": sparsity}
+    rows = np.where(prompts(4) == PAD, 99, prompts(4))
+    ours = make(tiny, **job).generate(rows, max_new_tokens=NEW)
+    assert ours.tolist() == rows_of_the_original(original, tiny, rows, tmp_path, **job)
 
 
 def test_samples_differ_within_a_batch_and_repeat_with_torchs_seed(tiny) -> None:
