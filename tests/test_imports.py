@@ -24,6 +24,7 @@ TEXT = (
     ("batch", "conversation"),
     ("llm", "worker"),
     ("build", "generation_config"),
+    ("planning",),
     ("engine+drafts", "export"),
     ("loader",),
     ("checkpoints",),

@@ -31,6 +31,8 @@ class HostMemory:
             buffer.zero_()  # several threads get the pages from the system, which pinning would do with one
             address = buffer.data_ptr()
             if int(torch.cuda.cudart().cudaHostRegister(address, len(memory), 0)):
+                with suppress(RuntimeError):  # takes the error, which the next kernel would report otherwise
+                    torch.zeros(1, device="cuda")
                 self._use_pageable(size)
             else:
                 self._registered.append((address, memory))

@@ -85,11 +85,11 @@ class Policy:
         """Sequences of the largest step; 0 if any number."""
         return self.micro_batch * self.micro_batches
 
-    def describe(self) -> str:
-        """One line for people."""
-        places = []
+    def describe(self, device: str = "GPU") -> str:
+        """One line for people; `device` names the memory that is computed in."""
+        places, names = [], (device, "CPU", "disk")
         for what in ("weights", "cache", "activations"):
-            parts = [f"{share}% {tier}" for tier, share in zip(_NAMES, self.shares(what), strict=True) if share]
+            parts = [f"{share}% {tier}" for tier, share in zip(names, self.shares(what), strict=True) if share]
             places.append(f"{what} {' + '.join(parts)}")
         if self.micro_batch:
             places.append(f"{self.micro_batches} x {self.micro_batch} sequences")
@@ -99,7 +99,6 @@ class Policy:
         return ", ".join((*places, *off, *on, *sparse))
 
 
-_NAMES = ("GPU", "CPU", "disk")
 _WITHOUT = {"overlap": "no overlap", "separate_layers": "attention and MLP moved together", "pin": "pageable memory"}
 _OTHERS: Mapping[str, Any] = {each.name: each.default for each in fields(Policy) if each.name not in SHARES}
 

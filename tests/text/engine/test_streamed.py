@@ -12,7 +12,8 @@ from genwright.text.ops.step import Chunk
 
 GREEDY = SamplingParams(max_new_tokens=8, ignore_eos=True)
 PROMPTS = [[random.Random(i).randrange(3, 199) for _ in range(5 + 17 * i)] for i in range(7)]
-FAMILIES = ("opt", "llama")
+FAMILIES = ("opt", "llama", "mixtral", "deepseek-v3", "gemma3")
+ACTIVATIONS = ("0,100", "0,0", "40,30", "70,0")
 CORNERS = ("100,0", "0,100", "0,0", "50,50", "30,40", "50,0")
 
 
@@ -43,6 +44,14 @@ def test_tokens_do_not_depend_on_where_weights_are(folders, resident, family, we
         use = llm.engine.executor.tiers.use
         gpu, cpu = map(int, weights.split(","))
         assert (use.held[Tier.CPU] > 0, use.held[Tier.DISK] > 0) == (cpu > 0, gpu + cpu < 100)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("activations", ACTIVATIONS)
+def test_tokens_do_not_depend_on_where_activations_are(folders, resident, family, activations, tmp_path):
+    policy = f"40,30,100,0,{activations},micro_batch=3,micro_batches=5"
+    with LLM(folders[family], device="cpu", dtype="float32", offload=policy, offload_dir=tmp_path) as llm:
+        assert [result.ids for result in llm.generate(PROMPTS, GREEDY)] == resident[family]
 
 
 def test_split_cuts_chunks_and_keeps_what_is_wanted():
