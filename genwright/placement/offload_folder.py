@@ -20,12 +20,22 @@ from genwright.placement.disk import DiskFile, TransferThreads, round_up
 PREFIX, LOCK = "genwright-", "lock"
 
 
+def default_folder() -> Path:
+    return cache_folder() / "offload"
+
+
+def free_space(parent: Path | None) -> int:
+    """Bytes that are free where an offload folder would be made; None is the default place."""
+    place = (parent or default_folder()).absolute()
+    return _free(next(each for each in (place, *place.parents) if each.exists()))
+
+
 class OffloadFolder:
     """Files on disk for a model's weights, cache and activations, checked for space before work starts."""
 
     def __init__(self, parent: Path | None, needed: int) -> None:
         """Make a folder in `parent`, by default in the cache folder, if `needed` bytes are free there."""
-        parent = parent or cache_folder() / "offload"
+        parent = parent or default_folder()
         try:
             parent.mkdir(parents=True, exist_ok=True)
             _reclaim(parent)
@@ -73,9 +83,13 @@ def _clean(process: int, threads: TransferThreads, resources: ExitStack) -> None
         resources.close()
 
 
-def _check_space(folder: Path, needed: int) -> None:
+def _free(folder: Path) -> int:
     found = os.statvfs(folder)
-    if needed > (free := found.f_bavail * found.f_frsize):
+    return found.f_bavail * found.f_frsize
+
+
+def _check_space(folder: Path, needed: int) -> None:
+    if needed > (free := _free(folder)):
         raise UserError(
             f"Offloading needs {needed:,} bytes in {folder}, but {free:,} bytes are free; "
             "make room or choose another folder with --offload-dir."

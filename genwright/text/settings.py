@@ -74,6 +74,10 @@ class EngineConfig:
             raise UserError(f"device must be auto, cpu, cuda or cuda:N, not {short(self.device)}.")
         if self.backend == "inductor" and self.deterministic:
             raise UserError("The backend inductor has no deterministic mode; choose triton or torch.")
+        if self.deterministic and self.policy is not None and (self.policy.cpu_attention or self.policy.sparsity < 1):
+            raise UserError(
+                "Attention on the CPU and sparse attention have no deterministic mode; choose another policy."
+            )
 
     @property
     def policy(self) -> Policy | None:

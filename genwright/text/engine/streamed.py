@@ -1,7 +1,8 @@
 """StreamedExecutor: runs a step block by block over all its micro-batches, with weights from any tier."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -13,9 +14,14 @@ from genwright.placement.tiers import Tiers
 from genwright.placement.weight_stream import WeightStream
 from genwright.placement.weights import PlacedBlock
 from genwright.text.architectures.deepseek import predict
-from genwright.text.engine.executor import ResidentExecutor
+from genwright.text.cache.layout import CacheSpec
+from genwright.text.cache.tiered import TieredCache
+from genwright.text.engine.executor import PredictingExecutor, amx_guard
+from genwright.text.engine.placed_cache import CachePlacement, PlacedBatch
 from genwright.text.loader import Model
-from genwright.text.ops.protocol import Weights
+from genwright.text.ops.cpu_ops import CpuOps
+from genwright.text.ops.placed_ops import PlacedOps
+from genwright.text.ops.protocol import Ops, Weights
 from genwright.text.ops.step import Chunk, Step, StepBuffers
 from genwright.text.ops.torch_ops import TorchOps
 
@@ -27,19 +33,22 @@ MOST_CHOSEN = 0.9  # share of the experts above which all are brought ahead
 class MicroBatch:
     """Sequences that a block computes together."""
 
-    chunks: list[Chunk]
-    step: Step
+    placed: PlacedBatch
     wanted: bool  # whether some of their logits are
 
+    @property
+    def step(self) -> Step:
+        return self.placed.step
 
-class StreamedExecutor(ResidentExecutor):
-    """The model's blocks are in the tiers of a policy; all else is on the device."""
+
+class StreamedExecutor(PredictingExecutor):
+    """The model's blocks and caches are in the tiers of a policy; all else is on the device."""
 
     def __init__(
         self,
         model: Model,  # its blocks are PlacedBlocks
         ops: TorchOps,
-        pages: int,
+        pages: Sequence[int],  # of the cache in each tier
         max_batch: int,
         max_tokens: int,
         policy: Policy,
@@ -48,16 +57,26 @@ class StreamedExecutor(ResidentExecutor):
         cache_bits: int | None = None,
     ):
         micro_tokens = min(max_tokens, MICRO_BATCH_TOKENS[model.device.type])
-        super().__init__(
-            model, ops, pages, min(max_batch, policy.micro_batch or max_batch), micro_tokens, mtp, cache_bits
-        )
+        self.model, self.ops, self.mtp = model, ops, mtp
+        self.hidden: Tensor | None = None
         self.policy, self.tiers = policy, tiers
+        self._sequences = min(max_batch, policy.micro_batch or max_batch)  # of a micro-batch
+        spec = CacheSpec(model.architecture.cache_layers(model.cfg), model.dtype, cache_bits)
+        spec = spec if mtp is None else spec.with_draft()
+        self.cache = TieredCache(spec, pages, policy.shares("cache"), tiers, sparse=policy.sparsity < 1)
+        self._caches = CachePlacement(self.cache, policy, self._new_buffers)
+        self._placed_ops = cast(Ops, PlacedOps(ops, CpuOps(ops.deterministic)))
         blocks = [block for block in model.blocks if isinstance(block, PlacedBlock)]
         self._weights = WeightStream(blocks, tiers, policy.overlap)
         row_bytes = model.cfg.dim * model.dtype.itemsize
         self._activations = PlacedActivations(policy, tiers, row_bytes, micro_tokens)
         self._micro_tokens = micro_tokens
-        self._buffers = [self.buffers]  # of each micro-batch of a step
+
+    def _new_buffers(self, device: torch.device) -> StepBuffers:
+        """For one micro-batch."""
+        model, groups = self.model, len(self.cache.spec.groups)
+        sizes = self._micro_tokens, self._sequences, model.max_context // PAGE
+        return StepBuffers(*sizes, device, groups, model.rope_tables)
 
     @torch.inference_mode()
     def run(self, chunks: Sequence[Chunk], known: Tensor | None = None) -> Tensor:
@@ -66,7 +85,8 @@ class StreamedExecutor(ResidentExecutor):
             batches[-1].wanted = True
         model, cfg, ops = self.model, self.model.cfg, self.ops
         self._weights.begin(self._experts_by_choice(sum(len(chunk.tokens) for chunk in chunks)))
-        with self._amx_guard():
+        self._caches.begin(range(cfg.layers), [batch.placed for batch in batches])
+        with amx_guard(model):
             for i, batch in enumerate(batches):
                 self._activations.put(i, model.architecture.embed(ops, cfg, model.outer, batch.step))
             for layer in range(cfg.layers):
@@ -84,6 +104,7 @@ class StreamedExecutor(ResidentExecutor):
                 for x, batch in zip(states, batches, strict=True)
                 if batch.wanted
             ]
+        self._caches.finish()
         return logits[0] if len(logits) == 1 else torch.cat(logits)
 
     def _experts_by_choice(self, tokens: int) -> bool:
@@ -92,6 +113,7 @@ class StreamedExecutor(ResidentExecutor):
         return moe is not None and 1 - (1 - moe.top_k / moe.experts) ** tokens < MOST_CHOSEN
 
     def close(self) -> None:
+        self._caches.finish()
         self._weights.close()
         self._activations.close()
         self.tiers.close()
@@ -99,32 +121,33 @@ class StreamedExecutor(ResidentExecutor):
     def _block(self, layer: int, weights: Weights, x: Tensor, batch: MicroBatch) -> Tensor:
         """One block of one micro-batch: the only place where a layer's cache is used."""
         model = self.model
-        return model.architecture.block(self.ops, model.cfg, weights, self.cache.layers[layer], x, batch.step)
+        with self._caches.layer(layer, batch.placed) as cache:
+            return model.architecture.block(self._placed_ops, model.cfg, weights, cache, x, batch.step)
 
     @torch.inference_mode()
     def predict(self, chunks: Sequence[Chunk], hidden: Tensor, known: Tensor | None = None) -> tuple[Tensor, Tensor]:
         assert self.mtp is not None
-        model, cache, first = self.model, self.cache.layers[-1], 0
+        model, layer, first = self.model, self.model.cfg.layers, 0
         logits, states = list[Tensor](), list[Tensor]()
-        with self._amx_guard():
-            for batch in self._micro_batches(chunks, known):
+        batches = list(self._micro_batches(chunks, known))
+        self._caches.begin([layer], [batch.placed for batch in batches])
+        with amx_guard(model):
+            for batch in batches:
                 rows = hidden[first : first + len(batch.step.tokens)]
                 first += len(rows)
-                found, new = predict(self.ops, model.cfg, model.outer, self.mtp, cache, rows, batch.step)
+                with self._caches.layer(layer, batch.placed) as cache:
+                    found, new = predict(self._placed_ops, model.cfg, model.outer, self.mtp, cache, rows, batch.step)
                 if batch.wanted:
                     logits.append(found.float())
                     states.append(new[batch.step.logit_rows])
+        self._caches.finish()
         return torch.cat(logits), torch.cat(states)
 
     def _micro_batches(self, chunks: Sequence[Chunk], known: Tensor | None) -> Iterator[MicroBatch]:
         """A step's chunks in micro-batches, each with buffers of its own."""
-        for index, some in enumerate(split(chunks, self.buffers.most_sequences, self._micro_tokens)):
-            if index == len(self._buffers):
-                model, groups = self.model, len(self.cache.spec.groups)
-                sizes = self._micro_tokens, self.buffers.most_sequences, model.max_context // PAGE
-                self._buffers.append(StepBuffers(*sizes, model.device, groups, model.rope_tables))
-            step = self._buffers[index].fill(some, known)
-            yield MicroBatch(some, step, any(chunk.logits for chunk in some))
+        for index, some in enumerate(split(chunks, self._sequences, self._micro_tokens)):
+            placed = self._caches.place(index, some, known)
+            yield MicroBatch(placed, any(chunk.logits for chunk in some))
 
 
 def split(chunks: Sequence[Chunk], sequences: int, tokens: int) -> Iterator[list[Chunk]]:
@@ -137,7 +160,7 @@ def split(chunks: Sequence[Chunk], sequences: int, tokens: int) -> Iterator[list
             left = count - done - taken
             piece = chunk.tokens[done : done + taken]
             logits = max(0, min(taken, chunk.logits - left))
-            group.append(Chunk(piece, chunk.start + done, chunk.tables, logits))
+            group.append(replace(chunk, tokens=piece, start=chunk.start + done, logits=logits))
             done, room = done + taken, room - taken
             if not room or len(group) == sequences:
                 yield group
