@@ -28,8 +28,7 @@ PACKED = 0.5  # of the rate of products, which products with packed weights reac
 RESERVE = 1 << 28  # bytes of a GPU for the workspaces of libraries and for page tables
 
 # What a step uses, all at the same time where moves and computation overlap.
-TO_GPU, FROM_GPU, MEMORY = "the bus to the GPU", "the bus from the GPU", "the CPU's memory"
-DISK, COMPUTE = "the disk", "the computation"
+TO_GPU, FROM_GPU, DISK, COMPUTE = "the bus to the GPU", "the bus from the GPU", "the disk", "the computation"
 Costs = dict[str, Vector]  # by what is used
 
 
@@ -99,7 +98,8 @@ class Cost:
         if self.policy.cpu_attention:
             # It waits for the queries, and the block for its result, so that no other computation runs meanwhile.
             operations = count * facts.keys(work.mean_length) * facts.attention
-            seconds = max(read / rates.host_attention, operations / rate_at(rates.host_matmul, 8))
+            rate = min(rates.host_attention, rates.host_read)  # what was measured may have fitted in a cache
+            seconds = max(read / rate, operations / rate_at(rates.host_matmul, 8))
             compute += _vector(cache_cpu=seconds - self._attention_read())
         return moves | {COMPUTE: compute}
 
@@ -142,7 +142,6 @@ class Cost:
             TO_GPU: blocks / weights_rate + to_gpu / rates.to_device,
             FROM_GPU: from_gpu / rates.to_host,
             DISK: reads / disk.read + writes / disk.write,
-            MEMORY: (blocks + to_gpu + from_gpu + reads + writes) / rates.host_read,
         }
 
     def _prefill_compute(self) -> float:

@@ -1,6 +1,6 @@
 """Facts about a model for the planner, and a plan for a checkpoint on this machine."""
 
-import os
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from math import prod
 from pathlib import Path
@@ -47,10 +47,9 @@ def budgets(config: EngineConfig, device: torch.device) -> Budgets:
     gpu, cpu = (
         free_memory(where) if (given := config.budget(where.type)) is None else given for where in (device, host)
     )
-    parent = Path(config.offload_dir) if config.offload_dir is not None else cache_folder() / "offload"
-    parent.mkdir(parents=True, exist_ok=True)
-    found = os.statvfs(parent)
-    return Budgets(gpu if device.type == "cuda" else 0, cpu, int(found.f_bavail * found.f_frsize * DISK))
+    folder = (Path(config.offload_dir) if config.offload_dir is not None else cache_folder() / "offload").resolve()
+    there = next(path for path in (folder, *folder.parents) if path.exists())  # it may still have to be made
+    return Budgets(gpu if device.type == "cuda" else 0, cpu, int(shutil.disk_usage(there).free * DISK))
 
 
 def model_facts(loader: Loader, kv: str) -> ModelFacts:
