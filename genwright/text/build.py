@@ -10,7 +10,7 @@ import torch
 
 from genwright.errors import GenwrightWarning, UserError
 from genwright.kernels.cpu.amx import has_bf16
-from genwright.placement.cost import Workload
+from genwright.placement.cost import STEP_TOKENS, Workload
 from genwright.placement.machine import Machine
 from genwright.placement.model_facts import ModelFacts
 from genwright.placement.offload_folder import OffloadFolder
@@ -114,7 +114,12 @@ def settle_offload(
     else:
         tell(f"Placement: {plan.policy.describe('GPU' if machine.has_gpu else 'memory')}")
     planned = Planned(plan.policy, machine, model_facts(loader, config.kv))
-    return config.with_settings({"offload": None if plan.policy.resident else plan.policy}), planned
+    if plan.policy.resident:
+        return config.with_settings({"offload": None}), planned
+    # Larger steps would need more memory than was planned for.
+    tokens = min(plan.policy.batch * work.prompt_length, STEP_TOKENS[device.type])
+    steps = {"max_step_tokens": config.max_step_tokens or tokens}
+    return config.with_settings({"offload": plan.policy, **steps}), planned
 
 
 def _open_draft(model: Checkpoint, config: EngineConfig) -> Checkpoint | None:

@@ -6,19 +6,22 @@ import torch
 
 from genwright.device import free_memory
 from genwright.errors import UserError
-from genwright.placement.cost import MICRO_BATCH_TOKENS, RESERVE, STEP_TOKENS
+from genwright.kernels import PAGE
+from genwright.placement.cost import CACHE_BUFFERS, RESERVE, STEP_TOKENS
 from genwright.placement.offload_folder import free_space
 from genwright.placement.policy import Policy
 from genwright.text.architectures.registry import architecture
 from genwright.text.cache.budget import cache_pages, tiered_cache_pages
 from genwright.text.cache.layout import CACHE_BITS, CacheSpec
 from genwright.text.drafts.mtp import MTP
+from genwright.text.engine.streamed import micro_batch_tokens
 from genwright.text.loader import Loader
 from genwright.text.planning import model_facts
 from genwright.text.settings import EngineConfig
 
 MAX_BATCH = {"cpu": 64, "cuda": 256}  # sequences in a step
 MAX_STEP_TOKENS = {"cpu": 512, "cuda": 2048}  # tokens in a step; longer prompts are computed in chunks
+USUAL_CONTEXT = 2048  # tokens of a sequence to leave room for, if there is no max_context
 STEPS_AHEAD = {"cpu": 0, "cuda": 1}  # steps launched before the host has read the tokens of the one before
 DRAFT_SHARE = 10  # percent of the memory for caches that stays for a draft's, if the model's cache is elsewhere
 
@@ -77,18 +80,28 @@ def _moved_off(loader: Loader, policy: Policy, device: torch.device) -> int:
 
 
 def _streaming_bytes(loader: Loader, config: EngineConfig, device: torch.device) -> int:
-    """Bytes of the device for blocks on their way, hidden states, and what a micro-batch computes."""
+    """Bytes of the device for blocks and cache pages on their way, hidden states, and what a micro-batch computes."""
     policy, facts = config.policy, model_facts(loader, config.kv)
     assert policy is not None
+    buffers = 2 if policy.overlap else 1
     elsewhere = facts.largest_block * (100 - policy.weights_gpu) / 100
     staged = min(facts.largest_block, elsewhere + facts.largest_weight + facts.largest_experts) if elsewhere else 0
-    longest = config.max_context or loader.checkpoint.config.max_context
-    tokens = min(step_tokens(config, device), max_batch(config, device) * longest)
-    together = min(tokens, MICRO_BATCH_TOKENS[device.type])
-    states = tokens * facts.hidden * policy.activations_gpu / 100 + 2 * together * facts.hidden
-    computed = together * facts.working + max_batch(config, device) * facts.logits + facts.widened
-    libraries = RESERVE if device.type == "cuda" else 0
-    return int((2 if policy.overlap else 1) * staged + states + computed + libraries)
+    longest = config.max_context or min(loader.checkpoint.config.max_context, USUAL_CONTEXT)
+    sequences = max_batch(config, device)
+    tokens = min(step_tokens(config, device), sequences * longest)
+    together = micro_batch_tokens(policy, tokens, device)
+    states = tokens * policy.activations_gpu / 100 + (buffers * together if policy.activations_gpu < 100 else 0)
+    computed = together * facts.working + sequences * facts.logits + facts.widened
+    pages = _staged_pages(loader, config, longest) if policy.cache_gpu < 100 else 0
+    return int(buffers * staged + states * facts.hidden + computed + pages + (RESERVE if device.type == "cuda" else 0))
+
+
+def _staged_pages(loader: Loader, config: EngineConfig, longest: int) -> int:
+    """Bytes of one layer's pages of some micro-batches."""
+    spec, policy = cache_spec(loader, config), config.policy
+    assert policy is not None
+    sequences = policy.micro_batch or max_batch(config, loader.device)
+    return int(CACHE_BUFFERS * sequences * -(-longest // PAGE) * PAGE * spec.row_bytes)
 
 
 def max_batch(config: EngineConfig, device: torch.device) -> int:
