@@ -25,6 +25,7 @@ TEXT = (
     ("batch", "conversation"),
     ("llm", "worker"),
     ("build", "generation_config"),
+    ("memory",),
     ("planning",),
     ("engine+drafts", "export"),
     ("loader",),

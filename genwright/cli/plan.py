@@ -47,7 +47,8 @@ def plan(
     """
     from genwright.device import pick_device
     from genwright.placement.cost import Workload
-    from genwright.text.build import MAX_BATCH, open_model, plan_engine
+    from genwright.text.build import open_model, plan_engine
+    from genwright.text.memory import MAX_BATCH
     from genwright.text.settings import EngineConfig
 
     config = EngineConfig(

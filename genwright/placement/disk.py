@@ -14,7 +14,7 @@ import torch
 
 from genwright.errors import UserError
 
-ALIGNMENT = 4096  # of offsets, sizes and addresses in direct transfers; at least any disk's logical block
+ALIGNMENT = max(4096, mmap.PAGESIZE)  # of offsets, sizes and addresses in direct transfers
 PIECE = 4 << 20  # a larger request is split, so that several threads serve it
 THREADS = 8  # transfers in flight
 
@@ -50,9 +50,9 @@ class TransferThreads(ThreadPoolExecutor):
 class DiskFile:
     """A preallocated file in an offload folder, which is its owner and closes it.
 
-    Requests run in no order: wait for a write before you read what it wrote. Blocks of ALIGNMENT bytes go directly
-    between the disk and the tensor if its address and the offset are multiples of ALIGNMENT, and over a thread's own
-    aligned buffer otherwise. On a file system without direct transfers, pages are evicted after use.
+    Requests run in no order: wait for a write before you read what it wrote. Whole blocks go directly
+    between the disk and the tensor if its address and the offset have the same remainder by ALIGNMENT, and over a
+    thread's own aligned buffer otherwise. On a file system without direct transfers, pages are evicted after use.
     """
 
     def __init__(self, path: Path, size: int, buffered: int, owner: object, threads: TransferThreads) -> None:
@@ -96,14 +96,16 @@ class DiskFile:
             _transfer(os.preadv, self._buffered, data, offset)
             os.posix_fadvise(self._buffered, offset, len(data), os.POSIX_FADV_DONTNEED)
             return
-        whole = len(data) // ALIGNMENT * ALIGNMENT if _aligned(data, offset) else 0
-        _transfer(os.preadv, self._direct, data[:whole], offset)
-        if rest := len(data) - whole:
-            first = (offset + whole) // ALIGNMENT * ALIGNMENT
-            skip = offset + whole - first
-            bounce = self._threads.buffer(round_up(skip + rest))
-            _transfer(os.preadv, self._direct, bounce, first)
-            np.copyto(data[whole:], bounce[skip : skip + rest])  # which releases the interpreter, unlike a memoryview
+        start, stop = _whole_blocks(data, offset)
+        if data[start:].ctypes.data % ALIGNMENT:
+            start = stop = 0  # read nothing in place
+        _transfer(os.preadv, self._direct, data[start:stop], offset + start)
+        for part, place in ((data[:start], offset), (data[stop:], offset + stop)):
+            if len(part):
+                skip = place % ALIGNMENT
+                blocks = self._threads.buffer(round_up(skip + len(part)))
+                _transfer(os.preadv, self._direct, blocks, place - skip)
+                np.copyto(part, blocks[skip : skip + len(part)])  # which releases the interpreter's lock
 
     def _write(self, data: Bytes, offset: int) -> None:
         if self._direct is None:
@@ -111,17 +113,15 @@ class DiskFile:
             os.fdatasync(self._buffered)  # only clean pages can be evicted
             os.posix_fadvise(self._buffered, offset, len(data), os.POSIX_FADV_DONTNEED)
             return
-        start = min(-offset % ALIGNMENT, len(data))
-        stop = start + (len(data) - start) // ALIGNMENT * ALIGNMENT
+        start, stop = _whole_blocks(data, offset)
         # Parts of blocks go through the page cache, where the kernel puts together what several threads write to one
         # block; it writes them back before it reads the block directly.
         _transfer(os.pwritev, self._buffered, data[:start], offset)
         _transfer(os.pwritev, self._buffered, data[stop:], offset + stop)
         whole = data[start:stop]
-        if not _aligned(whole, offset + start):
-            bounce = self._threads.buffer(len(whole))
-            np.copyto(bounce, whole)
-            whole = bounce
+        if whole.ctypes.data % ALIGNMENT:
+            whole = self._threads.buffer(len(whole))
+            np.copyto(whole, data[start:stop])
         _transfer(os.pwritev, self._direct, whole, offset + start)
 
 
@@ -139,8 +139,10 @@ def _open_direct(path: Path) -> int | None:
     return descriptor
 
 
-def _aligned(data: Bytes, offset: int) -> bool:
-    return data.ctypes.data % ALIGNMENT == 0 and offset % ALIGNMENT == 0
+def _whole_blocks(data: Bytes, offset: int) -> tuple[int, int]:
+    """Where the whole blocks begin and end within the data of an offset."""
+    start = min(-offset % ALIGNMENT, len(data))
+    return start, start + (len(data) - start) // ALIGNMENT * ALIGNMENT
 
 
 def _transfer(call: Callable[..., int], descriptor: int, data: Bytes, offset: int) -> None:

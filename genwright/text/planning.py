@@ -1,6 +1,6 @@
 """Facts about a model for the planner, and a plan for a checkpoint on this machine."""
 
-import os
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from math import prod
 from pathlib import Path
@@ -47,10 +47,9 @@ def budgets(config: EngineConfig, device: torch.device) -> Budgets:
     gpu, cpu = (
         free_memory(where) if (given := config.budget(where.type)) is None else given for where in (device, host)
     )
-    parent = Path(config.offload_dir) if config.offload_dir is not None else cache_folder() / "offload"
-    parent.mkdir(parents=True, exist_ok=True)
-    found = os.statvfs(parent)
-    return Budgets(gpu if device.type == "cuda" else 0, cpu, int(found.f_bavail * found.f_frsize * DISK))
+    folder = (Path(config.offload_dir) if config.offload_dir is not None else cache_folder() / "offload").resolve()
+    there = next(path for path in (folder, *folder.parents) if path.exists())  # it may still have to be made
+    return Budgets(gpu if device.type == "cuda" else 0, cpu, int(shutil.disk_usage(there).free * DISK))
 
 
 def model_facts(loader: Loader, kv: str) -> ModelFacts:
@@ -69,7 +68,7 @@ def model_facts(loader: Loader, kv: str) -> ModelFacts:
         outer=loader.bytes(outer),
         block=sum(sizes) / cfg.layers,
         largest_block=max(sizes),
-        largest_weight=max(loader.bytes({name: sources}) for name, sources in blocks[-1].items()),
+        largest_weight=max(loader.bytes({n: s}) for n, s in blocks[-1].items() if not n.startswith(EXPERTS)),
         widened=max(_widened(loader, name, sources) for name, sources in blocks[-1].items()),
         parameters=(sum(map(_parameters, blocks)) - expert_parameters) / cfg.layers,
         head=_parameters({"head": outer.get("head", outer["embed"])}),
@@ -80,6 +79,7 @@ def model_facts(loader: Loader, kv: str) -> ModelFacts:
         windows=cfg.windows,
         attention=2 * cfg.heads * _attention_width(cfg),
         expert_bytes=sum(map(loader.bytes, experts)) / cfg.layers,
+        largest_experts=max(map(loader.bytes, experts)),
         expert_parameters=expert_parameters / cfg.layers,
         experts=cfg.moe.experts if cfg.moe else 1,
         top_k=cfg.moe.top_k if cfg.moe else 1,

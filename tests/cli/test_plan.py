@@ -83,7 +83,8 @@ def test_a_plan_for_a_gpu_in_words_and_letters() -> None:
     lines = list(sentences(found, H200))
     assert lines[0] == f"Policy: {found.policy.describe()}" and " GPU" in lines[0]
     assert lines[1].split() == ["--offload", str(found.policy)]
-    assert lines[3] == "Limits: the computation for prefill, the bus to the GPU for decoding"
+    limits = found.prediction.prefill_limit, found.prediction.decode_limit
+    assert lines[3] == "Limits: {} for prefill, {} for decoding".format(*limits)
     tiers = {name: (parts, budget) for name, parts, budget in picture(found, budgets, H200)}
     assert {name: budget for name, (_, budget) in tiers.items()} == {"GPU": 16 * GB, "CPU": 64 * GB}
     letters = bar(*tiers["GPU"], letters=True).plain

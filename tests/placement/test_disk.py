@@ -38,7 +38,7 @@ def noise(size: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("offset", [0, 1, 511, ALIGNMENT, PIECE - 1, PIECE])
 @pytest.mark.parametrize("size", [0, 1, ALIGNMENT - 1, ALIGNMENT, 2 * PIECE + 1])
-@pytest.mark.parametrize("shift", [0, 64])
+@pytest.mark.parametrize("shift", [0, 64, 511])
 def test_any_range_of_any_memory(folder: OffloadFolder, offset: int, size: int, shift: int) -> None:
     file, whole = folder.create("weights", SIZE), noise(SIZE)
     file.write_from(whole).result()
@@ -114,7 +114,7 @@ def test_direct_transfers_leave_the_page_cache_empty(tmp_path: Path) -> None:
 
 def test_wrong_requests_are_refused(folder: OffloadFolder) -> None:
     file = folder.create("weights", ALIGNMENT)
-    with pytest.raises(ValueError, match="are not within the file's 4096"):
+    with pytest.raises(ValueError, match="are not within the file's"):
         file.read_into(noise(ALIGNMENT), 1)
     with pytest.raises(ValueError, match="are not within"):
         file.write_from(noise(1), -1)

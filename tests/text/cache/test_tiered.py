@@ -14,7 +14,7 @@ from genwright.placement.offload_folder import OffloadFolder
 from genwright.placement.tiers import Tiers
 from genwright.text.cache.layout import Cache, CacheSpec, LayerSpec
 from genwright.text.cache.pages import SequencePages
-from genwright.text.cache.staged_pages import stage_pages
+from genwright.text.cache.staged_pages import Span, stage_pages
 from genwright.text.cache.staging import Staging
 from genwright.text.cache.tiered import TieredCache, TieredPages, new_pages, tier_pages
 
@@ -50,7 +50,9 @@ class Model:
             if stop > sequence.length:
                 chunks.append((sequence, stop))
         parts = [chunks[i : i + batch] for i in range(0, len(chunks), batch)]
-        plans = [stage_pages(self.cache, [(seq.tables(), seq.length, stop) for seq, stop in part]) for part in parts]
+        plans = [
+            stage_pages(self.cache, [Span(seq.tables(), seq.length, stop) for seq, stop in part]) for part in parts
+        ]
         layers = range(len(self.cache.spec.layers))
         self.staging.begin(layers, plans)
         for layer in layers:
@@ -145,7 +147,7 @@ def test_pages_are_staged_once_in_runs(tmp_path):
     one.length = 200
     pool.share(one, tokens)
     two = pool.start([*tokens[:150], 5], 151)
-    plan = stage_pages(cache, [(one.tables(), 199, 200), (two.tables(), two.length, 151)])
+    plan = stage_pages(cache, [Span(one.tables(), 199, 200), Span(two.tables(), two.length, 151)])
     assert plan.pages == [1 + 4 + 1]  # page 0, those of the first, and the other's last
     assert sum(run.count for run in plan.fetched[0]) == 5 and len(plan.fetched[0]) == 1
     assert plan.tables[0][0, :2].tolist() == plan.tables[1][0, :2].tolist()
@@ -156,7 +158,7 @@ def test_a_page_without_rows_is_not_fetched(tmp_path):
     cache = tiered([None], (0, 100, 0), 4, tmp_path)
     pool = TieredPages(cache, STEP)
     sequence = pool.start(list(range(200)), 200)
-    plan = stage_pages(cache, [(sequence.tables(), 0, 200)])
+    plan = stage_pages(cache, [Span(sequence.tables(), 0, 200)])
     assert not plan.fetched[0] and sum(run.count for run in plan.fresh[0]) == 4
-    plan = stage_pages(cache, [(sequence.tables(), 65, 200)])
+    plan = stage_pages(cache, [Span(sequence.tables(), 65, 200)])
     assert [sum(run.count for run in runs) for runs in (plan.fetched[0], plan.fresh[0])] == [2, 2]
