@@ -104,9 +104,10 @@ class Staging:
         self._work = [(layer, pages) for layer in layers for pages in batches]
         self._follows = [False, *(second.follows(first) for first, second in pairwise(batches))]
         self._reserve(max((count for pages in batches for count in pages.pages), default=0))
-        for place in range(min(2, len(self._work))):
-            self._read(place)
-        self._load(0)
+        with self._memory.timed("load_cache"):
+            for place in range(min(2, len(self._work))):
+                self._read(place)
+            self._load(0)
 
     def take(self) -> LayerCache:
         """The next layer's pages of the next micro-batch; the compute stream waits for them."""
@@ -118,12 +119,16 @@ class Staging:
     def put(self) -> None:
         """What was taken has been computed: bring its new rows back and the next pages over."""
         self._slots[self._taken % SLOTS].computed = self._compute.record()
-        self._store(self._taken)
-        self._taken += 1
-        self._load(self._taken)
-        if self._taken >= 2:
-            self._write(self._taken - 2)
-        self._read(self._taken + 1)
+        with self._memory.timed("store_cache"):
+            self._store(self._taken)
+            self._taken += 1
+        with self._memory.timed("load_cache"):
+            self._load(self._taken)
+        with self._memory.timed("store_cache"):
+            if self._taken >= 2:
+                self._write(self._taken - 2)
+        with self._memory.timed("load_cache"):
+            self._read(self._taken + 1)
 
     def finish(self) -> None:
         """Wait until all rows are back in their tiers."""

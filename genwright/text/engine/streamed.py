@@ -11,7 +11,7 @@ from genwright.kernels import PAGE
 from genwright.placement.activations import PlacedActivations
 from genwright.placement.cost import MICRO_BATCH_TOKENS
 from genwright.placement.policy import Policy
-from genwright.placement.tiers import Tiers
+from genwright.placement.tiers import DECODING, PREFILL, Tiers
 from genwright.placement.weight_stream import WeightStream
 from genwright.placement.weights import PlacedBlock
 from genwright.text.architectures.deepseek import predict
@@ -84,6 +84,7 @@ class StreamedExecutor(PredictingExecutor):
         if not any(batch.wanted for batch in batches):
             batches[-1].wanted = True
         model, cfg, ops = self.model, self.model.cfg, self.ops
+        self.tiers.stage = PREFILL if any(len(chunk.tokens) > 1 for chunk in chunks) else DECODING
         self._weights.begin(self._experts_by_choice(sum(len(chunk.tokens) for chunk in chunks)))
         self._caches.begin(range(cfg.layers), [batch.placed for batch in batches])
         with amx_guard(model):
