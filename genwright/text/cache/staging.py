@@ -182,7 +182,6 @@ class Staging:
             self._start_reads(place)
         wait(slot.reads)
         slot.reads = []
-        self._in.wait(slot.computed)
         self._in.wait(slot.stored)
         with self._in:
             for run in pages.fresh[group]:
