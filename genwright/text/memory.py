@@ -63,8 +63,8 @@ def _other_rooms(loader: Loader, config: EngineConfig, device: torch.device) -> 
     on_cpu += states * config.policy.activations_cpu // 100
     if device.type == "cuda" and on_cpu > memory:
         raise UserError(
-            f"The weights and states in CPU memory take {on_cpu / 1e9:.2f} GB, but only {memory / 1e9:.2f} GB may be used; place "
-            "more of them on the GPU or on disk."
+            f"The weights and states in CPU memory take {on_cpu / 1e9:.2f} GB, but only {memory / 1e9:.2f} GB may be "
+            "used; place more of them on the GPU or on disk."
         )
     # Half of the disk, because the space is reserved even if few sequences come.
     return [max(0, memory - on_cpu), max(0, free_space(offload_dir(config)) - on_disk) // 2]
