@@ -135,18 +135,19 @@ def test_the_benchmark_prints_and_logs_as_the_original(tiny, tmp_path: Path, mon
     assert log.name == "fo-125m-gbs2-ngbs1-prompt40-gen6-percent-100-0-100-0-100-0-gpu-cache.log"
     assert REPORT.fullmatch(log.read_text().rstrip())
     assert log.read_text() in printed
-    for words, projected in (
-        (["--cut-gen-len", "4"], "True"),
-        (["--debug-mode", "fewer_batch"], "True"),
-        ([], "False"),
-    ):
+    placed = ["--percent", "0", "50", "50", "0", "0", "0", "--offload-dir", "offload", "--sep-layer", "0"]
+    debug = (["--debug-mode", mode, *placed] for mode in ("fewer_batch", "breakdown"))
+    for words in (["--cut-gen-len", "4"], *debug, placed, []):
         flex_opt(tiny, "--no-log", "--verbose", "1", *words)
         printed = capsys.readouterr().out
-        assert (found := REPORT.search(printed)) and found[1] == projected
+        assert (found := REPORT.search(printed))
+        assert (found[1] == "True") == bool({"--cut-gen-len", "--debug-mode"} & set(words))
+        assert ("load_weight            (per-layer): " in printed) == ("breakdown" in words)
         assert "Outputs" not in printed
     flex_opt(tiny, "--log-file", "my.log", "--verbose", "0")
     assert not REPORT.search(capsys.readouterr().out)
-    assert {path.name for path in tmp_path.iterdir()} == {log.name, "my.log"}
+    assert not list((tmp_path / "offload").iterdir())
+    assert {path.name for path in tmp_path.iterdir()} == {log.name, "my.log", "offload"}
 
 
 def test_the_commands_run(tiny, tmp_path: Path) -> None:
@@ -162,9 +163,12 @@ def test_completion_runs_unmodified(original: Path, tiny, tmp_path: Path) -> Non
     for name in names:
         shutil.copy(tiny.path / "opt-125m-np" / name, tmp_path / "facebook" / "opt-30b")
     script = original / "flexllmgen" / "apps" / "completion.py"
-    done = run("--script", script, "--model", "facebook/opt-125m", "--path", tiny.path, cwd=tmp_path)
-    assert "Question: What is the longest river on the earth?\nAnswer:" in done.stdout
-    assert done.stdout.endswith("Shutdown...\n")
+    placed = ["--percent", "0", "50", "0", "50", "0", "0", "--offload-dir", "offload", "--pin-weight", "0"]
+    for flags in ([], [*placed, "--cpu-cache-compute", "--compress-weight", "--compress-cache"]):
+        done = run("--script", script, "--model", "facebook/opt-125m", "--path", tiny.path, *flags, cwd=tmp_path)
+        assert "Question: What is the longest river on the earth?\nAnswer:" in done.stdout
+        assert done.stdout.endswith("Shutdown...\n")
+    assert not list((tmp_path / "offload").iterdir())
 
 
 def test_the_originals_flex_opt_is_replaced_whole(original: Path, tiny, tmp_path: Path) -> None:
