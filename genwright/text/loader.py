@@ -1,7 +1,7 @@
 """Loader: load a model, or a rank's part of it, from a checkpoint, block by block."""
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from genwright.kernels import PAGE
+from genwright.placement.weights import templates
 from genwright.quant.formats import Format
 from genwright.quant.fp8 import BLOCK
 from genwright.quant.packed import Packed, Weight, tensors_of
@@ -35,7 +36,7 @@ class Model:
     cfg: ModelConfig
     architecture: Architecture
     outer: dict[str, Any]  # tensors or packed matrices
-    blocks: list[dict[str, Any]]
+    blocks: Sequence[Weights]
     dtype: torch.dtype
     device: torch.device
     max_context: int  # a multiple of the page size
@@ -47,7 +48,7 @@ class Model:
         outer = {name: weight for name, weight in self.outer.items() if name not in LOOKED_UP}
         moe = self.cfg.moe
         share = {"experts.gate_up": moe.top_k / moe.experts, "experts.down": moe.top_k / moe.experts} if moe else {}
-        weights = [(name, weight) for block in (outer, *self.blocks) for name, weight in block.items()]
+        weights = [item for block in (outer, *self.blocks) for item in templates(block).items()]
         return int(sum(share.get(name, 1.0) * tensor.nbytes for name, w in weights for tensor in tensors_of(w)))
 
     @cached_property
@@ -86,13 +87,14 @@ class Loader:
     def weights(self) -> WeightMap:
         return architecture(self.checkpoint.config).weight_map(self.checkpoint.config)
 
-    def model(self, max_context: int) -> Model:
-        """The model without its multi-token-prediction layer."""
+    def model(self, max_context: int, place: Callable[[Weights], Weights] = lambda block: block) -> Model:
+        """The model without its multi-token-prediction layer; `place` gets each block as soon as it is loaded."""
         check_tensors(self.checkpoint)
         cfg = self.checkpoint.config
         blocks = [self.outer_sources(), *(self.weights.block(layer) for layer in range(cfg.layers))]
         self._done, self._total = 0, sum(len(self._own(sources)) for block in blocks for sources in block.values())
-        outer, *loaded = (self.load(block) for block in blocks)
+        outer = self.load(blocks[0])
+        loaded = [place(self.load(block)) for block in blocks[1:]]
         outer.setdefault("head", outer["embed"])
         context, tables = -(-max_context // PAGE) * PAGE, rope_tables(cfg, max_context, self.device)
         return Model(cfg, architecture(cfg), outer, loaded, self.dtype, self.device, context, tables)

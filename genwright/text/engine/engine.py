@@ -8,7 +8,7 @@ import torch
 
 from genwright.arguments import short
 from genwright.errors import UserError
-from genwright.text.cache.pages import PagePool
+from genwright.text.cache.tiered import new_pages
 from genwright.text.drafts.speculation import Speculation
 from genwright.text.engine.executor import StepExecutor
 from genwright.text.engine.launched_step import LaunchedStep, Part
@@ -37,7 +37,7 @@ class Engine:
         self.steps_ahead = 0 if speculation is not None and speculation.draft.sees_all else steps_ahead
         self.max_context = max_context
         self.sampler = Sampler(executor.model.cfg.vocab_size, executor.model.device, fused=executor.ops.capturable)
-        self.pool = PagePool(executor.cache, max_tokens * (1 + steps_ahead))
+        self.pool = new_pages(executor.cache, max_tokens * (1 + steps_ahead))
         self.scheduler = Scheduler(self.pool, max_batch, max_tokens, self.sampler.release)
         self.steps = 0
         self._in_flight: deque[LaunchedStep] = deque()
@@ -189,7 +189,7 @@ class Engine:
         request.unread -= part.unread
         request.prompt_logprobs += part.prompt_logprobs
         pages.length += part.count
-        self.pool.share(pages, request.tokens)
+        self.pool.share(pages, self.scheduler.keys(request))
         if not part.samples:
             return
         gained = part.gained(self.sampler)

@@ -62,7 +62,7 @@ class EngineLoop:
         return future.result()
 
     def close(self) -> None:
-        """Cancel what runs and end the thread; further requests are refused."""
+        """Cancel what runs, end the thread and remove the model's files on disk; further requests are refused."""
         if os.getpid() != self._process:
             return  # a forked child does not have the thread
         with self._lock:
@@ -72,6 +72,8 @@ class EngineLoop:
         # The loop's own thread gets here when the garbage collector runs there.
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
+        if self._thread is not threading.current_thread():
+            self.engine.executor.close()
 
     def _post(self, command: Callable[[], None]) -> None:
         if os.getpid() != self._process:
