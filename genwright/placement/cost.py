@@ -18,7 +18,8 @@ PLACES = ("gpu", "cpu", "disk")
 SHARES = tuple(f"{what}_{place}" for what in WHAT for place in PLACES)
 Vector = np.ndarray[tuple[int], np.dtype[np.float64]]  # one number for each of SHARES, and a constant
 
-STEP_TOKENS = {"cpu": 4096, "cuda": 32768}  # the most of a step; further ones move the weights once more
+# Each step moves the weights once, so it reads many prompts.
+STEP_TOKENS = {"cpu": 4096, "cuda": 32768}
 MICRO_BATCH_TOKENS = {"cpu": 512, "cuda": 4096}  # that a block computes at a time; more gain no speed and need memory
 CALLS = 12  # operations of a block
 BUFFERS = 2  # of weights: one is filled while the other is used
@@ -108,20 +109,15 @@ class Cost:
         facts, work = self.facts, self.work
         weights, cache = facts.blocks, work.sequences * facts.cache_held(work.longest)
         activations = min(work.sequences * work.prompt_length, STEP_TOKENS[self.machine.kind]) * facts.hidden
-        # What is on its way: of blocks, of a layer's cache, and of hidden states.
-        block, part = BUFFERS * (facts.largest_block - facts.largest_experts), self.micro_batch / work.sequences
-        layer, states = CACHE_BUFFERS * part * cache / facts.layers, BUFFERS * self.tokens_at_once * facts.hidden
+        # Buffers for what is on its way: a micro-batch's cache of a layer, and its hidden states.
+        layer = CACHE_BUFFERS * self.micro_batch / work.sequences * cache / facts.layers
+        states = BUFFERS * self.tokens_at_once * facts.hidden
         fixed = facts.outer + self.tokens_at_once * facts.working + work.sequences * facts.logits + facts.widened
-        if self.machine.has_gpu:
-            fixed += RESERVE
-        if self.streamed:
-            # A weight that is partly on the GPU is put together there, and all experts have a place.
-            fixed += BUFFERS * (facts.largest_weight + facts.largest_experts)
+        fixed += BUFFERS * facts.largest_block * self.streamed + RESERVE * self.machine.has_gpu
         on_gpu = _vector(fixed, weights_gpu=weights, cache_gpu=cache, activations_gpu=activations)
-        on_gpu += _vector(weights_cpu=block, cache_cpu=layer, activations_cpu=states)
-        on_gpu += _vector(weights_disk=block, cache_disk=layer, activations_disk=states)
+        on_gpu += _vector(cache_cpu=layer, cache_disk=layer, activations_cpu=states, activations_disk=states)
         on_cpu = _vector(weights_cpu=weights, cache_cpu=cache, activations_cpu=activations)
-        if self.machine.has_gpu:
+        if self.machine.has_gpu:  # what is on disk passes through CPU memory
             on_cpu += _vector(weights_disk=BUFFERS * facts.largest_block, cache_disk=layer, activations_disk=states)
         on_disk = _vector(weights_disk=weights, cache_disk=cache, activations_disk=activations)
         return {"gpu": on_gpu, "cpu": on_cpu, "disk": on_disk}
@@ -184,6 +180,14 @@ class Cost:
 def share_vector(policy: Policy) -> Vector:
     """A policy's shares, from 0 to 1, and a one for the constant."""
     return np.array([share / 100 for what in WHAT for share in policy.shares(what)] + [1.0])
+
+
+def held_vector(policy: Policy, sequences: int) -> Vector:
+    """The shares by which tiers take memory: a tier holds the cache of whole sequences."""
+    shares = share_vector(policy)
+    cache = [SHARES.index(f"cache_{place}") for place in PLACES]
+    shares[cache] = [-(-share * sequences // 100) / sequences for share in policy.shares("cache")]
+    return shares
 
 
 def _vector(constant: float = 0.0, **shares: float) -> Vector:

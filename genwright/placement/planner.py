@@ -25,6 +25,7 @@ COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # of them
 CLOSE = 0.01  # a simpler policy is preferred if it loses no more throughput than this
 TIDY = 1e-7  # of the time, for a percent in CPU memory: what gains no time stays on the GPU
 TOLERANCE = 1e-5  # of a budget, more than the solver's
+CACHE = np.array([name.startswith("cache") for name in SHARES])
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ def plan(facts: ModelFacts, machine: Machine, budgets: Budgets, work: Workload) 
     if not plans:
         raise UserError(_too_large(facts, machine, budgets, work))
     close = (each for each in plans if each.prediction.total_rate > fastest * (1 - CLOSE))
-    return min(close, key=lambda each: (_parts(each.policy), each.prediction.sequences, -each.prediction.total_rate))
+    return min(close, key=lambda each: (_parts(each.policy), each.prediction.sequences, each.policy.micro_batches))
 
 
 def _plan(facts: ModelFacts, machine: Machine, policy: Policy, work: Workload) -> Plan:
@@ -108,30 +109,34 @@ def _bounds(
 def _solve(cost: Cost, places: tuple[str, ...], budgets: Budgets, whole: bool) -> tuple[float, Vector] | None:
     """Seconds and shares, in percent, of the best placement of a shape; None if none is within the budgets.
 
-    The unknowns are the nine shares and the seconds of the prefill and of a decoding step.
+    The unknowns are the nine shares, the numbers of sequences whose cache is in each tier, and the seconds of the prefill
+    and of a decoding step.
     """
     steps, phases, held = cost.work.max_new_tokens - 1, (cost.prefill(), cost.decode()), cost.bytes()
     rows, upper = [], []
     for seconds, phase in zip(([-1.0, 0.0], [0.0, -1.0]), phases, strict=True):
         for vector in phase.values():  # no phase is shorter than anything that it uses
-            rows.append([*vector[:-1] / 100, *seconds])
+            rows.append([*vector[:-1] / 100, 0.0, 0.0, 0.0, *seconds])
             upper.append(-vector[-1])
     if not cost.machine.has_gpu:
         held["cpu"] += held.pop("gpu")
     for tier, vector in held.items():  # as a part of the budget, because the solver's tolerance is an absolute one
-        budget = getattr(budgets, tier)
-        rows.append([*vector[:-1] / 100 / max(budget, 1), 0.0, 0.0])
+        budget, others = getattr(budgets, tier), np.where(CACHE, 0.0, vector[:-1] / 100)
+        rows.append([*np.array([*others, *vector[:-1][CACHE] / cost.work.sequences]) / max(budget, 1), 0.0, 0.0])
         upper.append((budget * (1 - TOLERANCE) - vector[-1]) / max(budget, 1))
-    sums = [[*(float(name.startswith(what)) for name in SHARES), 0.0, 0.0] for what in WHAT]
+    for tier, counted in zip(np.flatnonzero(CACHE), np.eye(3), strict=True):  # share <= sequences
+        rows.append([*np.eye(len(SHARES))[tier] * cost.work.sequences / 100, *-counted, 0.0, 0.0])
+        upper.append(0.0)
+    sums = [[*(float(name.startswith(what)) for name in SHARES), *[0.0] * 5] for what in WHAT]
     where = [name.rpartition("_")[2] for name in SHARES]
     shortest = phases[0][COMPUTE][-1] + steps * phases[1][COMPUTE][-1]
     found = milp(
-        [*(TIDY * shortest * PLACES.index(place) for place in where), 1.0, steps],
+        [*(TIDY * shortest * PLACES.index(place) for place in where), 0.0, 0.0, 0.0, 1.0, steps],
         constraints=[LinearConstraint(np.array(rows), ub=np.array(upper)), LinearConstraint(sums, 100.0, 100.0)],
-        bounds=Bounds(0.0, [*(100.0 if place in places else 0.0 for place in where), np.inf, np.inf]),
-        integrality=[*([int(whole)] * len(SHARES)), 0, 0],
+        bounds=Bounds(0.0, [*(100.0 if place in places else 0.0 for place in where), *[np.inf] * 5]),
+        integrality=[*([int(whole)] * (len(SHARES) + 3)), 0, 0],
     )
-    return None if found.x is None else (float(found.x[-2] + steps * found.x[-1]), found.x[:-2])
+    return None if found.x is None else (float(found.x[-2] + steps * found.x[-1]), found.x[: len(SHARES)])
 
 
 def _policy(percent: Vector, cost: Cost) -> Policy:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import ceil
 
-from genwright.placement.cost import SHARES, WHAT, Cost, Costs, Vector, Workload, share_vector
+from genwright.placement.cost import SHARES, WHAT, Cost, Costs, Vector, Workload, held_vector, share_vector
 from genwright.placement.machine import Machine
 from genwright.placement.model_facts import ModelFacts
 from genwright.placement.policy import Policy
@@ -73,8 +73,9 @@ def tier_bytes(facts: ModelFacts, machine: Machine, policy: Policy, work: Worklo
 
 def tier_parts(facts: ModelFacts, machine: Machine, policy: Policy, work: Workload) -> dict[str, dict[str, int]]:
     """The bytes of weights, cache and activations in each tier, and of buffers for what moves or is computed there."""
-    shares, found = share_vector(policy), {}
-    for tier, vector in _cost(facts, machine, policy, work).bytes().items():
+    cost, found = _cost(facts, machine, policy, work), {}
+    shares = held_vector(policy, cost.work.sequences)
+    for tier, vector in cost.bytes().items():
         held = dict(zip((*SHARES, ""), vector * shares, strict=True))
         parts = {what: round(held[f"{what}_{tier}"]) for what in WHAT}
         parts["weights"] += facts.outer if tier == "gpu" else 0

@@ -11,7 +11,7 @@ import torch
 from genwright.device import free_memory
 from genwright.errors import GenwrightWarning, UserError
 from genwright.kernels.cpu.amx import has_bf16
-from genwright.placement.cost import Workload
+from genwright.placement.cost import STEP_TOKENS, Workload
 from genwright.placement.machine import Machine
 from genwright.placement.model_facts import ModelFacts
 from genwright.placement.offload_folder import OffloadFolder, free_space
@@ -43,7 +43,6 @@ from genwright.text.settings import AUTO, EngineConfig
 
 MAX_BATCH = {"cpu": 64, "cuda": 256}  # sequences in a step
 MAX_STEP_TOKENS = {"cpu": 512, "cuda": 2048}  # tokens in a step; longer prompts are computed in chunks
-STREAMED_STEP_TOKENS = {"cpu": 4096, "cuda": 32768}  # weights cross the bus once per step, so it reads many prompts
 STEPS_AHEAD = {"cpu": 0, "cuda": 1}  # steps launched before the host has read the tokens of the one before
 PLANNED = 512, 128  # tokens of a prompt and its answer that a placement is planned for, unless max_context is set
 DRAFT_SHARE = 10  # percent of the memory for caches that stays for a draft's, if the model's cache is elsewhere
@@ -235,7 +234,7 @@ def _max_batch(config: EngineConfig, device: torch.device) -> int:
 
 
 def _step_tokens(config: EngineConfig, device: torch.device) -> int:
-    default = MAX_STEP_TOKENS if config.policy is None else STREAMED_STEP_TOKENS
+    default = MAX_STEP_TOKENS if config.policy is None else STEP_TOKENS
     return config.max_step_tokens or default[device.type]
 
 

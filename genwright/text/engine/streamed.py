@@ -9,6 +9,7 @@ from torch import Tensor
 
 from genwright.kernels import PAGE
 from genwright.placement.activations import PlacedActivations
+from genwright.placement.cost import MICRO_BATCH_TOKENS
 from genwright.placement.policy import Policy
 from genwright.placement.tiers import Tiers
 from genwright.placement.weight_stream import WeightStream
@@ -25,7 +26,6 @@ from genwright.text.ops.protocol import Ops, Weights
 from genwright.text.ops.step import Chunk, Step, StepBuffers
 from genwright.text.ops.torch_ops import TorchOps
 
-MICRO_BATCH_TOKENS = {"cpu": 512, "cuda": 4096}  # more gain no speed and need memory
 MOST_CHOSEN = 0.9  # share of the experts above which all are brought ahead
 
 
