@@ -109,8 +109,8 @@ def _bounds(
 def _solve(cost: Cost, places: tuple[str, ...], budgets: Budgets, whole: bool) -> tuple[float, Vector] | None:
     """Seconds and shares, in percent, of the best placement of a shape; None if none is within the budgets.
 
-    The unknowns are the nine shares, the numbers of sequences whose cache is in each tier, and the seconds of the prefill
-    and of a decoding step.
+    The unknowns are the nine shares, the numbers of sequences whose cache is in each tier, and the seconds of the
+    prefill and of a decoding step.
     """
     steps, phases, held = cost.work.max_new_tokens - 1, (cost.prefill(), cost.decode()), cost.bytes()
     rows, upper = [], []
