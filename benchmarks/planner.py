@@ -12,7 +12,7 @@ import torch
 
 from genwright import LLM, SamplingParams
 from genwright.device import pick_device
-from genwright.placement.cost import Workload
+from genwright.placement.footprint import Workload
 from genwright.placement.planner import Plan
 from genwright.placement.prediction import Timing, side_by_side
 from genwright.text.build import open_model, plan_engine

@@ -24,6 +24,7 @@ TEXT = (
     ("batch", "conversation"),
     ("llm", "worker"),
     ("build", "generation_config"),
+    ("memory",),
     ("planning",),
     ("engine+drafts", "export"),
     ("loader",),

@@ -8,22 +8,19 @@ from pathlib import Path
 
 import torch
 
-from genwright.device import free_memory
 from genwright.errors import GenwrightWarning, UserError
 from genwright.kernels.cpu.amx import has_bf16
-from genwright.placement.cost import STEP_TOKENS, Workload
+from genwright.placement.footprint import STEP_TOKENS, Workload
 from genwright.placement.machine import Machine
 from genwright.placement.model_facts import ModelFacts
-from genwright.placement.offload_folder import OffloadFolder, free_space
+from genwright.placement.offload_folder import OffloadFolder
 from genwright.placement.planner import Budgets, Plan
 from genwright.placement.policy import Policy
 from genwright.placement.prediction import Prediction, predict
 from genwright.placement.tiers import Tiers
 from genwright.placement.weights import PlacedBlock
 from genwright.quant.formats import Format, parse_format
-from genwright.text.architectures.registry import architecture
-from genwright.text.cache.budget import cache_pages, tiered_cache_pages
-from genwright.text.cache.layout import CACHE_BITS, CacheSpec
+from genwright.text.cache.layout import CACHE_BITS
 from genwright.text.catalogue import resolve
 from genwright.text.checkpoints.check_tensors import has_draft
 from genwright.text.checkpoints.open import open_checkpoint
@@ -36,16 +33,13 @@ from genwright.text.engine.engine import Engine
 from genwright.text.engine.executor import PredictingExecutor, ResidentExecutor
 from genwright.text.engine.streamed import StreamedExecutor
 from genwright.text.loader import Loader
+from genwright.text.memory import MAX_BATCH, STEPS_AHEAD, cache_spec, divide_memory, max_batch, offload_dir, step_tokens
 from genwright.text.ops.backends import new_ops
 from genwright.text.ops.torch_ops import TorchOps
 from genwright.text.planning import model_facts, plan_model
 from genwright.text.settings import AUTO, EngineConfig
 
-MAX_BATCH = {"cpu": 64, "cuda": 256}  # sequences in a step
-MAX_STEP_TOKENS = {"cpu": 512, "cuda": 2048}  # tokens in a step; longer prompts are computed in chunks
-STEPS_AHEAD = {"cpu": 0, "cuda": 1}  # steps launched before the host has read the tokens of the one before
 PLANNED = 512, 128  # tokens of a prompt and its answer that a placement is planned for, unless max_context is set
-DRAFT_SHARE = 10  # percent of the memory for caches that stays for a draft's, if the model's cache is elsewhere
 KEEP = "keep"  # the quant that leaves packed weights as they are stored
 SELF = "self:"  # prefix of a draft that is a copy of the model in another weight format, such as self:int4
 
@@ -61,25 +55,28 @@ def build_engine(
     checkpoint: Checkpoint, config: EngineConfig, device: torch.device, progress: Callable[[int, int], None]
 ) -> Engine:
     """Load a checkpoint and its draft onto a device."""
+    if device.type == "cuda" and config.policy is not None:
+        given, total = config.budget("cuda"), torch.cuda.get_device_properties(device).total_memory
+        torch.cuda.set_per_process_memory_fraction(1.0 if given is None else min(1.0, given / total), device)
     ops = new_ops(config.backend, device, config.deterministic)
     loaders = [_loader(checkpoint, config.quant, config, device, progress)]
     if (draft := _open_draft(checkpoint, config)) is not None:
         loaders.append(_loader(draft, _self_draft_format(config), config, device, progress))
-    pages, max_context = _divide_memory(loaders, config, device)
-    max_batch, max_tokens = _max_batch(config, device), _step_tokens(config, device)
+    pages, max_context = divide_memory(loaders, config, device)
+    most, max_tokens = max_batch(config, device), step_tokens(config, device)
     contexts = [max_context, *(min(max_context, loader.checkpoint.config.longest_context) for loader in loaders[1:])]
     executor, *drafts = (
         _load(loader, ops, config, context, count, config.policy if loader is loaders[0] else None)
         for loader, context, count in zip(loaders, contexts, pages, strict=True)
     )
     if config.draft is None:
-        return Engine(executor, max_batch, max_tokens, max_context, steps_ahead=STEPS_AHEAD[device.type])
+        return Engine(executor, most, max_tokens, max_context, steps_ahead=STEPS_AHEAD[device.type])
     if drafts:
         proposer: Draft = DraftModel(drafts[0], executor.model, max_tokens, contexts[1])
     else:
         proposer = MtpDraft(executor) if config.draft == MTP else PromptLookup(device)
     speculation = Speculation(proposer, config.speculate_k, row_cost(device))
-    return Engine(executor, max_batch, max_tokens, max_context, speculation, STEPS_AHEAD[device.type])
+    return Engine(executor, most, max_tokens, max_context, speculation, STEPS_AHEAD[device.type])
 
 
 def plan_engine(
@@ -117,7 +114,12 @@ def settle_offload(
     else:
         tell(f"Placement: {plan.policy.describe('GPU' if machine.has_gpu else 'memory')}")
     planned = Planned(plan.policy, machine, model_facts(loader, config.kv))
-    return config.with_settings({"offload": None if plan.policy.resident else plan.policy}), planned
+    if plan.policy.resident:
+        return config.with_settings({"offload": None}), planned
+    # Larger steps would need more memory than was planned for.
+    tokens = min(plan.policy.batch * work.prompt_length, STEP_TOKENS[device.type])
+    steps = {"max_step_tokens": config.max_step_tokens or tokens}
+    return config.with_settings({"offload": plan.policy, **steps}), planned
 
 
 def _open_draft(model: Checkpoint, config: EngineConfig) -> Checkpoint | None:
@@ -178,72 +180,12 @@ def _pick_dtype(name: str, device: torch.device, checkpoint: Checkpoint) -> torc
     return parse_dtype(name)
 
 
-def _divide_memory(loaders: list[Loader], config: EngineConfig, device: torch.device) -> tuple[list[list[int]], int]:
-    """The cache pages of the model and its draft model in each tier, and the longest context that they hold."""
-    cfg, specs = loaders[0].checkpoint.config, [_cache_spec(loader, config) for loader in loaders]
-    weights = sum(loader.total_bytes(draft=config.draft == MTP) for loader in loaders)
-    given = config.budget(device.type)
-    budget = free_memory(device) if given is None else given
-    step_tokens, max_batch = _step_tokens(config, device) * (1 + STEPS_AHEAD[device.type]), _max_batch(config, device)
-    if config.policy is None:
-        pages, longest = cache_pages(specs, step_tokens, cfg, config.max_context, weights, budget, max_batch)
-        return [[count] for count in pages], longest
-    weights -= _moved_off(loaders[0], config.policy, device)
-    shares = config.policy.shares("cache")
-    rooms = _other_rooms(loaders[0], config, device)
-    if device.type == "cpu":  # the tiers GPU and CPU are parts of the same memory
-        ours = max(shares[0], DRAFT_SHARE)
-        rooms[0] = max(0, budget - weights) * shares[1] // (ours + shares[1])
-        budget -= rooms[0]
-    return tiered_cache_pages(specs, shares, step_tokens, cfg, config.max_context, weights, budget, rooms, max_batch)
-
-
-def _cache_spec(loader: Loader, config: EngineConfig) -> CacheSpec:
-    cfg = loader.checkpoint.config
-    spec = CacheSpec(architecture(cfg).cache_layers(cfg), loader.dtype, CACHE_BITS[config.kv])
-    return spec.with_draft() if config.draft == MTP else spec
-
-
-def _other_rooms(loader: Loader, config: EngineConfig, device: torch.device) -> list[int]:
-    """Bytes for the cache in CPU memory and on disk, beside the weights there."""
-    assert config.policy is not None
-    blocks = sum(loader.block_bytes(layer) for layer in range(loader.checkpoint.config.layers))
-    given = config.budget("cpu")
-    memory = free_memory(torch.device("cpu")) if given is None else given
-    _, on_cpu, on_disk = (blocks * share // 100 for share in config.policy.shares("weights"))
-    # Half of the disk, because the space is reserved even if few sequences come.
-    return [max(0, memory - on_cpu), max(0, free_space(_offload_dir(config)) - on_disk) // 2]
-
-
-def _offload_dir(config: EngineConfig) -> Path | None:
-    return None if config.offload_dir is None else Path(config.offload_dir)
-
-
-def _moved_off(loader: Loader, policy: Policy, device: torch.device) -> int:
-    """Bytes of a model's weights that are in other memory than the cache, less those of the staging buffers."""
-    layers = range(loader.checkpoint.config.layers)
-    sizes = [loader.block_bytes(layer) for layer in layers]
-    kept = policy.weights_gpu + (policy.weights_cpu if device.type == "cpu" else 0)
-    staging = 0 if policy.weights_gpu == 100 else (2 if policy.overlap else 1) * max(sizes)
-    return sum(size * (100 - kept) // 100 for size in sizes) - staging
-
-
-def _max_batch(config: EngineConfig, device: torch.device) -> int:
-    policy = config.policy
-    return policy.batch if policy is not None and policy.batch else MAX_BATCH[device.type]
-
-
-def _step_tokens(config: EngineConfig, device: torch.device) -> int:
-    default = MAX_STEP_TOKENS if config.policy is None else STEP_TOKENS
-    return config.max_step_tokens or default[device.type]
-
-
 def _load(
     loader: Loader, ops: TorchOps, config: EngineConfig, context: int, pages: Sequence[int], policy: Policy | None
 ) -> PredictingExecutor:
     """Load a model and make its executor, with CUDA graphs if its ops can be captured."""
-    bits, max_batch = CACHE_BITS[config.kv], _max_batch(config, loader.device)
-    max_tokens = _step_tokens(config, loader.device)
+    bits, most = CACHE_BITS[config.kv], max_batch(config, loader.device)
+    max_tokens = step_tokens(config, loader.device)
     if policy is not None:
         tiers = _tiers(loader, policy, config, pages[-1])
         count = itertools.count()
@@ -251,24 +193,26 @@ def _load(
         experts = 0 if moe is None else moe.experts
         model = loader.model(context, lambda block: PlacedBlock(block, policy, tiers, f"block-{next(count)}", experts))
         mtp = loader.block(model.cfg.layers) if config.draft == MTP else None
-        return StreamedExecutor(model, ops, pages, max_batch, max_tokens, policy, tiers, mtp, bits)
+        if loader.device.type == "cuda":
+            torch.cuda.empty_cache()  # what loading used
+        return StreamedExecutor(model, ops, pages, most, max_tokens, policy, tiers, mtp, bits)
     model = loader.model(context)
     mtp = loader.block(model.cfg.layers) if config.draft == MTP else None
     if not ops.capturable:
-        return ResidentExecutor(model, ops, pages[0], max_batch, max_tokens, mtp, bits)
+        return ResidentExecutor(model, ops, pages[0], most, max_tokens, mtp, bits)
     from genwright.text.engine.cuda_graphs import GraphExecutor
     from genwright.text.ops.triton_ops import TritonOps
 
     assert isinstance(ops, TritonOps)
-    most = ops.max_graph_tokens(model.cfg, model.blocks) if config.graph else 0
-    return GraphExecutor(model, ops, pages[0], max_batch, max_tokens, mtp, bits, most)
+    graph_tokens = ops.max_graph_tokens(model.cfg, model.blocks) if config.graph else 0
+    return GraphExecutor(model, ops, pages[0], most, max_tokens, mtp, bits, graph_tokens)
 
 
 def _tiers(loader: Loader, policy: Policy, config: EngineConfig, cache_pages: int) -> Tiers:
     """The tiers of a placed model; a disk that is too small is refused before anything is loaded."""
     cfg = loader.checkpoint.config
     blocks = sum(loader.block_bytes(layer) for layer in range(cfg.layers))
-    states = _step_tokens(config, loader.device) * cfg.dim * loader.dtype.itemsize
+    states = step_tokens(config, loader.device) * cfg.dim * loader.dtype.itemsize
     needed = (blocks * policy.shares("weights")[2] + states * policy.shares("activations")[2]) // 100
-    needed += cache_pages * _cache_spec(loader, config).page_bytes
-    return Tiers(loader.device, policy.pin, OffloadFolder(_offload_dir(config), needed) if needed else None)
+    needed += cache_pages * cache_spec(loader, config).page_bytes
+    return Tiers(loader.device, policy.pin, OffloadFolder(offload_dir(config), needed) if needed else None)

@@ -10,7 +10,7 @@ import torch
 from genwright.device import free_memory
 from genwright.errors import UserError
 from genwright.home import cache_folder
-from genwright.placement.cost import Workload
+from genwright.placement.footprint import Workload
 from genwright.placement.machine import Machine, this_machine
 from genwright.placement.model_facts import ModelFacts
 from genwright.placement.planner import Budgets, Plan, plan

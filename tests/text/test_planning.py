@@ -8,7 +8,7 @@ from placement.profiles import LAPTOP, OPT_13B, OPT_13B_INT4
 
 from genwright.device import free_memory
 from genwright.errors import UserError
-from genwright.placement.cost import Workload
+from genwright.placement.footprint import Workload
 from genwright.placement.model_facts import ModelFacts
 from genwright.quant.formats import parse_format
 from genwright.text import planning

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from genwright.kernels import PAGE
 from genwright.placement.activations import PlacedActivations
-from genwright.placement.cost import MICRO_BATCH_TOKENS
+from genwright.placement.footprint import MICRO_BATCH_TOKENS
 from genwright.placement.policy import Policy
 from genwright.placement.tiers import Tiers
 from genwright.placement.weight_stream import WeightStream
@@ -56,7 +56,7 @@ class StreamedExecutor(PredictingExecutor):
         mtp: Weights | None = None,
         cache_bits: int | None = None,
     ):
-        micro_tokens = min(max_tokens, MICRO_BATCH_TOKENS[model.device.type])
+        micro_tokens = micro_batch_tokens(policy, max_tokens, model.device)
         self.model, self.ops, self.mtp = model, ops, mtp
         self.hidden: Tensor | None = None
         self.policy, self.tiers = policy, tiers
@@ -148,6 +148,11 @@ class StreamedExecutor(PredictingExecutor):
         for index, some in enumerate(split(chunks, self._sequences, self._micro_tokens)):
             placed = self._caches.place(index, some, known)
             yield MicroBatch(placed, any(chunk.logits for chunk in some))
+
+
+def micro_batch_tokens(policy: Policy, max_tokens: int, device: torch.device) -> int:
+    """The most tokens of a micro-batch, in steps of up to `max_tokens`."""
+    return min(-(-max_tokens // policy.micro_batches), MICRO_BATCH_TOKENS[device.type])
 
 
 def split(chunks: Sequence[Chunk], sequences: int, tokens: int) -> Iterator[list[Chunk]]:

@@ -49,7 +49,7 @@ def test_weights_that_do_not_fit_are_read_from_disk(deep_model: Path, tmp_path: 
     with LLM(deep_model, device="cpu", dtype="float32", max_context=128, **settings) as llm:
         assert [result.ids for result in llm.generate(PROMPTS, GREEDY)] == expected
         held = llm.engine.executor.tiers.use.held
-        assert held[Tier.GPU] + held[Tier.CPU] < weights // 4 and held[Tier.DISK] > weights // 2
+        assert held[Tier.GPU] + held[Tier.CPU] < weights // 2 + pages and held[Tier.DISK] > weights // 2
         assert len(list(tmp_path.iterdir())) == 1
     assert not list(tmp_path.iterdir()), "closing removes what is on disk"
 
