@@ -20,7 +20,7 @@ from genwright.text.settings import EngineConfig
 
 MAX_BATCH = {"cpu": 64, "cuda": 256}  # sequences in a step
 MAX_STEP_TOKENS = {"cpu": 512, "cuda": 2048}  # tokens in a step; longer prompts are computed in chunks
-USUAL_CONTEXT = 2048  # tokens of a sequence to leave room for, if there is no max_context
+USUAL_CONTEXT = 2048  # tokens of a sequence, if there is no max_context
 STEPS_AHEAD = {"cpu": 0, "cuda": 1}  # steps launched before the host has read the tokens of the one before
 DRAFT_SHARE = 10  # percent of the memory for caches that stays for a draft's, if the model's cache is elsewhere
 
@@ -58,10 +58,12 @@ def _other_rooms(loader: Loader, config: EngineConfig, device: torch.device) -> 
     given = config.budget("cpu")
     memory = free_memory(torch.device("cpu")) if given is None else given
     _, on_cpu, on_disk = (blocks * share // 100 for share in config.policy.shares("weights"))
+    states = _tokens(loader, config, device) * loader.checkpoint.config.dim * loader.dtype.itemsize
+    on_cpu += states * config.policy.activations_cpu // 100
     if device.type == "cuda" and on_cpu > memory:
         raise UserError(
-            f"The weights in CPU memory take {on_cpu / 1e9:.2f} GB, but only {memory / 1e9:.2f} GB may be used; place "
-            "more of them on the GPU or on disk."
+            f"The weights and states in CPU memory take {on_cpu / 1e9:.2f} GB, but only {memory / 1e9:.2f} GB may be "
+            "used; place more of them on the GPU or on disk."
         )
     # Half of the disk, because the space is reserved even if few sequences come.
     return [max(0, memory - on_cpu), max(0, free_space(offload_dir(config)) - on_disk) // 2]
@@ -81,11 +83,21 @@ def _moved_off(loader: Loader, policy: Policy, device: torch.device) -> int:
 def _streaming_bytes(loader: Loader, config: EngineConfig, device: torch.device) -> int:
     """Bytes of the device for blocks and cache pages on their way, hidden states, and what a micro-batch computes."""
     assert config.policy is not None
-    longest = config.max_context or min(loader.checkpoint.config.max_context, USUAL_CONTEXT)
-    work = Workload(longest, 0, max_batch(config, device))
-    facts, tokens = model_facts(loader, config.kv), step_tokens(config, device)
-    parts = tier_parts(facts, device.type, config.policy, work, tokens)["gpu"]
-    return parts["activations"] + parts["buffers"]
+    work, tokens = Workload(_longest(loader, config), 0, max_batch(config, device)), step_tokens(config, device)
+    parts = tier_parts(model_facts(loader, config.kv), device.type, config.policy, work, tokens)
+    # Without a GPU, hidden states in CPU memory are in the same memory.
+    tiers = ("gpu", "cpu") if device.type == "cpu" else ("gpu",)
+    return sum(parts[tier]["activations"] + parts[tier]["buffers"] for tier in tiers)
+
+
+def _longest(loader: Loader, config: EngineConfig) -> int:
+    """Tokens of a sequence to leave room for."""
+    return config.max_context or min(loader.checkpoint.config.max_context, USUAL_CONTEXT)
+
+
+def _tokens(loader: Loader, config: EngineConfig, device: torch.device) -> int:
+    """The most tokens of a step."""
+    return min(step_tokens(config, device), max_batch(config, device) * _longest(loader, config))
 
 
 def max_batch(config: EngineConfig, device: torch.device) -> int:

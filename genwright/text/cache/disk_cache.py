@@ -1,6 +1,5 @@
 """DiskCache: pages of a key-value cache in files, one for each of the spec's tensors."""
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 
@@ -17,9 +16,7 @@ class DiskCache(PagedCache):
 
     def __init__(self, spec: CacheSpec, pages: int, new_file: Callable[[str, int], DiskFile]):
         self.spec, self.pages = spec, pages
-        self._page_bytes = {
-            name: PAGE * math.prod(shape) * dtype.itemsize for name, (shape, dtype) in spec.tensors().items()
-        }
+        self._page_bytes = {name: PAGE * size for name, size in spec.row_sizes.items()}
         self._size = max(map(len, spec.groups))
         self._files = {
             name: new_file(f"cache-{name}", self._size * pages * size) for name, size in self._page_bytes.items()

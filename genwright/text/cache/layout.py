@@ -72,9 +72,13 @@ class CacheSpec:
         return {name: ((*counts, PAGE, *shape), dtype) for name, (shape, dtype) in self.tensors().items()}
 
     @property
+    def row_sizes(self) -> dict[str, int]:
+        """Bytes of one token's tensors in one layer."""
+        return {name: math.prod(shape) * dtype.itemsize for name, (shape, dtype) in self.tensors().items()}
+
+    @property
     def row_bytes(self) -> int:
-        """Of one token in one layer."""
-        return sum(math.prod(shape) * dtype.itemsize for shape, dtype in self.tensors().values())
+        return sum(self.row_sizes.values())
 
     @property
     def page_bytes(self) -> int:

@@ -24,6 +24,7 @@ class Run:
     page: int
     staged: int
     count: int
+    keys_only: bool = False  # values stay in their tier
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,17 @@ class Rows:
     staged: int
     first: int
     stop: int
+    keys_only: bool = False
+
+
+@dataclass(frozen=True)
+class Span:
+    """What a step computes of a sequence: its tokens from `start` to `end`."""
+
+    tables: Int64s  # of each group of layers: the sequence's pages
+    start: int
+    end: int
+    keys_only: bool = False  # sparse attention, which reads few of the values
 
 
 @dataclass
@@ -47,39 +59,44 @@ class StagedPages:
     written: list[list[Rows]]
     tables: list[Int64s]  # of each sequence: its page tables with staged numbers
 
+    read: Int64s  # the pages of `fetched` and of `written`, with their own numbers
+    changed: Int64s
+
     def follows(self, other: "StagedPages") -> bool:
         """Whether it reads rows that the other micro-batch writes: both have parts of one long prompt."""
-        changed = {(rows.tier, rows.page) for group in other.written for rows in group}
-        runs = (run for group in self.fetched for run in group)
-        return any((run.tier, run.page + i) in changed for run in runs for i in range(run.count))
+        return bool(np.isin(other.changed, self.read).any())
 
 
-def stage_pages(cache: TieredCache, sequences: Sequence[tuple[Int64s, int, int]]) -> StagedPages:
-    """Number the pages of sequences anew: of each its page tables, and where its new tokens begin and end."""
-    spec = cache.spec
-    found = StagedPages([], [], [], [], [np.zeros_like(table) for table, _, _ in sequences])
-    nulls = [first for first in cache.first_pages if spec.null_pages]
-    for group in range(len(spec.groups)):
-        used = [-(-end // PAGE) for _, _, end in sequences]
-        tables = [table[group, :count] for (table, _, _), count in zip(sequences, used, strict=True)]
+def stage_pages(cache: TieredCache, spans: Sequence[Span]) -> StagedPages:
+    """Number the pages of sequences anew."""
+    empty = np.zeros(0, np.int64)
+    found = StagedPages([], [], [], [], [np.zeros_like(span.tables) for span in spans], empty, empty)
+    nulls = [first for first in cache.first_pages if cache.spec.null_pages]
+    used = [-(-span.end // PAGE) for span in spans]
+    for group in range(len(cache.spec.groups)):
+        tables = [span.tables[group, :count] for span, count in zip(spans, used, strict=True)]
         pages, staged = np.unique(np.concatenate(tables), return_inverse=True)
         null = np.isin(pages, nulls)
         numbers = np.where(null, 0, np.cumsum(~null))
         places = np.split(numbers[staged], np.cumsum(used)[:-1])
-        has_rows = np.zeros(len(pages) + 1, bool)  # by staged number
+        has_rows, has_values = np.zeros((2, len(pages) + 1), bool)  # by staged number
         written: list[Rows] = []
-        for (_, start, end), table, place, whole in zip(sequences, tables, places, found.tables, strict=True):
+        for span, table, place, whole in zip(spans, tables, places, found.tables, strict=True):
             whole[group, : len(place)] = place
-            has_rows[place[: -(-start // PAGE)]] = True
-            for index in range(start // PAGE, len(place)):
-                first, stop = max(start - index * PAGE, 0), min(end - index * PAGE, PAGE)
-                written.append(Rows(*_locate(cache, int(table[index])), int(place[index]), first, stop))
+            has_rows[place[: -(-span.start // PAGE)]] = True
+            has_values[place] |= not span.keys_only
+            for index in range(span.start // PAGE, len(place)):
+                first, stop = max(span.start - index * PAGE, 0), min(span.end - index * PAGE, PAGE)
+                page = _locate(cache, int(table[index]))
+                written.append(Rows(*page, int(place[index]), first, stop, span.keys_only))
+            found.changed = np.union1d(found.changed, table[span.start // PAGE :])
         pages, numbers = pages[~null], numbers[~null]
-        kept = has_rows[numbers]
+        kept, keys_only = has_rows[numbers], ~has_values[numbers]
         found.pages.append(len(pages) + 1)
-        found.fetched.append(list(_runs(cache, pages[kept], numbers[kept])))
-        found.fresh.append(list(_runs(cache, pages[~kept], numbers[~kept])))
+        found.fetched.append(list(_runs(cache, pages[kept], numbers[kept], keys_only[kept])))
+        found.fresh.append(list(_runs(cache, pages[~kept], numbers[~kept], keys_only[~kept])))
         found.written.append(written)
+        found.read = np.union1d(found.read, pages[kept])
     return found
 
 
@@ -88,11 +105,11 @@ def _locate(cache: TieredCache, page: int) -> tuple[int, int]:
     return tier, page - cache.first_pages[tier]
 
 
-def _runs(cache: TieredCache, pages: Int64s, numbers: Int64s) -> Iterator[Run]:
+def _runs(cache: TieredCache, pages: Int64s, numbers: Int64s, keys_only: NDArray[np.bool_]) -> Iterator[Run]:
     """Pages in ascending order, as runs that are consecutive in one tier and when staged."""
     if not len(pages):
         return
     tiers = np.searchsorted(cache.first_pages, pages, side="right")
-    breaks = (np.diff(pages) != 1) | (np.diff(numbers) != 1) | (np.diff(tiers) != 0)
+    breaks = (np.diff(pages) != 1) | (np.diff(numbers) != 1) | np.diff(tiers).astype(bool) | np.diff(keys_only)
     for first, stop in pairwise([0, *(np.flatnonzero(breaks) + 1).tolist(), len(pages)]):
-        yield Run(*_locate(cache, int(pages[first])), int(numbers[first]), stop - first)
+        yield Run(*_locate(cache, int(pages[first])), int(numbers[first]), stop - first, bool(keys_only[first]))

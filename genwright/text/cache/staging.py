@@ -89,6 +89,8 @@ class Staging:
         self._in, self._out = CopyStream(device, overlap), CopyStream(device, overlap)
         self._compute = CopyStream(device, False)
         self._has_disk = any(isinstance(tier, DiskCache) for tier in cache.tiers)
+        self._sizes = cache.spec.row_sizes
+        self._key_sizes = {name: size for name, size in self._sizes.items() if name.split(".")[0] != "v"}
         self._group_of = {layer: number for number, group in enumerate(cache.spec.groups) for layer in group}
         self._slots: list[Slot] = []
         self._capacity = 0  # pages of a slot
@@ -180,7 +182,6 @@ class Staging:
             self._start_reads(place)
         wait(slot.reads)
         slot.reads = []
-        self._in.wait(slot.computed)
         self._in.wait(slot.stored)
         with self._in:
             for run in pages.fresh[group]:
@@ -188,15 +189,15 @@ class Staging:
                     rows[run.staged : run.staged + run.count].zero_()
             for run in pages.fetched[group]:
                 tier = self._cache.tiers[run.tier]
-                self._count(self._cache.kinds[run.tier], Tier.GPU, run.count * PAGE)
+                names = self._count(self._cache.kinds[run.tier], Tier.GPU, run.count * PAGE, run.keys_only)
                 if isinstance(tier, Cache):
                     source = _part(tier.layers[layer].rows, run.page, run.count)
                 elif slot.host is slot.rows:
                     continue
                 else:
                     source = _part(slot.host, run.staged, run.count)
-                for name, part in _part(slot.rows, run.staged, run.count).items():
-                    part.copy_(source[name], non_blocking=True)
+                for name in names:
+                    slot.rows[name][run.staged : run.staged + run.count].copy_(source[name], non_blocking=True)
             slot.ready = self._in.record()
 
     def _store(self, place: int) -> None:
@@ -208,14 +209,14 @@ class Staging:
             for rows in pages.written[self._group_of[layer]]:
                 tier = self._cache.tiers[rows.tier]
                 tokens = rows.stop - rows.first if isinstance(tier, Cache) else PAGE
-                self._count(Tier.GPU, self._cache.kinds[rows.tier], tokens)
-                if isinstance(tier, Cache):
-                    for name, source in slot.rows.items():
+                names = self._count(Tier.GPU, self._cache.kinds[rows.tier], tokens, rows.keys_only)
+                for name in names:
+                    source = slot.rows[name][rows.staged]
+                    if isinstance(tier, Cache):
                         target = tier.layers[layer].rows[name][rows.page, rows.first : rows.stop]
-                        target.copy_(source[rows.staged, rows.first : rows.stop], non_blocking=True)
-                elif slot.host is not slot.rows:
-                    for name, source in slot.rows.items():
-                        slot.host[name][rows.staged].copy_(source[rows.staged], non_blocking=True)
+                        target.copy_(source[rows.first : rows.stop], non_blocking=True)
+                    elif slot.host is not slot.rows:
+                        slot.host[name][rows.staged].copy_(source, non_blocking=True)
             slot.stored = self._out.record()
         slot.unwritten = self._has_disk
 
@@ -233,8 +234,11 @@ class Staging:
             if isinstance(tier, DiskCache):
                 slot.writes += tier.write(layer, rows.page, _part(slot.host, rows.staged, 1))
 
-    def _count(self, source: Tier, target: Tier, tokens: int) -> None:
-        self._memory.use.move(source, target, tokens * self._cache.spec.row_bytes)
+    def _count(self, source: Tier, target: Tier, tokens: int, keys_only: bool) -> Sequence[str]:
+        """The names of the tensors that are moved, after counting their bytes."""
+        sizes = self._key_sizes if keys_only else self._sizes
+        self._memory.use.move(source, target, tokens * sum(sizes.values()))
+        return list(sizes)
 
 
 def _part(rows: Mapping[str, Tensor], first: int, count: int) -> dict[str, Tensor]:

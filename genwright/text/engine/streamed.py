@@ -69,7 +69,8 @@ class StreamedExecutor(PredictingExecutor):
         blocks = [block for block in model.blocks if isinstance(block, PlacedBlock)]
         self._weights = WeightStream(blocks, tiers, policy.overlap)
         row_bytes = model.cfg.dim * model.dtype.itemsize
-        self._activations = PlacedActivations(policy, tiers, row_bytes, micro_tokens)
+        batches = max_batch + max_tokens // micro_tokens + 1  # a micro-batch ends with its sequences or its tokens
+        self._activations = PlacedActivations(policy, tiers, row_bytes, micro_tokens, max_tokens, batches)
         self._micro_tokens = micro_tokens
 
     def _new_buffers(self, device: torch.device) -> StepBuffers:
@@ -86,6 +87,7 @@ class StreamedExecutor(PredictingExecutor):
         model, cfg, ops = self.model, self.model.cfg, self.ops
         self._weights.begin(self._experts_by_choice(sum(len(chunk.tokens) for chunk in chunks)))
         self._caches.begin(range(cfg.layers), [batch.placed for batch in batches])
+        self._activations.begin([len(batch.step.tokens) for batch in batches])
         with amx_guard(model):
             for i, batch in enumerate(batches):
                 self._activations.put(i, model.architecture.embed(ops, cfg, model.outer, batch.step))

@@ -190,7 +190,16 @@ def test_a_mixed_micro_batch_has_a_place_for_each_tier(folders, tmp_path):
 
     placement.place = watching
     drain(engine, [request(text, GREEDY) for text in prompts()])
-    assert set(Source) in seen
+    assert {Source.DEVICE, Source.HOST, Source.STAGED} in seen
+
+
+def test_sparse_attention_moves_the_keys_and_a_part_of_the_values(folders):
+    moved = []
+    for sparsity in (0.2, 1.0):
+        with open_llm(folders["opt"], offload=f"100,0,0,100,100,0,sparsity={sparsity}") as llm:
+            llm.generate(prompts()[3:4], GREEDY)
+            moved.append(llm.engine.executor.tiers.use.moved[Tier.CPU, Tier.GPU])
+    assert 2 * moved[0] == moved[1] > 0  # what is read by token is not counted
 
 
 def test_deterministic_mode_refuses_what_is_not(folders):
@@ -208,12 +217,11 @@ def test_sparse_attention_does_not_depend_on_tiers_drafts_or_preemption(folders,
         llm = open_llm(folders[family], offload=alone, **settings)
         run_alone(llm.engine, kinds)
         sparse = [kind.answer[0] for kind in kinds]
-        mixed = "100,0,30,40,100,0,sparsity=0.3,micro_batch=3,micro_batches=2,cpu_attention=true"
-        llm = open_llm(folders[family], offload=mixed, draft="prompt-lookup", **settings)
-        engine = llm.engine
-        for seed in range(2):
+        mixed = "100,0,30,40,100,0,sparsity=0.3,micro_batch=3,micro_batches=2,cpu_attention="
+        for seed, switch in enumerate(("true", "false")):
             rng = random.Random(seed)
-            run_ids(engine, rng.sample(kinds, 8), rng)
+            llm = open_llm(folders[family], offload=mixed + switch, draft="prompt-lookup", **settings)
+            run_ids(llm.engine, rng.sample(kinds, 8), rng)
         llm = open_llm(folders[family])
         run_alone(llm.engine, kinds)
         assert [kind.answer[0] for kind in kinds] != sparse, "sparsity changes the text"

@@ -6,7 +6,7 @@ import torch
 
 from genwright.kernels import PAGE
 from genwright.text.cache.layout import Cache, CacheSpec, LayerSpec
-from genwright.text.ops.sparse_attention import sparse_attend, tokens_read
+from genwright.text.ops.sparse_attention import SparseRows, sparse_attend, tokens_read
 from genwright.text.ops.step import Chunk, StepBuffers
 
 HEADS, SIZE, SCALE = 6, 10, 0.3
@@ -43,7 +43,7 @@ def test_sparse_attention_is_the_plain_form(kind, window, sparsity, kv_heads, bi
     q = torch.randn(len(step.tokens), HEADS, SIZE)
     size = SIZE if kv_heads else 6
     counts = tokens_read(step.positions.numpy(), np.ones(len(q), bool), window, sparsity)
-    out = sparse_attend(q, names, size, layer, step, counts, SCALE, window)
+    out = sparse_attend(q, SparseRows(*names, size, counts, torch.from_numpy(counts)), layer, step, SCALE, window)
     row = 0
     for chunk in chunks:
         table = torch.tensor(chunk.tables[0])
