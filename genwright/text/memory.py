@@ -6,15 +6,14 @@ import torch
 
 from genwright.device import free_memory
 from genwright.errors import UserError
-from genwright.kernels import PAGE
-from genwright.placement.cost import CACHE_BUFFERS, RESERVE, STEP_TOKENS
+from genwright.placement.footprint import STEP_TOKENS, Workload
 from genwright.placement.offload_folder import free_space
 from genwright.placement.policy import Policy
+from genwright.placement.prediction import tier_parts
 from genwright.text.architectures.registry import architecture
 from genwright.text.cache.budget import cache_pages, tiered_cache_pages
 from genwright.text.cache.layout import CACHE_BITS, CacheSpec
 from genwright.text.drafts.mtp import MTP
-from genwright.text.engine.streamed import micro_batch_tokens
 from genwright.text.loader import Loader
 from genwright.text.planning import model_facts
 from genwright.text.settings import EngineConfig
@@ -83,26 +82,12 @@ def _moved_off(loader: Loader, policy: Policy, device: torch.device) -> int:
 
 def _streaming_bytes(loader: Loader, config: EngineConfig, device: torch.device) -> int:
     """Bytes of the device for blocks and cache pages on their way, hidden states, and what a micro-batch computes."""
-    policy, facts = config.policy, model_facts(loader, config.kv)
-    assert policy is not None
-    buffers = 2 if policy.overlap else 1
-    elsewhere = facts.largest_block * (100 - policy.weights_gpu) / 100
-    staged = min(facts.largest_block, elsewhere + facts.largest_weight + facts.largest_experts) if elsewhere else 0
-    tokens = _tokens(loader, config, device)
-    together = micro_batch_tokens(policy, tokens, device)
-    kept = policy.activations_gpu + (policy.activations_cpu if device.type == "cpu" else 0)
-    states = tokens * kept / 100 + (buffers * together if policy.activations_gpu < 100 else 0)
-    computed = together * facts.working + max_batch(config, device) * facts.logits + facts.widened
-    pages = _staged_pages(loader, config) if policy.cache_gpu < 100 else 0
-    return int(buffers * staged + states * facts.hidden + computed + pages + (RESERVE if device.type == "cuda" else 0))
-
-
-def _staged_pages(loader: Loader, config: EngineConfig) -> int:
-    """Bytes of one layer's pages of some micro-batches."""
-    spec, policy = cache_spec(loader, config), config.policy
-    assert policy is not None
-    sequences = policy.micro_batch or max_batch(config, loader.device)
-    return int(CACHE_BUFFERS * sequences * -(-_longest(loader, config) // PAGE) * PAGE * spec.row_bytes)
+    assert config.policy is not None
+    work, tokens = Workload(_longest(loader, config), 0, max_batch(config, device)), step_tokens(config, device)
+    parts = tier_parts(model_facts(loader, config.kv), device.type, config.policy, work, tokens)
+    # Without a GPU, hidden states in CPU memory are in the same memory.
+    tiers = ("gpu", "cpu") if device.type == "cpu" else ("gpu",)
+    return sum(parts[tier]["activations"] + parts[tier]["buffers"] for tier in tiers)
 
 
 def _longest(loader: Loader, config: EngineConfig) -> int:
