@@ -21,7 +21,8 @@ Vector = np.ndarray[tuple[int], np.dtype[np.float64]]  # one number for each of 
 STEP_TOKENS = {"cpu": 4096, "cuda": 32768}  # the most of a step; further ones move the weights once more
 MICRO_BATCH_TOKENS = {"cpu": 512, "cuda": 4096}  # that a block computes at a time; more gain no speed and need memory
 CALLS = 12  # operations of a block
-BUFFERS = 2  # one is filled while the other is used
+BUFFERS = 2  # of weights: one is filled while the other is used
+CACHE_BUFFERS = 3.75  # of a layer's cache: one is filled, one is used, one is written back; a quarter for growth
 FLASH = 0.5  # of the rate of products, which attention over a prompt reaches
 PACKED = 0.5  # of the rate of products, which products with packed weights reach
 RESERVE = 1 << 28  # bytes of a GPU for the workspaces of libraries and for page tables
@@ -108,19 +109,20 @@ class Cost:
         weights, cache = facts.blocks, work.sequences * facts.cache_held(work.longest)
         activations = min(work.sequences * work.prompt_length, STEP_TOKENS[self.machine.kind]) * facts.hidden
         # What is on its way: of blocks, of a layer's cache, and of hidden states.
-        block, part = BUFFERS * facts.largest_block, self.micro_batch / work.sequences
-        layer, states = BUFFERS * part * cache / facts.layers, BUFFERS * self.tokens_at_once * facts.hidden
+        block, part = BUFFERS * (facts.largest_block - facts.largest_experts), self.micro_batch / work.sequences
+        layer, states = CACHE_BUFFERS * part * cache / facts.layers, BUFFERS * self.tokens_at_once * facts.hidden
         fixed = facts.outer + self.tokens_at_once * facts.working + work.sequences * facts.logits + facts.widened
         if self.machine.has_gpu:
             fixed += RESERVE
         if self.streamed:
-            fixed += BUFFERS * facts.largest_weight  # one that is partly on the GPU moves there whole
+            # A weight that is partly on the GPU is put together there, and all experts have a place.
+            fixed += BUFFERS * (facts.largest_weight + facts.largest_experts)
         on_gpu = _vector(fixed, weights_gpu=weights, cache_gpu=cache, activations_gpu=activations)
         on_gpu += _vector(weights_cpu=block, cache_cpu=layer, activations_cpu=states)
         on_gpu += _vector(weights_disk=block, cache_disk=layer, activations_disk=states)
         on_cpu = _vector(weights_cpu=weights, cache_cpu=cache, activations_cpu=activations)
         if self.machine.has_gpu:
-            on_cpu += _vector(weights_disk=block, cache_disk=layer, activations_disk=states)
+            on_cpu += _vector(weights_disk=BUFFERS * facts.largest_block, cache_disk=layer, activations_disk=states)
         on_disk = _vector(weights_disk=weights, cache_disk=cache, activations_disk=activations)
         return {"gpu": on_gpu, "cpu": on_cpu, "disk": on_disk}
 

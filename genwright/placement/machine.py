@@ -119,7 +119,7 @@ def measure_rates(device: torch.device, dtype: torch.dtype) -> Rates:
         host_read,
         products(device, dtype) if kind == "cuda" else host_matmul,
         host_matmul,
-        attention_rate(host, dtype),
+        attention_rate(dtype),
         call_seconds(device),
     )
     if kind == "cuda":  # leave the memory as it was found

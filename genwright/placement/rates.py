@@ -8,6 +8,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from genwright.kernels import PAGE
 from genwright.kernels.cpu.amx import without_broken_amx
+from genwright.kernels.cpu.attention import paged_attention
 
 ROUNDS = 5
 BUFFER = {"cpu": 1 << 30, "cuda": 4 << 30}  # bytes, much larger than the caches
@@ -56,20 +57,21 @@ def copy_rate(size: int, source: torch.device, target: torch.device, pinned: boo
 
 
 @torch.inference_mode()
-def attention_rate(device: torch.device, dtype: torch.dtype) -> float:
-    """Bytes of cache per second that plain PyTorch attends to: gathered pages, and one query of each sequence."""
+def attention_rate(dtype: torch.dtype) -> float:
+    """Bytes of cache per second that the CPU attends to, with one query of each sequence."""
     sequences, pages, heads, size = ATTENTION
-    keys, values = (torch.randn(sequences * pages, PAGE, heads, size).to(device, dtype) for _ in range(2))
-    q = torch.randn(sequences, heads, 1, size).to(device, dtype)
-    mask = torch.zeros(sequences, 1, 1, pages * PAGE, dtype=dtype, device=device)
-    table = torch.arange(sequences * pages, device=device)
+    k, v = (torch.randn(sequences * pages, PAGE, heads, size).to(dtype) for _ in range(2))
+    q = torch.randn(sequences, heads, size).to(dtype)
+    table = torch.arange(sequences * pages).view(sequences, pages)
+    lengths = torch.full((sequences,), pages * PAGE)
 
     def attend() -> None:
-        k, v = (rows.index_select(0, table).view(sequences, -1, heads, size).transpose(1, 2) for rows in (keys, values))
-        scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        if paged_attention(q, k, v, table, lengths, 1.0, None) is None:  # there is no kernel for the dtype
+            keys, values = (x.index_select(0, table.view(-1)).view(sequences, -1, heads, size) for x in (k, v))
+            scaled_dot_product_attention(q[:, :, None], keys.transpose(1, 2), values.transpose(1, 2))
 
     with without_broken_amx():
-        return (keys.nbytes + values.nbytes) / fastest(attend, device)
+        return (k.nbytes + v.nbytes) / fastest(attend, torch.device("cpu"))
 
 
 @torch.inference_mode()

@@ -3,6 +3,7 @@
 import itertools
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -12,9 +13,11 @@ from genwright.errors import GenwrightWarning, UserError
 from genwright.kernels.cpu.amx import has_bf16
 from genwright.placement.cost import Workload
 from genwright.placement.machine import Machine
+from genwright.placement.model_facts import ModelFacts
 from genwright.placement.offload_folder import OffloadFolder, free_space
 from genwright.placement.planner import Budgets, Plan
 from genwright.placement.policy import Policy
+from genwright.placement.prediction import Prediction, predict
 from genwright.placement.tiers import Tiers
 from genwright.placement.weights import PlacedBlock
 from genwright.quant.formats import Format, parse_format
@@ -35,13 +38,14 @@ from genwright.text.engine.streamed import StreamedExecutor
 from genwright.text.loader import Loader
 from genwright.text.ops.backends import new_ops
 from genwright.text.ops.torch_ops import TorchOps
-from genwright.text.planning import plan_model
-from genwright.text.settings import EngineConfig
+from genwright.text.planning import model_facts, plan_model
+from genwright.text.settings import AUTO, EngineConfig
 
 MAX_BATCH = {"cpu": 64, "cuda": 256}  # sequences in a step
 MAX_STEP_TOKENS = {"cpu": 512, "cuda": 2048}  # tokens in a step; longer prompts are computed in chunks
 STREAMED_STEP_TOKENS = {"cpu": 4096, "cuda": 32768}  # weights cross the bus once per step, so it reads many prompts
 STEPS_AHEAD = {"cpu": 0, "cuda": 1}  # steps launched before the host has read the tokens of the one before
+PLANNED = 512, 128  # tokens of a prompt and its answer that a placement is planned for, unless max_context is set
 DRAFT_SHARE = 10  # percent of the memory for caches that stays for a draft's, if the model's cache is elsewhere
 KEEP = "keep"  # the quant that leaves packed weights as they are stored
 SELF = "self:"  # prefix of a draft that is a copy of the model in another weight format, such as self:int4
@@ -84,6 +88,37 @@ def plan_engine(
 ) -> tuple[Plan, Budgets, Machine]:
     """Where the parts of a model would best be, and on what machine; nothing is loaded."""
     return plan_model(_loader(checkpoint, config.quant, config, device, lambda done, total: None), config, work, tell)
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A policy that the planner chose, and what it knows of the model and the machine."""
+
+    policy: Policy
+    machine: Machine
+    facts: ModelFacts
+
+    def predict(self, work: Workload) -> Prediction:
+        return predict(self.facts, self.machine, self.policy, work)
+
+
+def settle_offload(
+    checkpoint: Checkpoint, config: EngineConfig, device: torch.device, tell: Callable[[str], None]
+) -> tuple[EngineConfig, Planned | None]:
+    """The settings with a policy of the planner in place of `auto`; a model that fits is resident."""
+    if config.offload != AUTO:
+        return config, None
+    longest = config.max_context or min(sum(PLANNED), checkpoint.config.max_context)
+    answer = min(PLANNED[1], longest // 2) or 1
+    work = Workload(max(1, longest - answer), answer, MAX_BATCH[device.type])
+    loader = _loader(checkpoint, config.quant, config, device, lambda done, total: None)
+    plan, _, machine = plan_model(loader, config, work, tell)
+    if plan.policy.resident:
+        tell("The model fits: it runs resident.")
+    else:
+        tell(f"Placement: {plan.policy.describe('GPU' if machine.has_gpu else 'memory')}")
+    planned = Planned(plan.policy, machine, model_facts(loader, config.kv))
+    return config.with_settings({"offload": None if plan.policy.resident else plan.policy}), planned
 
 
 def _open_draft(model: Checkpoint, config: EngineConfig) -> Checkpoint | None:

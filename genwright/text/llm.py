@@ -16,11 +16,13 @@ import torch
 from genwright.arguments import plain, short
 from genwright.device import pick_device
 from genwright.errors import UserError
-from genwright.text.build import build_engine, open_model
+from genwright.text.build import build_engine, open_model, settle_offload
 from genwright.text.config_file import token_ids
 from genwright.text.engine.engine import Engine
 from genwright.text.engine.loop import Delivery, EngineLoop, only_ends, receive, unpack
 from genwright.text.engine.request import Piece, Request, Result, SamplingParams
+from genwright.text.engine.run_report import RunMeter
+from genwright.text.engine.streamed import StreamedExecutor
 from genwright.text.generation_config import recommended_sampling
 from genwright.text.ops.step import Chunk
 from genwright.text.settings import EngineConfig
@@ -43,9 +45,13 @@ class LLM:
         model: str | Path,
         config: EngineConfig | None = None,
         progress: Callable[[int, int], None] = lambda done, total: None,
+        tell: Callable[[str], None] = lambda sentence: None,
         **settings: Any,
     ):
-        """The keywords are settings of EngineConfig; they override those of `config`."""
+        """The keywords are settings of EngineConfig; they override those of `config`.
+
+        `progress` gets the number of tensors that are loaded, and of all; `tell` gets sentences about the placement.
+        """
         if not isinstance(config, EngineConfig | None):
             raise UserError(
                 f"config must be an EngineConfig, not {short(config)}; settings are keywords: device='cpu'."
@@ -55,6 +61,7 @@ class LLM:
         if device.type == "cuda":
             torch.cuda.set_device(device)  # kernels are compiled for the current device and use its streams
         checkpoint = open_model(model, self.config)
+        self.config, self.planned = settle_offload(checkpoint, self.config, device, tell)
         self.tokenizer = checkpoint.tokenizer()
         if self.config.chat_template is not None:
             self._needs_tokenizer().use_template(self.config.chat_template)
@@ -72,6 +79,15 @@ class LLM:
     def engine(self) -> Engine:
         """The engine; while requests run, only the loop's thread may use it (`loop.call`)."""
         return self.loop.engine
+
+    def meter(self) -> RunMeter | None:
+        """Measures a run from now on, if the model is placed in several tiers; its `report` ends the run."""
+        executor, planned = self.engine.executor, self.planned
+        if not isinstance(executor, StreamedExecutor):
+            return None
+        if planned is None:
+            return RunMeter(executor)
+        return RunMeter(executor, planned.predict, planned.machine.rates.to_device)
 
     def close(self) -> None:
         """Cancel what runs and end the engine's thread; later calls raise a UserError."""

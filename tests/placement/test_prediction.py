@@ -115,7 +115,7 @@ def test_more_sequences_than_a_batch_run_one_batch_after_the_other() -> None:
 def test_bytes_of_every_tier() -> None:
     found = tier_bytes(OPT_13B, H200, Policy(20, 30, 50, 40, 100, 0, 32, 4), WORK)
     block, cache = 12 * 5120**2 * 2, 128 * 320 * 40 * 20480  # five pages of 64 tokens
-    staged, layer = 2 * block, 2 * cache / 4 / 40
+    staged, layer = 2 * block, 3 * 1.25 * cache / 4 / 40
     assert found["disk"] == pytest.approx(0.5 * 40 * block + 0.1 * cache)
     assert found["cpu"] == pytest.approx(0.3 * 40 * block + 0.4 * cache + 0.5 * staged + 0.1 * layer)
     fixed = OPT_13B.outer + 4096 * OPT_13B.working + 128 * OPT_13B.logits + 2**28 + 2 * OPT_13B.largest_weight

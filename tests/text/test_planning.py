@@ -8,13 +8,15 @@ from placement.profiles import LAPTOP, OPT_13B, OPT_13B_INT4
 
 from genwright.device import free_memory
 from genwright.errors import UserError
+from genwright.placement import cost
 from genwright.placement.cost import Workload
 from genwright.placement.model_facts import ModelFacts
 from genwright.quant.formats import parse_format
-from genwright.text import planning
+from genwright.text import build, planning
 from genwright.text.architectures.registry import ARCHITECTURES, architecture
 from genwright.text.cache.layout import CACHE_BITS, CacheSpec
 from genwright.text.checkpoints.random import RandomWeights
+from genwright.text.engine import streamed
 from genwright.text.loader import Loader
 from genwright.text.planning import budgets, model_facts, plan_model
 from genwright.text.settings import EngineConfig
@@ -54,6 +56,11 @@ def test_a_shape_takes_the_bytes_that_the_loader_and_the_cache_take(name: str, q
         assert facts.cache_held(length) == pytest.approx(spec.page_bytes * spec.pages_of(length, 0), rel=unused)
     assert facts.packed == (quant is not None)
     assert facts.largest_weight < facts.largest_block
+
+
+def test_steps_are_as_large_as_the_cost_model_takes_them() -> None:
+    assert cost.STEP_TOKENS == build.STREAMED_STEP_TOKENS
+    assert cost.MICRO_BATCH_TOKENS == streamed.MICRO_BATCH_TOKENS
 
 
 def test_every_architecture_has_facts() -> None:
