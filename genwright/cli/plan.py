@@ -46,7 +46,7 @@ def plan(
     The machine is measured once. Pass the policy to `generate --offload`, or let `--offload auto` find one.
     """
     from genwright.device import pick_device
-    from genwright.placement.cost import Workload
+    from genwright.placement.footprint import Workload
     from genwright.text.build import open_model, plan_engine
     from genwright.text.memory import MAX_BATCH
     from genwright.text.settings import EngineConfig

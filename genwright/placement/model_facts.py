@@ -14,7 +14,6 @@ class ModelFacts:
     outer: int  # bytes of the weights outside the blocks, which stay on the compute device
     block: float  # bytes of a block's weights, as they are stored
     largest_block: int
-    largest_weight: int  # of a block, experts aside
     widened: int  # bytes of the largest packed weight once it is widened; 0 if none is packed
     parameters: float  # numbers of a block that every token is multiplied with
     head: int  # numbers of the head
@@ -25,7 +24,6 @@ class ModelFacts:
     windows: tuple[int | None, ...]  # of each layer; None for full attention
     attention: int  # operations of a query and a key in a layer
     expert_bytes: float = 0.0  # of `block`, those of all experts together
-    largest_experts: int = 0  # of `largest_block`, those of all experts together
     expert_parameters: float = 0.0  # numbers of all experts of a block
     experts: int = 1
     top_k: int = 1

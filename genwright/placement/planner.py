@@ -14,11 +14,13 @@ import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 
 from genwright.errors import UserError
-from genwright.placement.cost import COMPUTE, PLACES, SHARES, WHAT, Cost, Vector, Workload
+from genwright.placement.cost import COMPUTE, Cost
+from genwright.placement.footprint import Workload
 from genwright.placement.machine import Machine
 from genwright.placement.model_facts import ModelFacts
 from genwright.placement.policy import Policy
 from genwright.placement.prediction import Prediction, predict, tier_parts
+from genwright.placement.shares import CACHE, PLACES, SHARES, WHAT, Vector
 
 SIZES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)  # of micro-batches
 COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # of them
@@ -34,6 +36,21 @@ class Budgets:
     gpu: int
     cpu: int
     disk: int
+
+
+@dataclass(frozen=True)
+class Space:
+    """Policies to search together, because they have buffers for the same moves."""
+
+    places: tuple[str, ...]
+    weights_move: bool
+    cache_moves: bool
+
+    def allows(self, share: str) -> bool:
+        """Whether a share may be above 0."""
+        what, _, place = share.partition("_")
+        moves = {"weights": self.weights_move, "cache": self.cache_moves}.get(what, True)
+        return place == "gpu" or (moves and place in self.places)
 
 
 @dataclass(frozen=True)
@@ -58,20 +75,20 @@ def plan(facts: ModelFacts, machine: Machine, budgets: Budgets, work: Workload) 
     fewer = (_plan(facts, machine, Policy(), replace(work, sequences=count)) for count in _sizes(work))
     plans = [each for each in fewer if _within(each, machine, budgets)]
     fastest = max((each.prediction.total_rate for each in plans), default=0.0)
-    for bound, cost, places in sorted(_bounds(facts, machine, budgets, work), key=lambda found: found[0]):
+    for bound, cost, space in sorted(_bounds(facts, machine, budgets, work), key=lambda found: found[0]):
         if bound * fastest > 1 + CLOSE:  # as no later shape can be as fast
             break
-        if (found := _solve(cost, places, budgets, whole=True)) is not None:
+        if (found := _solve(cost, space, budgets, whole=True)) is not None:
             plans.append(_plan(facts, machine, _policy(found[1], cost), cost.work))
             fastest = max(fastest, plans[-1].prediction.total_rate)
     if not plans:
         raise UserError(_too_large(facts, machine, budgets, work))
     close = (each for each in plans if each.prediction.total_rate > fastest * (1 - CLOSE))
-    return min(close, key=lambda each: (_parts(each.policy), each.prediction.sequences, -each.prediction.total_rate))
+    return min(close, key=lambda each: (_parts(each.policy), each.prediction.sequences, each.policy.micro_batches))
 
 
 def _plan(facts: ModelFacts, machine: Machine, policy: Policy, work: Workload) -> Plan:
-    return Plan(policy, predict(facts, machine, policy, work), tier_parts(facts, machine, policy, work))
+    return Plan(policy, predict(facts, machine, policy, work), tier_parts(facts, machine.kind, policy, work))
 
 
 def _within(found: Plan, machine: Machine, budgets: Budgets) -> bool:
@@ -92,46 +109,59 @@ def _sizes(work: Workload) -> list[int]:
 
 def _bounds(
     facts: ModelFacts, machine: Machine, budgets: Budgets, work: Workload
-) -> Iterator[tuple[float, Cost, tuple[str, ...]]]:
-    """The seconds per new token that each shape cannot go below, without and with the disk."""
-    memory = ("gpu", "cpu") if machine.has_gpu else ("gpu",)
+) -> Iterator[tuple[float, Cost, Space]]:
+    """The seconds per new token that each shape cannot go below in each space."""
     for size, count, cpu_attention in product(_sizes(work), COUNTS, (False, True)):
-        if size * count > work.sequences or (cpu_attention and not machine.has_gpu):
+        if size * count > work.sequences:
             continue
         shape = Policy(micro_batch=size, micro_batches=count, cpu_attention=cpu_attention)
         cost = Cost(facts, machine, replace(work, sequences=shape.batch), shape)
+        for space in _spaces(machine, budgets):
+            if cpu_attention and not (space.cache_moves and machine.has_gpu):
+                continue
+            if (found := _solve(cost, space, budgets, whole=False)) is not None:
+                yield found[0] / (shape.batch * work.max_new_tokens), cost, space
+
+
+def _spaces(machine: Machine, budgets: Budgets) -> Iterator[Space]:
+    memory = ("gpu", "cpu") if machine.has_gpu else ("gpu",)
+    for weights_move, cache_moves in ((True, False), (False, True), (True, True)):
         for places in (memory, (*memory, "disk")) if budgets.disk else (memory,):
-            if (found := _solve(cost, places, budgets, whole=False)) is not None:
-                yield found[0] / (shape.batch * work.max_new_tokens), cost, places
+            yield Space(places, weights_move, cache_moves)
 
 
-def _solve(cost: Cost, places: tuple[str, ...], budgets: Budgets, whole: bool) -> tuple[float, Vector] | None:
+def _solve(cost: Cost, space: Space, budgets: Budgets, whole: bool) -> tuple[float, Vector] | None:
     """Seconds and shares, in percent, of the best placement of a shape; None if none is within the budgets.
 
-    The unknowns are the nine shares and the seconds of the prefill and of a decoding step.
+    The unknowns are the nine shares, the numbers of sequences whose cache is in each tier, and the seconds of the
+    prefill and of a decoding step.
     """
-    steps, phases, held = cost.work.max_new_tokens - 1, (cost.prefill(), cost.decode()), cost.bytes()
+    steps, phases = cost.work.max_new_tokens - 1, (cost.prefill(), cost.decode())
+    held = cost.footprint.bytes(space.weights_move, space.cache_moves)
     rows, upper = [], []
     for seconds, phase in zip(([-1.0, 0.0], [0.0, -1.0]), phases, strict=True):
         for vector in phase.values():  # no phase is shorter than anything that it uses
-            rows.append([*vector[:-1] / 100, *seconds])
+            rows.append([*vector[:-1] / 100, 0.0, 0.0, 0.0, *seconds])
             upper.append(-vector[-1])
     if not cost.machine.has_gpu:
         held["cpu"] += held.pop("gpu")
     for tier, vector in held.items():  # as a part of the budget, because the solver's tolerance is an absolute one
-        budget = getattr(budgets, tier)
-        rows.append([*vector[:-1] / 100 / max(budget, 1), 0.0, 0.0])
+        budget, others = getattr(budgets, tier), np.where(CACHE, 0.0, vector[:-1] / 100)
+        rows.append([*np.array([*others, *vector[:-1][CACHE] / cost.work.sequences]) / max(budget, 1), 0.0, 0.0])
         upper.append((budget * (1 - TOLERANCE) - vector[-1]) / max(budget, 1))
-    sums = [[*(float(name.startswith(what)) for name in SHARES), 0.0, 0.0] for what in WHAT]
+    for tier, counted in zip(np.flatnonzero(CACHE), np.eye(3), strict=True):  # share <= sequences
+        rows.append([*np.eye(len(SHARES))[tier] * cost.work.sequences / 100, *-counted, 0.0, 0.0])
+        upper.append(0.0)
+    sums = [[*(float(name.startswith(what)) for name in SHARES), *[0.0] * 5] for what in WHAT]
     where = [name.rpartition("_")[2] for name in SHARES]
     shortest = phases[0][COMPUTE][-1] + steps * phases[1][COMPUTE][-1]
     found = milp(
-        [*(TIDY * shortest * PLACES.index(place) for place in where), 1.0, steps],
+        [*(TIDY * shortest * PLACES.index(place) for place in where), 0.0, 0.0, 0.0, 1.0, steps],
         constraints=[LinearConstraint(np.array(rows), ub=np.array(upper)), LinearConstraint(sums, 100.0, 100.0)],
-        bounds=Bounds(0.0, [*(100.0 if place in places else 0.0 for place in where), np.inf, np.inf]),
-        integrality=[*([int(whole)] * len(SHARES)), 0, 0],
+        bounds=Bounds(0.0, [*(100.0 * space.allows(name) for name in SHARES), *[np.inf] * 5]),
+        integrality=[*([int(whole)] * (len(SHARES) + 3)), 0, 0],
     )
-    return None if found.x is None else (float(found.x[-2] + steps * found.x[-1]), found.x[:-2])
+    return None if found.x is None else (float(found.x[-2] + steps * found.x[-1]), found.x[: len(SHARES)])
 
 
 def _policy(percent: Vector, cost: Cost) -> Policy:

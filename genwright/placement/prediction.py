@@ -4,10 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import ceil
 
-from genwright.placement.cost import SHARES, WHAT, Cost, Costs, Vector, Workload, share_vector
+from genwright.placement.cost import Cost, Costs
+from genwright.placement.footprint import Footprint, Workload
 from genwright.placement.machine import Machine
 from genwright.placement.model_facts import ModelFacts
 from genwright.placement.policy import Policy
+from genwright.placement.shares import Vector, share_vector
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ class Prediction(Timing):
 
 def predict(facts: ModelFacts, machine: Machine, policy: Policy, work: Workload) -> Prediction:
     """The timing of a policy; more sequences than its batch run one batch after the other."""
-    cost = _cost(facts, machine, policy, work)
+    cost = Cost(facts, machine, _batch(policy, work), policy)
     shares, rounds = share_vector(policy), ceil(work.sequences / cost.work.sequences)
     (prefill, prefill_limit), (step, decode_limit) = (
         _seconds(costs, shares, policy.overlap) for costs in (cost.prefill(), cost.decode())
@@ -66,26 +68,15 @@ def predict(facts: ModelFacts, machine: Machine, policy: Policy, work: Workload)
     )
 
 
-def tier_bytes(facts: ModelFacts, machine: Machine, policy: Policy, work: Workload) -> dict[str, int]:
-    """Bytes in each tier at the peak."""
-    return {tier: sum(parts.values()) for tier, parts in tier_parts(facts, machine, policy, work).items()}
+def tier_parts(
+    facts: ModelFacts, kind: str, policy: Policy, work: Workload, step_tokens: int | None = None
+) -> dict[str, dict[str, int]]:
+    """What one batch of a policy takes of each tier: bytes of weights, cache, activations and buffers."""
+    return Footprint(facts, kind, _batch(policy, work), policy, step_tokens).parts()
 
 
-def tier_parts(facts: ModelFacts, machine: Machine, policy: Policy, work: Workload) -> dict[str, dict[str, int]]:
-    """The bytes of weights, cache and activations in each tier, and of buffers for what moves or is computed there."""
-    shares, found = share_vector(policy), {}
-    for tier, vector in _cost(facts, machine, policy, work).bytes().items():
-        held = dict(zip((*SHARES, ""), vector * shares, strict=True))
-        parts = {what: round(held[f"{what}_{tier}"]) for what in WHAT}
-        parts["weights"] += facts.outer if tier == "gpu" else 0
-        found[tier] = {**parts, "buffers": ceil(sum(held.values())) - sum(parts.values())}
-    return found
-
-
-def _cost(facts: ModelFacts, machine: Machine, policy: Policy, work: Workload) -> Cost:
-    """The cost of one batch of a policy."""
-    batch = min(policy.batch or work.sequences, work.sequences)
-    return Cost(facts, machine, replace(work, sequences=batch), policy, streamed=not policy.resident)
+def _batch(policy: Policy, work: Workload) -> Workload:
+    return replace(work, sequences=min(policy.batch or work.sequences, work.sequences))
 
 
 def side_by_side(predicted: Timing, measured: Timing) -> str:

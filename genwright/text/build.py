@@ -10,7 +10,7 @@ import torch
 
 from genwright.errors import GenwrightWarning, UserError
 from genwright.kernels.cpu.amx import has_bf16
-from genwright.placement.cost import STEP_TOKENS, Workload
+from genwright.placement.footprint import STEP_TOKENS, Workload
 from genwright.placement.machine import Machine
 from genwright.placement.model_facts import ModelFacts
 from genwright.placement.offload_folder import OffloadFolder

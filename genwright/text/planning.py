@@ -10,7 +10,7 @@ import torch
 from genwright.device import free_memory
 from genwright.errors import UserError
 from genwright.home import cache_folder
-from genwright.placement.cost import Workload
+from genwright.placement.footprint import Workload
 from genwright.placement.machine import Machine, this_machine
 from genwright.placement.model_facts import ModelFacts
 from genwright.placement.planner import Budgets, Plan, plan
@@ -68,7 +68,6 @@ def model_facts(loader: Loader, kv: str) -> ModelFacts:
         outer=loader.bytes(outer),
         block=sum(sizes) / cfg.layers,
         largest_block=max(sizes),
-        largest_weight=max(loader.bytes({n: s}) for n, s in blocks[-1].items() if not n.startswith(EXPERTS)),
         widened=max(_widened(loader, name, sources) for name, sources in blocks[-1].items()),
         parameters=(sum(map(_parameters, blocks)) - expert_parameters) / cfg.layers,
         head=_parameters({"head": outer.get("head", outer["embed"])}),
@@ -79,7 +78,6 @@ def model_facts(loader: Loader, kv: str) -> ModelFacts:
         windows=cfg.windows,
         attention=2 * cfg.heads * _attention_width(cfg),
         expert_bytes=sum(map(loader.bytes, experts)) / cfg.layers,
-        largest_experts=max(map(loader.bytes, experts)),
         expert_parameters=expert_parameters / cfg.layers,
         experts=cfg.moe.experts if cfg.moe else 1,
         top_k=cfg.moe.top_k if cfg.moe else 1,

@@ -12,7 +12,7 @@ from terminal import run
 
 from genwright.cli.plan import app, bar, picture, sentences, to_json
 from genwright.errors import UserError
-from genwright.placement.cost import Workload
+from genwright.placement.footprint import Workload
 from genwright.placement.machine import _key, _mount_point
 from genwright.placement.planner import Budgets, plan
 from genwright.placement.policy import Policy

@@ -12,11 +12,12 @@ from genwright.placement.machine import measure_disk, measure_rates, rate_at, th
 CPU = torch.device("cpu")
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Small measurements, kept in a folder of their own."""
+    """Small measurements, kept in a folder of their own, where kernels would have to be compiled."""
     monkeypatch.setenv("GENWRIGHT_HOME", str(tmp_path / "home"))
-    monkeypatch.setitem(machine.SIDE, "cpu", 256)
+    monkeypatch.setattr(machine, "attention_rate", lambda dtype: 1e9)
+    monkeypatch.setattr(machine, "matmul_rate", lambda device, dtype, rows, side: 1e9 * rows)
     monkeypatch.setitem(machine.COPY, "cpu", 1 << 20)
     monkeypatch.setitem(rates.BUFFER, "cpu", 1 << 22)
     monkeypatch.setattr(machine, "FILE", 1 << 20)

@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 from placement.profiles import GB, H200, LAPTOP, MIXTRAL, OPT_13B, OPT_13B_INT4, opt
 
-from genwright.placement.cost import Workload
+from genwright.placement.footprint import Workload
 from genwright.placement.machine import Machine
 from genwright.placement.model_facts import ModelFacts
 from genwright.placement.policy import Policy
-from genwright.placement.prediction import Prediction, Timing, predict, side_by_side, tier_bytes
+from genwright.placement.prediction import Prediction, Timing, predict, side_by_side, tier_parts
 
 WORK = Workload(prompt_length=256, max_new_tokens=32, sequences=128)
 IN_CPU_MEMORY = Policy(0, 100, 100, 0, 100, 0, micro_batch=32, micro_batches=4)
@@ -25,6 +25,11 @@ def test_opt_13b_with_its_weights_in_cpu_memory(facts: ModelFacts, decode: float
     assert (found.prefill_limit, found.decode_limit) == ("the computation", "the bus to the GPU")
     assert found.prefill_rate == pytest.approx(128 * 256 / found.prefill_seconds)
     assert found.seconds == found.prefill_seconds + found.decode_seconds
+
+
+def tier_bytes(facts: ModelFacts, machine: Machine, policy: Policy, work: Workload) -> dict[str, int]:
+    parts = tier_parts(facts, machine.kind, policy, work)
+    return {tier: sum(each.values()) for tier, each in parts.items()}
 
 
 def seconds(policy: Policy, work: Workload = WORK, machine: Machine = H200) -> tuple[float, float]:
@@ -114,11 +119,11 @@ def test_more_sequences_than_a_batch_run_one_batch_after_the_other() -> None:
 def test_bytes_of_every_tier() -> None:
     found = tier_bytes(OPT_13B, H200, Policy(20, 30, 50, 40, 100, 0, 32, 4), WORK)
     block, cache = 12 * 5120**2 * 2, 128 * 320 * 40 * 20480  # five pages of 64 tokens
-    staged, layer = 2 * block, 3 * 1.25 * cache / 4 / 40
-    assert found["disk"] == pytest.approx(0.5 * 40 * block + 0.1 * cache)
-    assert found["cpu"] == pytest.approx(0.3 * 40 * block + 0.4 * cache + 0.5 * staged + 0.1 * layer)
-    fixed = OPT_13B.outer + 4096 * OPT_13B.working + 128 * OPT_13B.logits + 2**28 + 2 * OPT_13B.largest_weight
-    held = 0.2 * 40 * block + 0.8 * staged + 0.5 * cache + 0.5 * layer + 128 * 256 * 10240
+    layer = 3 * 1.25 * 32 * 320 * 20480
+    assert found["disk"] == pytest.approx(0.5 * 40 * block + 13 / 128 * cache)  # 10 % are 12.8 sequences
+    assert found["cpu"] == pytest.approx(0.3 * 40 * block + 52 / 128 * cache + 0.5 * 2 * block + 13 / 128 * layer)
+    fixed = OPT_13B.outer + 4096 * OPT_13B.working + 128 * OPT_13B.logits + 2**28 + 2 * block + layer
+    held = 0.2 * 40 * block + 0.5 * cache + 32768 * 10240
     assert found["gpu"] == pytest.approx(fixed + held)
 
 

@@ -8,7 +8,7 @@ from placement.profiles import LAPTOP, OPT_13B, OPT_13B_INT4
 
 from genwright.device import free_memory
 from genwright.errors import UserError
-from genwright.placement.cost import Workload
+from genwright.placement.footprint import Workload
 from genwright.placement.model_facts import ModelFacts
 from genwright.quant.formats import parse_format
 from genwright.text import planning
@@ -53,7 +53,6 @@ def test_a_shape_takes_the_bytes_that_the_loader_and_the_cache_take(name: str, q
     for length in (1, 300, 2000):
         assert facts.cache_held(length) == pytest.approx(spec.page_bytes * spec.pages_of(length, 0), rel=unused)
     assert facts.packed == (quant is not None)
-    assert facts.largest_weight < facts.largest_block
 
 
 def test_every_architecture_has_facts() -> None:
@@ -66,7 +65,7 @@ def test_every_architecture_has_facts() -> None:
 def test_opt_13b_by_hand(quant: str | None, by_hand: ModelFacts) -> None:
     """The numbers that the planner's tests use, which leave out biases and norms."""
     facts = model_facts(loader("opt-13b", quant), "auto")
-    for name in ("block", "largest_block", "largest_weight", "parameters", "head", "working", "logits", "widened"):
+    for name in ("block", "largest_block", "parameters", "head", "working", "logits", "widened"):
         assert getattr(facts, name) == pytest.approx(getattr(by_hand, name), rel=1e-3), name
     head = 50272 * (5120 + 4) if quant else 0  # a head in 8 bits beside the embedding that it is tied to otherwise
     assert facts.outer == pytest.approx(by_hand.outer + head, rel=1e-3)

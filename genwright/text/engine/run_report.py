@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from genwright.placement.cost import Workload
+from genwright.placement.footprint import Workload
 from genwright.placement.prediction import Timing, side_by_side
 from genwright.placement.tiers import Tier
 from genwright.text.engine.request import Result

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from genwright.kernels import PAGE
 from genwright.placement.activations import PlacedActivations
-from genwright.placement.cost import MICRO_BATCH_TOKENS
+from genwright.placement.footprint import MICRO_BATCH_TOKENS
 from genwright.placement.policy import Policy
 from genwright.placement.tiers import Tiers
 from genwright.placement.weight_stream import WeightStream
