@@ -17,7 +17,7 @@ from genwright.errors import UserError
 from genwright.home import cache_folder
 from genwright.placement.disk import DiskFile, TransferThreads, round_up
 
-PREFIX, LOCK = "genwright-", "lock"
+PREFIX, LOCK = "genwright-offload-", "lock"
 
 
 def default_folder() -> Path:

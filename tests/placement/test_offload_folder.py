@@ -104,15 +104,15 @@ def test_many_start_and_end_at_once(tmp_path: Path) -> None:
 
 def test_leftovers_are_reclaimed_whatever_they_say(tmp_path: Path) -> None:
     """A lock is held by a process and not by a number, so a recycled process id does not count."""
-    for name, files in {"genwright-dead": ["lock", "weights"], "genwright-early": []}.items():
+    for name, files in {"genwright-offload-dead": ["lock", "weights"], "genwright-offload-early": []}.items():
         (tmp_path / name).mkdir()
         for file in files:
             (tmp_path / name / file).write_text(str(os.getpid()))
     (tmp_path / "mine.txt").write_text("a user's own file")
-    (tmp_path / "genwright-mine").mkdir()
-    (tmp_path / "genwright-mine" / "notes.txt").write_text("a user's own folder: without a lock, never of ours")
+    (tmp_path / "genwright-offload-mine").mkdir()
+    (tmp_path / "genwright-offload-mine" / "notes.txt").write_text("a user's own folder: without a lock, never of ours")
     folder = OffloadFolder(tmp_path, SIZE)
-    assert names(tmp_path) == {"mine.txt", "genwright-mine", folder.path.name}
+    assert names(tmp_path) == {"mine.txt", "genwright-offload-mine", folder.path.name}
     folder.close()
 
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -37,19 +38,20 @@ def deep_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_weights_that_do_not_fit_are_read_from_disk(deep_model: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("policy", "pages"), [(ON_DISK, 4), ("0,0,0,0,0,0", 2)], ids=["weights", "all"])
+def test_what_does_not_fit_is_read_from_disk(deep_model: Path, tmp_path: Path, policy: str, pages: int) -> None:
     with LLM(deep_model, device="cpu", dtype="float32", max_context=128) as llm:
         expected = [result.ids for result in llm.generate(PROMPTS, GREEDY)]
         weights = llm.model.step_bytes
-        pages = CacheSpec(llm.model.architecture.cache_layers(llm.model.cfg), llm.model.dtype).page_bytes * 4
-    budget = f"{(weights // 2 + pages) / 1e9}GB"
+        page = CacheSpec(llm.model.architecture.cache_layers(llm.model.cfg), llm.model.dtype).page_bytes
+    budget = weights // 2 + pages * page
     with pytest.raises(UserError, match="may be used"):
-        LLM(deep_model, device="cpu", dtype="float32", max_context=128, cpu_mem=budget)
-    settings = {"cpu_mem": budget, "offload": ON_DISK, "offload_dir": str(tmp_path)}
+        LLM(deep_model, device="cpu", dtype="float32", max_context=128, cpu_mem=budget / 1e9)
+    settings = {"cpu_mem": budget / 1e9, "offload": policy, "offload_dir": str(tmp_path)}
     with LLM(deep_model, device="cpu", dtype="float32", max_context=128, **settings) as llm:
         assert [result.ids for result in llm.generate(PROMPTS, GREEDY)] == expected
         held = llm.engine.executor.tiers.use.held
-        assert held[Tier.GPU] + held[Tier.CPU] < weights // 2 + pages and held[Tier.DISK] > weights // 2
+        assert held[Tier.GPU] + held[Tier.CPU] <= budget and held[Tier.DISK] > weights // 2
         assert len(list(tmp_path.iterdir())) == 1
     assert not list(tmp_path.iterdir()), "closing removes what is on disk"
 
@@ -84,3 +86,19 @@ def test_decoding_reads_at_the_rate_of_the_disk(tmp_path: Path) -> None:
     on_disk, share = re.search(r"with ([\d.]+) GB on disk\n.*^decoding.* (\d+)%", found.stdout, re.S | re.M).groups()
     assert float(on_disk) * 1e9 > 1.8 * limit
     assert int(share) >= 70, found.stdout
+
+
+def test_a_full_disk_is_refused_before_anything_is_loaded(
+    deep_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_bavail=3, f_frsize=4096))
+    loaded: list[int] = []
+    with pytest.raises(UserError, match=r"^Offloading needs [\d,]{9} bytes in .*, but 12,288 bytes are free; "):
+        LLM(
+            deep_model,
+            progress=lambda done, total: loaded.append(done),
+            device="cpu",
+            offload=ON_DISK,
+            offload_dir=str(tmp_path),
+        )
+    assert not loaded and not list(tmp_path.iterdir())
