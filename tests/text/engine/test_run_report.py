@@ -44,7 +44,7 @@ def test_a_resident_model_has_no_meter(folder):
         assert llm.meter() is None
 
 
-@pytest.mark.parametrize(("memory", "resident"), [("1GB", True), ("1MB", False)])
+@pytest.mark.parametrize(("memory", "resident"), [("1GB", True), ("0.93MB", False)])
 def test_auto_plans_the_placement(folder, memory, resident, tmp_path, monkeypatch):
     monkeypatch.setenv("GENWRIGHT_HOME", str(tmp_path))
     told = []
