@@ -69,11 +69,13 @@ def main() -> None:
     llm = LLM(given.model, tell=print, max_context=length, **settings)
     print(f"loaded in {time.perf_counter() - started:.1f} s")
     executor, vocab = llm.engine.executor, llm.model.cfg.vocab_size
+    if not isinstance(executor, StreamedExecutor):
+        raise SystemExit("The model fits and is resident; pass a smaller --gpu-mem.")
     for new in (3, given.max_new_tokens):  # the first compiles kernels
         params = SamplingParams(max_new_tokens=new, ignore_eos=True)
         ids, meter, steps = prompts(given.batch, given.prompt_length, vocab, new), llm.meter(), llm.engine.steps
         results = llm.generate(ids, params)
-    assert meter is not None and isinstance(executor, StreamedExecutor)
+    assert meter is not None
     report = meter.report(results)
     timing = report.measured
     assert timing is not None

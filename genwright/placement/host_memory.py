@@ -56,5 +56,7 @@ class HostMemory:
 
 
 def _unregister(registered: list[tuple[int, mmap.mmap]]) -> None:
+    if registered:
+        torch.cuda.synchronize()  # a copy may be under way
     for address, _ in registered:
         torch.cuda.cudart().cudaHostUnregister(address)

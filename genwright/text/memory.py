@@ -54,16 +54,14 @@ def cache_spec(loader: Loader, config: EngineConfig) -> CacheSpec:
 def _other_rooms(loader: Loader, config: EngineConfig, device: torch.device) -> list[int]:
     """Bytes for the cache in CPU memory and on disk, beside the weights there."""
     assert config.policy is not None
-    blocks = sum(loader.block_bytes(layer) for layer in range(loader.checkpoint.config.layers))
     given = config.budget("cpu")
     memory = free_memory(torch.device("cpu")) if given is None else given
-    _, on_cpu, on_disk = (blocks * share // 100 for share in config.policy.shares("weights"))
-    states = _tokens(loader, config, device) * loader.checkpoint.config.dim * loader.dtype.itemsize
-    on_cpu += states * config.policy.activations_cpu // 100
+    parts = _parts(loader, config, device)
+    on_cpu, on_disk = (sum(parts[tier].values()) - parts[tier]["cache"] for tier in ("cpu", "disk"))
     if device.type == "cuda" and on_cpu > memory:
         raise UserError(
-            f"The weights and states in CPU memory take {on_cpu / 1e9:.2f} GB, but only {memory / 1e9:.2f} GB may be "
-            "used; place more of them on the GPU or on disk."
+            f"What is placed in CPU memory takes {on_cpu / 1e9:.2f} GB without the cache, but only {memory / 1e9:.2f} "
+            "GB may be used; place more on the GPU or on disk."
         )
     # Half of the disk, because the space is reserved even if few sequences come.
     return [max(0, memory - on_cpu), max(0, free_space(offload_dir(config)) - on_disk) // 2]
@@ -82,22 +80,18 @@ def _moved_off(loader: Loader, policy: Policy, device: torch.device) -> int:
 
 def _streaming_bytes(loader: Loader, config: EngineConfig, device: torch.device) -> int:
     """Bytes of the device for blocks and cache pages on their way, hidden states, and what a micro-batch computes."""
-    assert config.policy is not None
-    work, tokens = Workload(_longest(loader, config), 0, max_batch(config, device)), step_tokens(config, device)
-    parts = tier_parts(model_facts(loader, config.kv), device.type, config.policy, work, tokens)
-    # Without a GPU, hidden states in CPU memory are in the same memory.
+    parts = _parts(loader, config, device)
     tiers = ("gpu", "cpu") if device.type == "cpu" else ("gpu",)
-    return sum(parts[tier]["activations"] + parts[tier]["buffers"] for tier in tiers)
+    return sum(parts[tier][what] for tier in tiers for what in ("activations", "buffers"))
 
 
-def _longest(loader: Loader, config: EngineConfig) -> int:
-    """Tokens of a sequence to leave room for."""
-    return config.max_context or min(loader.checkpoint.config.max_context, USUAL_CONTEXT)
-
-
-def _tokens(loader: Loader, config: EngineConfig, device: torch.device) -> int:
-    """The most tokens of a step."""
-    return min(step_tokens(config, device), max_batch(config, device) * _longest(loader, config))
+def _parts(loader: Loader, config: EngineConfig, device: torch.device) -> dict[str, dict[str, int]]:
+    """Bytes of what a placed model has in each tier."""
+    assert config.policy is not None
+    longest = config.max_context or min(loader.checkpoint.config.max_context, USUAL_CONTEXT)
+    work = Workload(longest, 0, max_batch(config, device))
+    facts, tokens = model_facts(loader, config.kv), step_tokens(config, device)
+    return tier_parts(facts, device.type, config.policy, work, tokens)
 
 
 def max_batch(config: EngineConfig, device: torch.device) -> int:
