@@ -88,7 +88,8 @@ class PlacedOps:
             for_keys.write("k", k)
             for_values.write("v", v.to(for_values.device))
             if sparse is None:
-                return self._host.attend(q, attention, for_keys.cache, for_keys.step).to(qkv.device)
+                q = q.float() if q.dtype == torch.float16 else q  # which CPUs multiply slowly
+                return self._host.attend(q, attention, for_keys.cache, for_keys.step).to(qkv)
             rows = sparse.rows("k", "v", v.shape[-1], attention.window)
             return self._sparse(q, rows, for_keys, for_values, attention).flatten(1).to(qkv.device)
 
