@@ -23,6 +23,7 @@ from genwright.text.drafts.speculation import Speculation
 from genwright.text.engine.request import Acceptance, Piece, Request
 from genwright.text.engine.sampler import Sampler
 
+WARM_UP = 2  # rounds, because each number of proposals has a CUDA graph of its own
 PROMPT = [1, 15043, 29892, 590, 1024, 338]
 
 
@@ -43,11 +44,13 @@ class ForcedAcceptance:
         if self.probability is None or before is None or not verified:
             return tokens
         number = [place for _, rows in groupby(requests) for place, _ in enumerate(rows)]  # of a row in its request
-        values = [(row, row + 1, number[row], self._is_accepted(requests[row], positions[row])) for row in verified]
-        rows, following, places, accepted = self._upload(values).T
-        proposed = before[following, places]  # the following row comes after the token that was proposed for this one
-        other = (proposed + 1) % self.sampler.vocab
-        return tokens.index_put((rows,), torch.where(accepted > 0, proposed, other))
+        values = [
+            (row, (row + 1) * before.shape[1] + number[row], not self._is_accepted(requests[row], positions[row]))
+            for row in verified
+        ]
+        rows, places, added = self._upload(values).T.contiguous()
+        # The row after this one comes after the token that was proposed for this one.
+        return tokens.index_copy_(0, rows, before.view(-1)[places].add_(added).remainder_(self.sampler.vocab))
 
     def _is_accepted(self, request: Request, position: int) -> bool:
         assert self.probability is not None
@@ -96,20 +99,22 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--acceptance", type=float, nargs="*", default=[0.8, 0.0])
+    parser.add_argument("--speculate-k", type=int, default=7)
     parser.add_argument("--tokens", type=int, default=400)
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=5)
     given = parser.parse_args()
     context = len(PROMPT) + given.tokens + 64
-    llm = LLM(given.model, draft=given.draft, device=given.device, dtype=given.dtype, max_context=context)
+    settings = {"device": given.device, "dtype": given.dtype, "speculate_k": given.speculate_k}
+    llm = LLM(given.model, draft=given.draft, max_context=context, **settings)
     speculation, forced = llm.engine.speculation, ForcedAcceptance(llm.engine.sampler)
     assert speculation is not None
     contenders = [Contender(None), *map(Contender, given.acceptance)]
-    for number in range(given.rounds + 1):
+    for number in range(given.rounds + WARM_UP):
         params = SamplingParams(temperature=0.8, top_k=200, max_new_tokens=given.tokens, ignore_eos=True, seed=number)
         for contender in contenders[:: 1 if number % 2 == 0 else -1]:
             contender.run(llm, speculation, forced, [params] * given.batch)
-            if number == 0:  # warms up
+            if number < WARM_UP:
                 contender.rates.clear()
     print(f"{given.model}, draft {given.draft} (cost {speculation.draft.cost:.3f}), {llm.model.device}, {given.dtype}")
     print("| acceptance | tokens/s | ratio | bound | accepted per proposal | by position |")

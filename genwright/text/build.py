@@ -28,7 +28,7 @@ from genwright.text.checkpoints.protocol import Checkpoint, parse_dtype
 from genwright.text.drafts.draft_model import DraftModel
 from genwright.text.drafts.mtp import MTP, MtpDraft
 from genwright.text.drafts.prompt_lookup import PROMPT_LOOKUP, PromptLookup
-from genwright.text.drafts.speculation import Draft, Speculation, row_cost
+from genwright.text.drafts.speculation import Draft, Speculation, verification_costs
 from genwright.text.engine.engine import Engine
 from genwright.text.engine.executor import PredictingExecutor, ResidentExecutor
 from genwright.text.engine.streamed import StreamedExecutor
@@ -75,7 +75,7 @@ def build_engine(
         proposer: Draft = DraftModel(drafts[0], executor.model, max_tokens, contexts[1])
     else:
         proposer = MtpDraft(executor) if config.draft == MTP else PromptLookup(device)
-    speculation = Speculation(proposer, config.speculate_k, row_cost(device))
+    speculation = Speculation(proposer, config.speculate_k, *verification_costs(device))
     return Engine(executor, most, max_tokens, max_context, speculation, STEPS_AHEAD[device.type])
 
 

@@ -1,6 +1,7 @@
 """DraftModel: a smaller model with the same vocabulary proposes tokens."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from weakref import WeakSet
 
 import torch
@@ -9,11 +10,25 @@ from torch import Tensor
 from genwright.text.cache.pages import SequencePages
 from genwright.text.cache.tiered import new_pages
 from genwright.text.drafts.speculation import Draft, Proposals
-from genwright.text.engine.executor import StepExecutor
+from genwright.text.engine.executor import StepExecutor, Verified
 from genwright.text.engine.request import Request
 from genwright.text.engine.sampler import Sampler
 from genwright.text.loader import Model
 from genwright.text.ops.step import Chunk, unread
+
+CATCH_UP = 2  # tokens that a draft usually has not read: the last one proposed, if all were accepted, and one more
+
+
+@dataclass
+class Ahead:
+    """Proposals that were launched before the host knew after which tokens."""
+
+    places: dict[Request, list[int]]
+    tokens: Tensor
+    known: dict[Request, int] = field(default_factory=dict)  # the tokens that each request has before them
+
+    def is_ready(self, request: Request) -> bool:
+        return request in self.places and self.known.get(request) == len(request.tokens)
 
 
 class DraftModel(Draft):
@@ -26,18 +41,75 @@ class DraftModel(Draft):
         self._pages: dict[Request, SequencePages] = {}
         self._fed: dict[Request, list[int]] = {}  # proposed tokens whose cache rows are after a sequence's length
         self._broken: WeakSet[Request] = WeakSet()  # whose logits were NaN
+        self._ahead: Ahead | None = None
 
     def propose(self, wanted: Sequence[tuple[Request, int]], sampler: Sampler) -> Proposals:
         for gone in [request for request in self._pages if request.pages is None]:
             self.pool.finish(self._pages.pop(gone), gone.tokens)
             self._fed.pop(gone, None)
-        logits = self._read([request for request, count in wanted if self._make_room(request, count)])
-        counts = {request: self._fitting(request, count) for request, count in wanted if request in logits}
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None and all(ahead.is_ready(request) for request, _ in wanted):
+            for request, _ in wanted:
+                self._fed.pop(request, None)
+                self._advance(request, len(request.tokens))
+            return {request: ahead.places[request][:count] for request, count in wanted}, ahead.tokens
+        most = {request: count for request, count in wanted if self._make_room(request, count)}
+        if not most:
+            return {}, None
+        return self._decode(most, sampler) or self._decode_by_steps(most, sampler)
+
+    def _decode(self, most: dict[Request, int], sampler: Sampler) -> Proposals | None:
+        """Draw at most these numbers of tokens without the host; None if that is not possible."""
+        settings = sampler.settings(list(most), [len(request.tokens) for request in most])
+        unread = max(len(request.tokens) - self._pages[request].length for request in most)
+        if settings is None or unread > CATCH_UP or min(len(request.tokens) for request in most) < unread:
+            return None
+        counts = [self._fitting(request, count) for request, count in most.items()]
+        # All chunks have the same number of tokens; computing one again does no harm.
+        chunks = [self._chunk(request, len(request.tokens) - unread, unread) for request in most]
+        tokens = self.executor.decode(chunks, settings, counts)
+        if tokens is None:
+            return None
+        for request in most:
+            self._advance(request, len(request.tokens))
+        return _places(list(most), counts, tokens), tokens.view(-1)
+
+    def _decode_by_steps(self, most: dict[Request, int], sampler: Sampler) -> Proposals:
+        requests, logits = self._read(list(most))
+        if logits is None:
+            return {}, None
+        counts = {request: self._fitting(request, most[request]) for request in requests}
         return draft_tokens(counts, logits, sampler, self._feed)
 
-    def verified(self, request: Request, proposed: Sequence[int]) -> None:
+    def propose_ahead(self, wanted: Sequence[tuple[Request, int]], verified: Verified, sampler: Sampler) -> None:
+        requests, counts = [request for request, _ in wanted], [count for _, count in wanted]
+        settings = sampler.settings(requests, [len(request.tokens) + 1 for request in requests])
+        if settings is None or not all(
+            count and self._has_room(request, row[2] + count)
+            for (request, count), row in zip(wanted, verified.rows, strict=True)
+        ):
+            return
+        chunks = [
+            Chunk([request.tokens[-1], 0], len(request.tokens) - 1, self._pages[request].tables())
+            for request in requests
+        ]
+        tokens = self.executor.decode(chunks, settings, counts, verified)
+        if tokens is not None:
+            self._ahead = Ahead(_places(requests, counts, tokens), tokens.view(-1))
+
+    def _has_room(self, request: Request, further: int) -> bool:
+        """Whether there are pages for further tokens of a request; allocates them."""
+        length = len(request.tokens) + further
+        if request not in self._pages or length >= self.max_context:
+            return False
+        return self.pool.reserve(self._pages[request], length) == length
+
+    def verified(self, request: Request, proposed: Sequence[int], accepted: int) -> None:
+        if self._ahead is not None:
+            self._ahead.known[request] = len(request.tokens) + accepted + 1
         pages = self._pages.get(request)
         if pages is not None and -1 in proposed:
+            self._ahead = None
             self._broken.add(request)
             self.pool.discard(self._pages.pop(request))
         elif pages is not None:
@@ -68,10 +140,9 @@ class DraftModel(Draft):
         known = len(request.tokens)
         return 1 + self.pool.reserve(self._pages[request], known + count - 1) - known
 
-    def _read(self, requests: Sequence[Request]) -> dict[Request, Tensor]:
-        """Compute tokens that are not in the cache; returns the logits after the last one, if pages sufficed."""
-        last: dict[Request, Tensor] = {}
-        reading = list(requests)
+    def _read(self, requests: Sequence[Request]) -> tuple[list[Request], Tensor | None]:
+        """Compute tokens that are not in the cache; returns the requests for which pages sufficed, and their logits."""
+        reading, read, logits = list(requests), list[Request](), list[Tensor]()
         while reading:
             budget, work = self.max_tokens, list[tuple[Request, int]]()
             for request in reading:
@@ -85,19 +156,28 @@ class DraftModel(Draft):
                 self.pool.release(self._pages.pop(reading.pop()))
                 continue
             work.sort(key=lambda item: item[1])
-            logits = self.executor.run([self._chunk(request, count) for request, count in work]).clone()
-            for row, (request, count) in zip(logits, work, strict=True):
-                pages = self._pages[request]
-                pages.length += count
-                self.pool.share(pages, request.tokens)
-                if pages.length == len(request.tokens):
-                    last[request] = row
-                    reading.remove(request)
-        return last
+            starts = [self._pages[request].length for request, _ in work]
+            rows = self.executor.run(
+                [self._chunk(r, start, count) for (r, count), start in zip(work, starts, strict=True)]
+            )
+            for (request, count), start in zip(work, starts, strict=True):
+                self._advance(request, start + count)
+            ended = [self._pages[request].length == len(request.tokens) for request, _ in work]
+            read += [request for (request, _), end in zip(work, ended, strict=True) if end]
+            reading = [request for request in reading if request not in read]
+            if not reading:
+                logits.append(rows)
+            elif any(ended):
+                logits.append(torch.stack([row for row, end in zip(rows, ended, strict=True) if end]))
+        return read, torch.cat(logits) if len(logits) > 1 else logits[0] if logits else None
 
-    def _chunk(self, request: Request, count: int) -> Chunk:
-        pages = self._pages[request]
-        return Chunk(request.tokens[pages.length : pages.length + count], pages.length, pages.tables())
+    def _chunk(self, request: Request, start: int, count: int) -> Chunk:
+        return Chunk(request.tokens[start : start + count], start, self._pages[request].tables())
+
+    def _advance(self, request: Request, length: int) -> None:
+        """The first `length` tokens of a request are in the cache."""
+        self._pages[request].length = length
+        self.pool.share(self._pages[request], request.tokens)
 
     def _feed(self, requests: Sequence[Request], places: Sequence[int], offset: int, tokens: Tensor) -> Tensor:
         return self.executor.run(
@@ -113,15 +193,11 @@ class DraftModel(Draft):
 Feed = Callable[[Sequence[Request], Sequence[int], int, Tensor], Tensor]
 
 
-def draft_tokens(
-    counts: dict[Request, int], first: Mapping[Request, Tensor], sampler: Sampler, feed: Feed
-) -> Proposals:
-    """Draw `counts` tokens of each request, the first of them from its logits [vocab]; all on the device."""
-    if not counts:
-        return {}, None
+def draft_tokens(counts: dict[Request, int], logits: Tensor, sampler: Sampler, feed: Feed) -> Proposals:
+    """Draw `counts` tokens of each request, the first from its row of the logits; all on the device, step by step."""
     requests = sorted(counts, key=counts.__getitem__, reverse=True)
-    most = counts[requests[0]]
-    logits = torch.stack([first[request] for request in requests])
+    most, row_of = counts[requests[0]], {request: row for row, request in enumerate(counts)}
+    logits = torch.stack([logits[row_of[request]] for request in requests])
     tokens = torch.zeros(len(requests), most, dtype=torch.int64, device=logits.device)
     for column in range(most):
         going = [request for request in requests if counts[request] > column]
@@ -133,3 +209,9 @@ def draft_tokens(
         tokens[: len(going), column] = drawn
     places_of = {request: [row * most + i for i in range(counts[request])] for row, request in enumerate(requests)}
     return places_of, tokens.view(-1)
+
+
+def _places(requests: Sequence[Request], counts: Sequence[int], tokens: Tensor) -> dict[Request, list[int]]:
+    """Where each request's tokens are in `tokens` [requests, most], as one row after the other."""
+    firsts = range(0, tokens.numel(), tokens.shape[1])
+    return {r: list(range(first, first + n)) for r, first, n in zip(requests, firsts, counts, strict=True)}

@@ -69,6 +69,8 @@ class MtpDraft(Draft):
     def propose(self, wanted: Sequence[tuple[Request, int]], sampler: Sampler) -> Proposals:
         known = {request: self._predictions[request] for request, _ in wanted if request in self._predictions}
         counts = {r: count for r, count in wanted if r in known and known[r].known == len(r.tokens)}
+        if not counts:
+            return {}, None
         hidden = {request: known[request].hidden for request in counts}
 
         def feed(requests: Sequence[Request], places: Sequence[int], offset: int, tokens: Tensor) -> Tensor:
@@ -81,4 +83,4 @@ class MtpDraft(Draft):
             hidden.update(zip(requests, new, strict=True))
             return logits
 
-        return draft_tokens(counts, {request: known[request].logits for request in counts}, sampler, feed)
+        return draft_tokens(counts, torch.stack([known[request].logits for request in counts]), sampler, feed)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from genwright.kernels.cpu.fused_linear import kernel
+from genwright.text.engine.executor import Verified
 from genwright.text.engine.request import Request
 from genwright.text.engine.sampler import Sampler
 from genwright.text.ops.step import Chunk
@@ -22,6 +23,7 @@ from genwright.text.ops.step import Chunk
 # The cost of each further row of a step, relative to a step of one row, whose time is mostly spent reading the weights.
 # Constants instead of measurements, because results must not depend on the clock.
 ROW_COST = 0.02
+VERIFY_COST = 0.5  # of several rows at all, on a GPU: Llama-2-7B on an H200 takes 4.1 ms, not 3.3, and each launch time
 ROW_COST_ON_CPU = 0.1  # SmolLM2 on two cores: six rows take 1.5 times as long as one; packed 1.7 to 1.9 times
 ROW_COST_OF_TORCH = 0.2  # on a CPU without our kernel
 
@@ -43,8 +45,12 @@ class Draft(Protocol):
         """Called after each step of the model, when these chunks are computed and their next tokens are known."""
         return
 
-    def verified(self, request: Request, proposed: Sequence[int]) -> None:
-        """Called when the host has read what was proposed for a request."""
+    def propose_ahead(self, wanted: Sequence[tuple[Request, int]], verified: Verified, sampler: Sampler) -> None:
+        """Begin with the proposals that follow those that are being verified, if the device can do it by itself."""
+        return
+
+    def verified(self, request: Request, proposed: Sequence[int], accepted: int) -> None:
+        """Called when the host has read what was proposed for a request, and before it adds the new tokens."""
         return
 
 
@@ -58,16 +64,18 @@ class ProposalLength:
     WAIT = 4  # most steps in flight before a draft that had nothing to propose is asked again
 
     def __init__(self) -> None:
-        self.accepted, self.rejected = 0.8, 0.2  # counts; the initial values are a prior
+        self.accepted, self.rejected = 3.2, 0.8  # counts; the initial values are a prior
         self.skipped, self.failed = 0, 0  # steps without a proposal since the last one, and trials in a row that failed
         self.unanswered, self.waited = 0, 0  # times in a row that the draft had nothing, and steps since the last time
 
-    def best(self, most: int, cost: float) -> int:
-        """The k with the most tokens per cost, (1 - a^(k+1)) / (1 - a) / (1 + k c) (Leviathan et al., 2023)."""
+    def best(self, most: int, cost: float, verify_cost: float = 0.0) -> int:
+        """The k with the most tokens per cost, (1 - a^(k+1)) / (1 - a) / (1 + v + k c) (Leviathan et al., 2023)."""
         a = self.accepted / (self.accepted + self.rejected)
-        best, tokens, power = 0, 1.0, a
-        while best < most and (tokens + power) / (1 + (best + 1) * cost) > tokens / (1 + best * cost):
-            best, tokens, power = best + 1, tokens + power, power * a
+        best, most_gained, tokens = 0, 1.0, 1.0
+        for k in range(1, most + 1):
+            tokens += a**k
+            if (gained := tokens / (1 + verify_cost + k * cost)) > most_gained:
+                best, most_gained = k, gained
         pause = min(cost / self.SHARE, self.PAUSE) * min(2**self.failed, self.PATIENCE)
         return best or min(most, int(self.skipped >= pause))
 
@@ -87,17 +95,18 @@ class ProposalLength:
         self.skipped = 0
 
 
-def row_cost(device: torch.device) -> float:
+def verification_costs(device: torch.device) -> tuple[float, float]:
+    """Of each further row, and of having several rows at all."""
     if device.type != "cpu":
-        return ROW_COST
-    return ROW_COST_OF_TORCH if kernel() is None else ROW_COST_ON_CPU
+        return ROW_COST, VERIFY_COST
+    return ROW_COST_OF_TORCH if kernel() is None else ROW_COST_ON_CPU, 0.0
 
 
 class Speculation:
     """Asks a draft for proposals, and adapts their length to each request."""
 
-    def __init__(self, draft: Draft, k: int, row_cost: float):
-        self.draft, self.k, self.row_cost = draft, k, row_cost
+    def __init__(self, draft: Draft, k: int, row_cost: float, verify_cost: float = 0.0):
+        self.draft, self.k, self.row_cost, self.verify_cost = draft, k, row_cost, verify_cost
         self._lengths: WeakKeyDictionary[Request, ProposalLength] = WeakKeyDictionary()
 
     def is_due(self, running: Sequence[Request]) -> bool:
@@ -127,19 +136,28 @@ class Speculation:
             self._length(request).answer(request in places)
         return places, tokens
 
+    def propose_ahead(self, requests: Sequence[Request], verified: Verified | None, sampler: Sampler) -> None:
+        """Let the draft go on while the model verifies what it proposed for these requests."""
+        if verified is None:
+            return
+        most = [self._wanted(r, len(requests), 1 + int(row[2])) for r, row in zip(requests, verified.rows, strict=True)]
+        self.draft.propose_ahead(list(zip(requests, most, strict=True)), verified, sampler)
+
     def learn(self, request: Request, proposed: Sequence[int], accepted: int) -> None:
         """Take note of which of a request's proposed tokens were accepted."""
         self._length(request).learn(len(proposed), accepted)
         request.acceptance.count(len(proposed), accepted)
-        self.draft.verified(request, proposed)
+        self.draft.verified(request, proposed, accepted)
 
     def _length(self, request: Request) -> ProposalLength:
         return self._lengths.setdefault(request, ProposalLength())
 
-    def _wanted(self, request: Request, batch: int) -> int:
+    def _wanted(self, request: Request, batch: int, further: int = 0) -> int:
+        """How many tokens to propose, after `further` new ones."""
         if request.params.logits_processor is not None:  # its tokens are drawn on the host, one by one
             return 0
         # Sequences share the reading of the weights, so a further row costs relatively more in a larger batch.
         cost = self.draft.cost + self.row_cost / ((1 - self.row_cost) / max(batch, 1) + self.row_cost)
-        most = min(self.k, request.limit - request.expected - 1)
-        return self._length(request).best(most, cost) if most > 0 else 0
+        most = min(self.k, request.limit - request.expected - further - 1)
+        verify_cost = self.verify_cost if batch == 1 else 0.0  # a batch has several rows anyway
+        return self._length(request).best(most, cost, verify_cost) if most > 0 else 0

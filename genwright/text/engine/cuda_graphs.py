@@ -3,12 +3,16 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from genwright.text.engine.executor import ResidentExecutor
+from genwright.kernels.triton.feed_back import accept, feed_back
+from genwright.kernels.triton.sample import sample
+from genwright.text.engine.executor import Int32s, ResidentExecutor, Verified
 from genwright.text.loader import Model
 from genwright.text.ops.protocol import Weights
-from genwright.text.ops.step import Chunk
+from genwright.text.ops.step import Chunk, Layout, Step
 from genwright.text.ops.torch_ops import TorchOps
 from genwright.text.ops.triton_ops import MAX_DECODE_QUERIES
 
@@ -31,6 +35,9 @@ class GraphExecutor(ResidentExecutor):
         self.max_graph_tokens = max_graph_tokens
         self._graphs: dict[tuple[int, int, int], tuple[torch.cuda.CUDAGraph, torch.Tensor, torch.Tensor | None]] = {}
         self._pool: Any = None
+        self._decoding: dict[tuple[int, int], torch.cuda.CUDAGraph] = {}  # by batch bucket and tokens per sequence
+        self._inputs = torch.zeros(max_batch, 5, dtype=torch.int64, device=model.device)  # bounds and settings of these
+        self._drawn = torch.zeros(max_batch, MAX_DECODE_QUERIES, dtype=torch.int64, device=model.device)
 
     def run(self, chunks: Sequence[Chunk], known: torch.Tensor | None = None) -> torch.Tensor:
         queries, wanted = len(chunks[0].tokens), chunks[0].logits
@@ -50,6 +57,58 @@ class GraphExecutor(ResidentExecutor):
         graph.replay()
         return logits[: len(chunks) * wanted]
 
+    @torch.inference_mode()
+    def decode(
+        self, chunks: Sequence[Chunk], settings: Int32s, counts: Sequence[int], verified: Verified | None = None
+    ) -> torch.Tensor | None:
+        """A graph runs, samples and makes its tokens its next inputs; it is replayed for each further token."""
+        bucket, queries, most = self.bucket(len(chunks)), len(chunks[0].tokens), max(counts)
+        if most > MAX_DECODE_QUERIES or queries > MAX_DECODE_QUERIES or bucket * queries > self.max_graph_tokens:
+            return None
+        last = [Chunk(chunk.tokens[-1:], chunk.start + queries - 1, chunk.tables) for chunk in chunks]
+        for size, same in ((1, last), (queries, chunks)):
+            if (bucket, size) not in self._decoding:
+                layout = self._write(same, bucket, settings, counts)
+                self._decoding[bucket, size] = self._capture_decoding(self.buffers.view(layout))
+        self._write(chunks, bucket, settings, counts, 0 if verified is None else int(verified.rows[:, 2].max()))
+        if verified is not None:
+            rows, step = (
+                self._upload(verified.rows),
+                (self.buffers.tokens, self.buffers.positions, self.buffers.lengths),
+            )
+            inputs, slots, tables = self._inputs, self.buffers.slots, self.buffers.page_tables
+            accept(rows, verified.drawn, verified.proposed, inputs, _settings(inputs), step, slots, tables)
+        self._decoding[bucket, queries].replay()
+        for _ in range(most - 1):
+            self._decoding[bucket, 1].replay()
+        return self._drawn[: len(chunks)]
+
+    def _write(
+        self, chunks: Sequence[Chunk], bucket: int, settings: Int32s, counts: Sequence[int], accepted: int = 0
+    ) -> Layout:
+        """Write the inputs of `decode`; padding sequences draw a token that nobody reads."""
+        inputs = np.zeros((bucket, self._inputs.shape[1]), np.int64)
+        firsts = [chunk.start + len(chunk.tokens) for chunk in chunks]
+        inputs[: len(chunks)] = np.column_stack((firsts, np.add(firsts, counts) - 1, settings.view(np.int64)))
+        self._inputs[:bucket].copy_(self._upload(inputs))
+        return self.buffers.write(chunks, bucket, further=max(counts) + accepted)
+
+    def _upload(self, values: NDArray[np.int64]) -> torch.Tensor:
+        return torch.from_numpy(values).pin_memory().to(self.model.device, non_blocking=True)
+
+    def _capture_decoding(self, step: Step) -> torch.cuda.CUDAGraph:
+        sequences, buffers = len(step.lengths), self.buffers
+        inputs = self._inputs[:sequences]
+        settings = _settings(inputs)
+        written = buffers.tokens, buffers.positions, buffers.lengths, buffers.offsets, buffers.logit_rows
+
+        def work() -> torch.Tensor:
+            drawn = sample(self.forward(step), settings)
+            feed_back(drawn, inputs, settings, self._drawn, written, buffers.slots, buffers.page_tables)
+            return drawn
+
+        return self.capture(work)[0]
+
     def bucket(self, sequences: int) -> int:
         """The batch size of the graph for this number of sequences: the next power of two."""
         return min(1 << (sequences - 1).bit_length(), self.buffers.most_sequences)
@@ -64,3 +123,8 @@ class GraphExecutor(ResidentExecutor):
             result = work()
         self._pool = self._pool or graph.pool()
         return graph, result
+
+
+def _settings(inputs: torch.Tensor) -> torch.Tensor:
+    """The sampler's settings, which follow the bounds."""
+    return inputs.view(torch.int32)[:, 4:]

@@ -121,6 +121,9 @@ class Engine:
             return False
         self.steps += 1
         self._in_flight.append(step)
+        if self.speculation is not None and self.steps_ahead:
+            with _surviving_out_of_memory():
+                self.speculation.propose_ahead(*step.verified(), self.sampler)
         return True
 
     def _propose(self, scheduled: list[tuple[Request, int]]) -> LaunchedStep:

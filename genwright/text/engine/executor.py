@@ -2,9 +2,12 @@
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from genwright.kernels import PAGE
 from genwright.kernels.cpu.amx import without_broken_amx
@@ -15,6 +18,17 @@ from genwright.text.loader import Model
 from genwright.text.ops.protocol import Weights
 from genwright.text.ops.step import Chunk, Step, StepBuffers
 from genwright.text.ops.torch_ops import TorchOps
+
+Int32s = NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class Verified:
+    """Proposals of which only the device knows yet how many are accepted: those up to the first that was not drawn."""
+
+    rows: NDArray[np.int64]  # [sequences, 3]: the first row in `drawn`, the first place in `proposed`, and how many
+    drawn: torch.Tensor
+    proposed: torch.Tensor
 
 
 class StepExecutor(Protocol):
@@ -33,6 +47,19 @@ class StepExecutor(Protocol):
 
     def close(self) -> None:
         """Remove what is on disk; no step may run afterwards."""
+
+    def decode(
+        self, chunks: Sequence[Chunk], settings: Int32s, counts: Sequence[int], verified: Verified | None = None
+    ) -> torch.Tensor | None:
+        """Draw `counts` tokens after each chunk, each one from the step that computes the one before it.
+
+        The chunks have the same number of tokens, and pages for all drawn tokens but the last. settings [chunks, words]
+        are those of `sampling` for the first token. With `verified` a chunk has the last token before the proposals and
+        one more, which is the token drawn in place of the first of them; those that are accepted move it on.
+
+        Returns int64 [chunks, most], which the next call overwrites, or None if the host is needed between two tokens.
+        """
+        return None
 
 
 class PredictingExecutor(StepExecutor, Protocol):

@@ -1,12 +1,14 @@
 """LaunchedStep: one step from its launch until the host has read its results."""
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from genwright.text.engine.executor import StepExecutor
+from genwright.text.engine.executor import StepExecutor, Verified
 from genwright.text.engine.request import Logprob, Request
 from genwright.text.engine.sampler import Sampler
 from genwright.text.ops.step import Chunk, unread
@@ -110,6 +112,19 @@ class LaunchedStep:
         for part in self.parts:
             part.request.in_flight += part.count
             part.request.unread += part.unread
+
+    def verified(self) -> tuple[list[Request], Verified | None]:
+        """The requests with proposals, and where their proposed and drawn tokens are."""
+        if self.tokens is None or self.proposed is None:
+            return [], None
+        ends = accumulate(1 + len(part.proposed) for part in self._drawn)
+        rows = [
+            (part.request, (end - len(part.proposed) - 1, part.proposed[0], len(part.proposed)))
+            for part, end in zip(self._drawn, ends, strict=True)
+            if part.proposed
+        ]
+        places = np.array([place for _, place in rows], np.int64)
+        return [request for request, _ in rows], Verified(places, self.tokens, self.proposed)
 
     def _draw(self, sampler: Sampler, parts: Sequence[Part]) -> Tensor | None:
         """Sample one token for each of these parts."""

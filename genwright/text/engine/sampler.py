@@ -98,9 +98,7 @@ class Sampler:
         """
         assert logits.shape == (len(requests), self.vocab) and len(requests) == len(positions)
         states = [self._states.get(request) or self._admit(request) for request in requests]
-        settings = np.frombuffer(bytearray(b"".join([s.settings for s in states])), np.int32)
-        settings = settings.reshape(len(states), -1)
-        settings[:, sampling.POSITION] = positions
+        settings = _joined(states, positions)
         adjusts = [row for row, s in enumerate(states) if s.counts or s.biases or allowed is not None]
         adjusted = self._adjusted(states, adjusts) if adjusts else None
         if adjusted is not None:
@@ -113,6 +111,14 @@ class Sampler:
         if adjusted is not None and before is None:
             self._count_drawn(adjusted, tokens)
         return tokens
+
+    def settings(self, requests: Sequence[Request], positions: Sequence[int]) -> NDArray[np.int32] | None:
+        """The words of `sampling` for each request, from which alone a token can be drawn; None if one needs more."""
+        states = [self._states.get(request) or self._admit(request) for request in requests]
+        pairs = zip(states, positions, strict=True)
+        if any(s.counts or s.biases or (s.ends and position < s.first_end) for s, position in pairs):
+            return None
+        return _joined(states, positions)
 
     def count(self, request: Request, tokens: list[int]) -> None:
         """Add accepted tokens to a request's counts, after rows that were sampled with `before`."""
@@ -214,6 +220,14 @@ def _settings(request: Request, vocab: int) -> bytes:
     numbers[sampling.TOP_P] = p.top_p
     numbers[sampling.LOG_MIN_P] = math.log(p.min_p) if p.min_p else -math.inf
     return words.tobytes()
+
+
+def _joined(states: Sequence[_State], positions: Sequence[int]) -> NDArray[np.int32]:
+    """The settings [rows, words] of these requests at these positions."""
+    words = np.frombuffer(bytearray(b"".join([state.settings for state in states])), np.int32)
+    settings = words.reshape(len(states), -1)
+    settings[:, sampling.POSITION] = positions
+    return settings
 
 
 def _penalise(x: Tensor, counts: Tensor, repetition: Tensor, presence: Tensor, frequency: Tensor) -> Tensor:

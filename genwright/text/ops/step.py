@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import chain, pairwise
 
 import numpy as np
@@ -111,7 +112,8 @@ class StepBuffers:
         self._flat = torch.zeros(sum(self._sizes), dtype=torch.int64, device=device)
         self.page_tables = torch.zeros(groups, sequences, pages, dtype=torch.int64, device=device)
         parts = torch.split(self._flat, self._sizes)
-        self.tokens, self.positions, self.logit_rows, self.lengths, self.offsets, *self.slots = parts
+        self.tokens, self.positions, self.logit_rows, self.lengths, self.offsets, *_ = parts
+        self.slots = self._flat[-groups * tokens :].view(groups, tokens)
         self._starts = np.cumsum([0, *self._sizes[:-1]]).tolist()  # of the parts
         self._sent = np.zeros((0, 0, 0), np.int64)  # the page tables that are in the buffers
 
@@ -123,40 +125,38 @@ class StepBuffers:
         """Write a step to the buffers, as `write` does; chunks of equal length should be neighbours."""
         return self.view(self.write(chunks, known=known))
 
-    def write(self, chunks: Sequence[Chunk], padded: int = 0, known: Tensor | None = None) -> Layout:
+    def write(self, chunks: Sequence[Chunk], padded: int = 0, known: Tensor | None = None, further: int = 0) -> Layout:
         """Write the inputs of a step without waiting for the device.
 
         `padded` is the number of sequences of a CUDA graph, which all have the same number of tokens. Padding
         sequences have length 0 and slot -1, so that nothing is written for them. `known` [n] has the tokens that are
-        on the device only.
+        on the device only. `further` is the number of tokens per sequence that the device will append by itself.
         """
-        count = len(chunks)
-        counts = np.fromiter((len(chunk.tokens) for chunk in chunks), np.int64, count)
-        starts = np.fromiter((chunk.start for chunk in chunks), np.int64, count)
-        wanted = np.fromiter((chunk.logits for chunk in chunks), np.int64, count)
-        ends, lengths = counts.cumsum(), starts + counts
-        sequence = np.repeat(np.arange(count), counts)  # of each token
-        positions = np.arange(ends[-1]) + np.repeat(lengths - ends, counts)
-        tokens = np.fromiter(chain.from_iterable(chunk.tokens for chunk in chunks), np.int64, len(sequence))
-        logit_rows = np.flatnonzero(np.repeat(lengths - wanted, counts) <= positions)
-        if not len(logit_rows):
-            logit_rows = ends[-1:] - 1  # an output of no rows would be a special case of every product
-        groups = _query_groups(counts, lengths, ends)
-        tables = self._pages(chunks, -(-int(lengths.max()) // PAGE))
-        slots = tables[:, sequence, positions // PAGE] * PAGE + positions % PAGE
-        values = [tokens, positions, logit_rows, lengths, np.concatenate(([0], ends)), *slots]
-        if missing := max(0, padded - count):
-            rows = missing * (queries := groups[0].queries)
-            first, end = len(tokens), len(tokens) + rows
-            last = np.arange(first, end).reshape(missing, queries)[:, queries - chunks[0].logits :].ravel()
-            zeros, offsets = np.zeros(rows, np.int64), np.arange(first + queries, end + 1, queries)
-            padding = [zeros, zeros, last, zeros[:missing], offsets, *[zeros - 1] * len(slots)]
-            values = [np.concatenate(pair) for pair in zip(values, padding, strict=True)]
+        missing = max(0, padded - len(chunks))
+        shape = _shape(
+            tuple([len(chunk.tokens) for chunk in chunks]), tuple([chunk.logits for chunk in chunks]), missing
+        )
+        starts = np.array([chunk.start for chunk in chunks], np.int64)
+        lengths, positions = starts + shape.counts, starts[shape.sequence] + shape.place
+        tokens = np.fromiter(chain.from_iterable([chunk.tokens for chunk in chunks]), np.int64, len(positions))
+        groups = shape.query_groups(lengths)
+        longest = min(int(lengths.max()) + further, self.page_tables.shape[2] * PAGE)
+        tables = self._pages(chunks, -(-longest // PAGE))
+        slots = tables[:, shape.sequence, positions // PAGE] * PAGE + positions % PAGE
+        if missing:
+            rows = int(shape.offsets[-1]) - len(tokens)
+            tokens, positions, slots = (
+                np.concatenate((value, np.full((*value.shape[:-1], rows), filler)), axis=-1)
+                for value, filler in ((tokens, 0), (positions, 0), (slots, -1))
+            )
+            lengths = np.concatenate((lengths, np.zeros(missing, np.int64)))
             groups[0].count += missing
+        values = [tokens, positions, shape.logit_rows, lengths, shape.offsets, *slots]
         self._send(values, tables)
         if known is not None:
-            self._take_unread(self.tokens[: ends[-1]], known)
-        return Layout(len(values[0]), len(values[2]), padded or count, None if padded else tables.shape[2], groups)
+            self._take_unread(self.tokens[: len(shape.sequence)], known)
+        width = None if padded else tables.shape[2]
+        return Layout(len(tokens), len(shape.logit_rows), len(lengths), width, groups)
 
     def _take_unread(self, ids: Tensor, known: Tensor) -> None:
         """Put tokens that only the device knows in place of `unread` ids.
@@ -173,6 +173,8 @@ class StepBuffers:
     def _pages(self, chunks: Sequence[Chunk], width: int) -> Int64s:
         """The page tables [groups, sequences, width]; a graph reads no page beyond a sequence's length either."""
         parts = [np.asarray(chunk.tables, np.int64)[:, :width] for chunk in chunks]
+        if len(parts) == 1:
+            return parts[0][:, None]
         widths = np.fromiter((part.shape[1] for part in parts), np.int64, len(parts))
         sequence = np.repeat(np.arange(len(parts)), widths)
         column = np.arange(len(sequence)) - np.repeat(widths.cumsum() - widths, widths)
@@ -216,12 +218,36 @@ class StepBuffers:
         )
 
 
-def _query_groups(counts: Int64s, lengths: Int64s, ends: Int64s) -> list[QueryGroup]:
-    """Runs of sequences with the same number of queries."""
-    firsts = [0, *(np.flatnonzero(np.diff(counts)) + 1).tolist(), len(counts)]
-    return [
-        QueryGroup(
-            first, end - first, int(counts[first]), int(ends[first] - counts[first]), int(lengths[first:end].max())
-        )
-        for first, end in pairwise(firsts)
-    ]
+@dataclass(frozen=True)
+class _Shape:
+    """What follows from the numbers of tokens alone."""
+
+    counts: Int64s  # [sequences]
+    sequence: Int64s  # [tokens]
+    place: Int64s  # [tokens], in its chunk
+    offsets: Int64s  # of padding sequences too, and so are the rows
+    logit_rows: Int64s
+    runs: list[int]  # the first sequence of each run with the same number of tokens, and the end
+
+    def query_groups(self, lengths: Int64s) -> list[QueryGroup]:
+        return [
+            QueryGroup(
+                first, end - first, int(self.counts[first]), int(self.offsets[first]), int(lengths[first:end].max())
+            )
+            for first, end in pairwise(self.runs)
+        ]
+
+
+@lru_cache(maxsize=64)  # decoding repeats a few shapes
+def _shape(counts: tuple[int, ...], wanted: tuple[int, ...], missing: int) -> _Shape:
+    """The shape of a step, with padding sequences that are like the first one."""
+    real, tokens = len(counts), sum(counts)
+    numbers = np.array([*counts, *counts[:1] * missing], np.int64)
+    offsets = np.concatenate(([0], numbers.cumsum()))
+    place = np.arange(offsets[-1]) - np.repeat(offsets[:-1], numbers)
+    logit_rows = np.flatnonzero(place >= np.repeat(numbers - np.array([*wanted, *wanted[:1] * missing]), numbers))
+    if not len(logit_rows):
+        logit_rows = offsets[-1:] - 1  # an output of no rows would be a special case of every product
+    runs = [0, *(np.flatnonzero(np.diff(numbers[:real])) + 1).tolist(), real]
+    sequence = np.repeat(np.arange(real), numbers[:real])
+    return _Shape(numbers[:real], sequence, place[:tokens], offsets, logit_rows, runs)

@@ -8,24 +8,25 @@ import torch
 from text.engine.setup import check_pages
 
 from genwright import LLM, SamplingParams
-from genwright.kernels import PAGE
+from genwright.kernels import PAGE, sampling
 from genwright.text.drafts.draft_model import DraftModel
 from genwright.text.drafts.prompt_lookup import PromptLookup
 from genwright.text.drafts.speculation import Draft, ProposalLength, Speculation
 from genwright.text.engine.engine import Engine
-from genwright.text.engine.executor import ResidentExecutor
+from genwright.text.engine.executor import Int32s, ResidentExecutor, Verified
 from genwright.text.engine.request import Acceptance, Request
 from genwright.text.engine.sampler import Sampler
 from genwright.text.ops.cpu_ops import CpuOps
+from genwright.text.ops.step import Chunk
 
 GREEDY = SamplingParams(max_new_tokens=40, ignore_eos=True)
 SAMPLED = replace(GREEDY, temperature=1.0, seed=5)
-DRAFTS = ("identical", "similar", "unrelated", "prompt-lookup")
+DRAFTS = ("identical", "similar", "unrelated", "prompt-lookup", "identical alone", "similar alone")
 K = 5
 
 
 class Most(ProposalLength):
-    def best(self, most: int, cost: float) -> int:
+    def best(self, most: int, cost: float, verify_cost: float = 0.0) -> int:
         return most
 
 
@@ -36,10 +37,39 @@ class Steady(Speculation):
         return self._lengths.setdefault(request, Most())
 
 
+class DecodingExecutor(ResidentExecutor):
+    """Decodes alone, as graphs do on a GPU."""
+
+    def decode(
+        self, chunks: Sequence[Chunk], settings: Int32s, counts: Sequence[int], verified: Verified | None = None
+    ) -> torch.Tensor:
+        assert len({len(chunk.tokens) for chunk in chunks}) == 1
+        settings, chunks = settings.copy(), list(chunks)
+        if verified is not None:
+            for i, (row, place, count) in enumerate(verified.rows.tolist()):
+                drawn, proposed = verified.drawn[row : row + count + 1].tolist(), verified.proposed[place:].tolist()
+                accepted = next((j for j in range(count) if drawn[j] != proposed[j]), count)
+                tokens = [chunks[i].tokens[0], *drawn[: accepted + 1]][-2:]
+                chunks[i] = replace(chunks[i], tokens=tokens, start=chunks[i].start + accepted)
+                settings[i, sampling.POSITION] += accepted
+        answers = torch.zeros(len(chunks), max(counts), dtype=torch.int64)
+        for column in range(max(counts)):
+            going = [row for row, count in enumerate(counts) if count > column]
+            drawn = sampling.draw(self.run([chunks[row] for row in going]), torch.from_numpy(settings[going]))
+            for row, token in zip(going, drawn.tolist(), strict=True):
+                answers[row, column] = token
+                start = chunks[row].start + len(chunks[row].tokens)
+                chunks[row] = replace(chunks[row], tokens=[max(token, 0)], start=start)
+            settings[:, sampling.POSITION] += 1
+        return answers
+
+
 def draft_of(llms: dict[str, LLM], name: str, pages: int = 64, max_context: int = 512) -> DraftModel | PromptLookup:
+    """The draft of that name; those that are "alone" decode without the host."""
     if name == "prompt-lookup":
         return PromptLookup(torch.device("cpu"))
-    executor = ResidentExecutor(llms[name].model, CpuOps(deterministic=name == "identical"), pages, 16, 64)
+    kind, name = DecodingExecutor if name.endswith(" alone") else ResidentExecutor, name.removesuffix(" alone")
+    executor = kind(llms[name].model, CpuOps(deterministic=name == "identical"), pages, 16, 64)
     return DraftModel(executor, llms["identical"].model, 64, max_context)
 
 

@@ -32,7 +32,7 @@ def test_it_never_reads_rejected_tokens(llms, params):
         (tokens,) = proposed(draft, [(r, 5)], sampler)
         assert [tokens] == proposed(draft_of(llms, "similar"), [(r, 5)], sampler)
         assert len(tokens) == 5
-        draft.verified(r, tokens)
+        draft.verified(r, tokens, accepted)
         for token in tokens[:accepted] + others:
             r.add(token)
 
@@ -47,6 +47,24 @@ def test_it_proposes_what_it_would_answer(llms, params):
         r.pages = SequencePages([0])
     got = proposed(draft_of(llms, "similar"), list(zip(requests, counts, strict=True)), sampler_of(llms["similar"]))
     assert got == [tokens[:count] for tokens, count in zip(expected, counts, strict=True)]
+
+
+def test_it_goes_on_while_the_model_verifies(llms):
+    """As many of its tokens are accepted as if it waited; at the end it may propose fewer."""
+    texts, found = prompts(2, 5, 90), list[list[list[int]]]()
+    for name in ("similar alone", "similar"):
+        engine = engine_with(llms["identical"], draft_of(llms, name), steps_ahead=1)
+        decode, ahead = engine.speculation.draft.executor.decode, []
+        engine.speculation.draft.executor.decode = lambda *args, decode=decode, ahead=ahead: (
+            ahead.append(len(args) == 4 and args[3] is not None),
+            decode(*args),
+        )[1]
+        requests = [request(text, SAMPLED) for text in texts]
+        drain(engine, requests)
+        found.append([r.acceptance.accepted for r in requests])
+        if name == "similar alone":
+            assert sum(ahead) > 0.8 * len(ahead) > 5
+    assert found[0] == found[1]
 
 
 def test_its_shorter_context_ends_proposals(llms):
@@ -127,7 +145,7 @@ def test_a_window_does_not_cut_proposals_behind_a_long_prompt(tmp_path):
             (tokens,) = proposed(draft, [(r, 5)], sampler)
             assert tokens == llm.generate([r.tokens], SamplingParams(max_new_tokens=5, ignore_eos=True))[0].ids
             check_pool(draft.pool, list(draft._pages.values()))
-            draft.verified(r, tokens)
+            draft.verified(r, tokens, 5)
             r.tokens += tokens
         assert all((rows[:, 0] == 0).all() for rows in draft.executor.cache.rows.values()), "the null page stays zero"
 

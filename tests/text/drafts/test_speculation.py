@@ -49,8 +49,11 @@ class Partial(Draft):
         some = [(request, self.rng.randint(1, count)) for request, count in wanted if self.rng.random() < 0.5]
         return self.draft.propose(some, sampler) if some else ({}, None)
 
-    def verified(self, request, proposed):
-        self.draft.verified(request, proposed)
+    def propose_ahead(self, wanted, verified, sampler):
+        self.draft.propose_ahead(wanted, verified, sampler)
+
+    def verified(self, request, proposed, accepted):
+        self.draft.verified(request, proposed, accepted)
 
 
 @pytest.mark.parametrize("steps_ahead", [0, 1])
@@ -64,7 +67,7 @@ def test_answers_are_those_without_a_draft(llms, plain, name, steps_ahead):
     assert [answer(r) for r in requests] == [answer(r) for r in plain]
     assert available(engine.pool) == engine.pool.cache.pages
     total = acceptance(requests)
-    if name == "identical":
+    if name.startswith("identical"):
         assert total.accepted == total.drafted, "a model agrees with itself, at any temperature"
     else:
         assert 0 < sum(total.accepted) < sum(total.drafted)
@@ -144,7 +147,7 @@ def test_stop_strings_cut_within_proposals(llms, name):
         assert (cut.text, cut.output, cut.finish_reason) == (whole.text[:end], whole.output[: end + 2], "stop")
 
 
-@pytest.mark.parametrize(("name", "steps_ahead"), zip(DRAFTS, (0, 1, 1, 0), strict=True))
+@pytest.mark.parametrize(("name", "steps_ahead"), zip(DRAFTS, (0, 1, 1, 0, 1, 1), strict=True))
 def test_the_context_ends_an_answer(llms, name, steps_ahead):
     texts = [[5] * 180, [9] * 191, prompts(1, 110, 110)[0]]
     params = SamplingParams(max_new_tokens=1000, ignore_eos=True)
@@ -236,11 +239,11 @@ def test_the_length_falls_to_rare_trials_and_recovers():
 def test_the_length_has_the_most_tokens_per_cost():
     rng = random.Random(0)
     for _ in range(200):
-        length, cost = ProposalLength(), rng.choice([0, 0.01, 0.1, 0.3, 0.9, 1.0, 2.0])
+        length, cost, verify_cost = ProposalLength(), rng.choice([0, 0.01, 0.1, 0.3, 0.9, 1.0]), rng.choice([0, 0.3])
         length.accepted, length.rejected = rng.random(), rng.random()
         a = length.accepted / (length.accepted + length.rejected)
-        rates = [(1 - a ** (k + 1)) / (1 - a) / (1 + k * cost) for k in range(9)]
-        if best := length.best(8, cost):
+        rates = [(1 - a ** (k + 1)) / (1 - a) / (1 + verify_cost * (k > 0) + k * cost) for k in range(9)]
+        if best := length.best(8, cost, verify_cost):
             assert rates[best] == pytest.approx(max(rates)) or (cost == 0 and best == 1)
         else:
             assert max(rates) == pytest.approx(1)
