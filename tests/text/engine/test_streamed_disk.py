@@ -38,7 +38,9 @@ def deep_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize(("policy", "pages"), [(ON_DISK, 4), ("0,0,0,0,0,0", 2)], ids=["weights", "all"])
+@pytest.mark.parametrize(
+    ("policy", "pages"), [(ON_DISK, 4), ("0,0,0,0,0,0,micro_batch=1,micro_batches=3", 2)], ids=["weights", "all"]
+)
 def test_what_does_not_fit_is_read_from_disk(deep_model: Path, tmp_path: Path, policy: str, pages: int) -> None:
     with LLM(deep_model, device="cpu", dtype="float32", max_context=128) as llm:
         expected = [result.ids for result in llm.generate(PROMPTS, GREEDY)]
