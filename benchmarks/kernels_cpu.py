@@ -13,8 +13,8 @@ from itertools import cycle
 
 import torch
 
-from genwright.bench.roofline import read_rate
 from genwright.kernels.cpu.fused_linear import few_tokens_linear
+from genwright.placement.rates import read_rate
 from genwright.quant.formats import parse_format
 from genwright.quant.int8 import Int8
 from genwright.quant.packed import Packed, Weight, tensors_of

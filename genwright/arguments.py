@@ -1,10 +1,11 @@
 """Settings and arguments: fields of settings dataclasses, and checks that raise one sentence naming the argument."""
 
 import os
+import re
 import reprlib
 from collections.abc import Iterable, Mapping
 from dataclasses import field, fields
-from types import NoneType, UnionType
+from types import UnionType
 from typing import Any, get_args
 
 from genwright.errors import UserError
@@ -34,8 +35,20 @@ def check_settings(settings: Any) -> None:
     for each in fields(settings):
         kinds = get_args(each.type) if isinstance(each.type, UnionType) else (each.type,)
         value = plain(getattr(settings, each.name))
-        if each.metadata and kinds[0] in (bool, int, float, str) and not (value is None and NoneType in kinds):
+        others = tuple(kind for kind in kinds[1:] if kind is not str)  # such as None, or a dataclass instead of a text
+        if each.metadata and kinds[0] in (bool, int, float, str) and not isinstance(value, others):
             object.__setattr__(settings, each.name, _checked(each.name, kinds[0], value, each.metadata))
+
+
+def parse_gigabytes(name: str, value: Any) -> Any:
+    """A size such as 16GiB, 24GB or 800MB in units of 10^9 bytes; a text that is a number, and numbers, are GB."""
+    if not isinstance(value, str):
+        return value
+    found = re.fullmatch(r"\s*(\d{1,12}(?:\.\d{1,12})?)\s*([KMGT]?)(i?)B?\s*", value, re.IGNORECASE)
+    if found is None:
+        raise UserError(f"{name} must be a size such as 16GiB, 24GB or 800MB, not {short(value)}.")
+    power = "BKMGT".index(found[2].upper() or "G")
+    return float(found[1]) * (1024 if found[3] else 1000) ** power / 1e9
 
 
 def whole_number(name: str, value: Any, low: int, high: int) -> int:

@@ -11,7 +11,8 @@ ROOT = Path(__file__).parents[1]
 # From the top down: a module imports from its own folder and from the levels below its own.
 HOUSE = (
     ("__main__",),
-    ("cli", "dropin", "serve"),
+    ("cli",),
+    ("dropin", "serve"),
     ("bench", "inspect"),
     ("text", "images"),
     ("placement", "parallel"),
@@ -25,6 +26,8 @@ TEXT = (
     ("llm",),
     ("worker",),
     ("build", "generation_config"),
+    ("memory",),
+    ("planning",),
     ("engine+drafts", "export"),
     ("loader",),
     ("checkpoints",),

@@ -43,6 +43,7 @@ CHANGED = {
     "--num-samples 64": "--num-samples 2",
     "images train pictures.npz": "images train pictures.npz --steps 2 --batch-size 2 --hold-out 0 --num-channels 32 "
     "--num-res-blocks 1 --channel-mult 1 --attention-resolutions 8",
+    "facebook/opt-30b": "facebook/opt-125m --path _DUMMY_ --prompt-len 4 --gen-len 2 --gpu-batch-size 1",
     "REPO": "project",
     "SCRIPT": "project/class_object.py",
 }
@@ -50,6 +51,8 @@ SHOWN = {
     'generate "What is': "The capital of France is Paris.",
     "pull": "smollm2",
     "images sample": "2 images of seed 7",
+    "dropin flexllmgen --model": "total throughput",
+    "dropin flexllmgen --script": "genwright/dropin/flexllmgen/flexllmgen",
 }
 BARS = ("generate", "chat", "convert", "quantize", "bench", "eval", "images")
 
@@ -63,6 +66,7 @@ def stand_ins(tmp_path_factory: pytest.TempPathFactory) -> Path:
     np.savez(path / "pictures.npz", images=np.random.default_rng(0).integers(0, 256, (8, 8, 8, 3), dtype=np.uint8))
     (path / "prompts.jsonl").write_text('{"prompt": "One, two,", "max_new_tokens": 2}\n')
     (path / "book.txt").write_text("It was the best of times, it was the worst of times. " * 5)
+    (path / "completion.py").write_text("from flexllmgen import utils\nprint(utils.__file__)\n")
     shutil.copytree(ROOT / "tests" / "inspect" / "fixtures" / "project", path / "project")
     return path
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from genwright.bench.experiments import Point
-from genwright.kernels import PAGE
+from genwright.placement.weights import templates
 from genwright.quant.packed import tensors_of
 from genwright.text.config import ModelConfig
 from genwright.text.llm import LLM
@@ -46,9 +46,7 @@ def weights_read(model: Model, tokens: int = 1) -> float:
 
 def cache_read(llm: LLM, length: float) -> float:
     """Bytes of cache that a sequence of that length reads to decode one token."""
-    cache = llm.engine.executor.cache
-    row = sum(rows.nbytes for rows in cache.rows.values()) / (cache.pages * PAGE * len(cache.layers))
-    return _rows_read(llm.model.cfg, row, length)
+    return _rows_read(llm.model.cfg, llm.engine.executor.cache.spec.row_bytes, length)
 
 
 def plain_cache_read(cfg: ModelConfig, itemsize: int, length: float) -> float:
@@ -86,6 +84,6 @@ def _pairs(tokens: int, length: float, window: float) -> float:
 def _weights(model: Model) -> Iterator[tuple[str, int, int]]:
     """Name, parameters and bytes of each weight that steps multiply with."""
     for part in (model.outer, *model.blocks):
-        for name, weight in part.items():
+        for name, weight in templates(part).items():
             if name not in TABLES:
                 yield name, math.prod(weight.shape), sum(tensor.nbytes for tensor in tensors_of(weight))

@@ -16,12 +16,14 @@ VERBS = {
     "generate": "Complete or answer prompts with a text model.",
     "chat": "Talk with a text model.",
     "images": "Sample, edit, train and measure images.",
+    "plan": "Find the best placement of a model over GPU, CPU and disk.",
     "bench": "Measure speed and compare it with the device's limits.",
     "eval": "Measure how well a text model predicts.",
     "convert": "Write a checkpoint in another format.",
     "quantize": "Write a checkpoint with quantized weights.",
     "pull": "List and fetch models.",
     "inspect": "Turn a model repository's script into a recorded, unattended run.",
+    "dropin": "Run another project's commands and scripts on Genwright.",
 }
 _format_by_python = warnings.formatwarning
 

@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import wraps
+from types import UnionType
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
@@ -60,6 +61,8 @@ def _flag(field: Any, kind: Any, optional: bool, show: bool) -> inspect.Paramete
     shown = ",".join(map(str, default)) if isinstance(default, tuple) else None if default is None else str(default)
     if field.metadata.get("commas"):
         kind, default = str | None, None
+    elif isinstance(kind, UnionType) and str in get_args(kind):
+        kind, default = str | None, None if optional else default
     elif get_origin(kind) in (tuple, Mapping):
         kind, default = list[get_args(kind)[0] if get_origin(kind) is tuple else str], []  # type: ignore[misc]
     elif optional:

@@ -21,6 +21,7 @@ from genwright.text.settings import EngineConfig
 
 if TYPE_CHECKING:
     from genwright.text.engine.request import Piece, Result
+    from genwright.text.engine.run_report import RunReport
     from genwright.text.llm import LLM
 
 app = new_app()
@@ -37,6 +38,7 @@ def generate(
     prompts_file: Annotated[Path | None, typer.Option("--prompts", help="A file of prompts: lines or JSONL.")] = None,
     out: Annotated[Path | None, typer.Option(help="The JSONL file for --prompts; continued if it exists.")] = None,
     prompt_length: Annotated[int | None, typer.Option(help="Use a synthetic prompt of this many tokens.")] = None,
+    report: Annotated[Path | None, typer.Option(help="Write the report of a placed model's run here, as JSON.")] = None,
     as_json: Json = False,
 ) -> None:
     """Complete prompts, or answer them with --chat; with - among the prompts, all of them form one."""
@@ -50,15 +52,17 @@ def generate(
         raise UserError(f"--prompt-length must be 1 or more, not {prompt_length}.")
     texts = _with_input(prompts or []) if prompts_file is None and prompt_length is None else []
     llm = load(model, config)
+    if report is not None and llm.meter() is None:
+        raise UserError("--report needs a model that is placed in several tiers; pass --offload.")
     if prompts_file is not None and out is not None:
-        _run_file(llm, prompts_file, out, params, chat)
+        _run_file(llm, prompts_file, out, params, chat, report)
     elif prompt_length is not None:
         from genwright.rng import key
 
         ids = [key(0, position) % llm.model.cfg.vocab_size for position in range(prompt_length)]
-        _answer(llm, [ids], params, as_json)
+        _answer(llm, [ids], params, as_json, report=report)
     else:
-        _answer(llm, texts, params, as_json, chat)
+        _answer(llm, texts, params, as_json, chat, report)
 
 
 def _with_input(prompts: list[str]) -> list[str]:
@@ -81,7 +85,14 @@ def _with_input(prompts: list[str]) -> list[str]:
     return ["\n\n".join(text if prompt == "-" else prompt for prompt in prompts or ["-"])]
 
 
-def _answer(llm: "LLM", prompts: list[Any], params: SamplingParams, as_json: bool, chat: bool = False) -> None:
+def _answer(
+    llm: "LLM",
+    prompts: list[Any],
+    params: SamplingParams,
+    as_json: bool,
+    chat: bool = False,
+    report: Path | None = None,
+) -> None:
     """Stream a single answer, or print several at the end."""
     from genwright.device import peak_memory
     from genwright.text import batch
@@ -96,7 +107,7 @@ def _answer(llm: "LLM", prompts: list[Any], params: SamplingParams, as_json: boo
             print(piece.text if llm.tokenizer else "".join(f"{token} " for token in piece.ids), end="", flush=True)
 
     asked = [llm.encode_chat([{"role": "user", "content": prompt}]) for prompt in prompts] if chat else prompts
-    started = time.perf_counter()
+    started, meter = time.perf_counter(), llm.meter()
     results = llm.generate(asked, params, show)
     seconds = time.perf_counter() - started
     if single:
@@ -117,10 +128,21 @@ def _answer(llm: "LLM", prompts: list[Any], params: SamplingParams, as_json: boo
     tokens = sum(len(sample.ids) for sample in samples)
     read = llm.model.step_bytes * (llm.engine.steps - first_step)
     print(summary(tokens, seconds, results[0], read, peak_memory(llm.model.device)), file=sys.stderr)
+    if meter is not None:
+        _show_report(meter.report(results), report)
     if params.n > 1 and params.temperature == 0:
         print("At temperature 0 all samples are equal; use e.g. --temperature 0.8.", file=sys.stderr)
     if llm.engine.speculation is not None:
         print(acceptance(samples), file=sys.stderr)
+
+
+def _show_report(found: "RunReport", path: Path | None) -> None:
+    print("\n".join(found.lines()), file=sys.stderr)
+    if path is not None:
+        try:
+            path.write_text(json.dumps(found.as_json(), indent=1) + "\n", encoding="utf-8")
+        except OSError as error:
+            raise UserError(f"The report {path} cannot be written: {error.strerror}.") from None
 
 
 def summary(tokens: int, seconds: float, result: "Result", read: int, memory: int) -> str:
@@ -144,11 +166,11 @@ def acceptance(results: list["Result"]) -> str:
     return f"{total.drafted[0]} proposals, {total.mean:.2f} tokens of each accepted; acceptance by position: {rates}"
 
 
-def _run_file(llm: "LLM", prompts: Path, out: Path, params: SamplingParams, chat: bool) -> None:
+def _run_file(llm: "LLM", prompts: Path, out: Path, params: SamplingParams, chat: bool, report: Path | None) -> None:
     from genwright.text.batch import Results, read_lines, run_jobs
 
     lines = read_lines(prompts)
-    total, done = len(lines), 0
+    total, done, meter = len(lines), 0, llm.meter()
 
     def warn(sentence: str) -> None:
         print(f"{prompts}: {sentence}", file=sys.stderr)
@@ -165,6 +187,8 @@ def _run_file(llm: "LLM", prompts: Path, out: Path, params: SamplingParams, chat
         except KeyboardInterrupt:
             print(f"Stopped after {done} of {total} lines; the same command continues there.", file=sys.stderr)
             raise
+    if meter is not None:
+        _show_report(meter.report(), report)
     if invalid:
         raise UserError(f"{invalid} of {total} lines of {prompts} were skipped; results of the others are in {out}.")
     print(f"{total} results are in {out}.", file=sys.stderr)

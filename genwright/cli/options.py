@@ -1,5 +1,6 @@
 """What commands for text models share: the --model flag, and loading with a progress bar."""
 
+import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -18,4 +19,4 @@ def load(model: str, config: EngineConfig) -> "LLM":
     from genwright.text.llm import LLM
 
     with bar("Loading") as progress:
-        return LLM(model, config, progress)
+        return LLM(model, config, progress, lambda sentence: print(sentence, file=sys.stderr))

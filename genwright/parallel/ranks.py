@@ -152,8 +152,6 @@ def meet(ranks: int, module: str, threads: int) -> Ranks:
         raise UserError("A process can run one model over several ranks at a time; close the other one first.")
     place = Place.from_environment()
     if place is not None:
-        if place.ranks != ranks:
-            raise UserError(f"torchrun started {place.ranks} ranks, but tp times pp is {ranks}.")
         hosts = place.rank == 0 and not place.served
         return _connect(place, serve_store(listen(place.host, place.port)) if hosts else reach_store(place), None)
     listener = listen(LOCALHOST, 0)

@@ -1,19 +1,27 @@
 """Builds an engine from a checkpoint and an EngineConfig: opens files, divides the memory, loads the weights."""
 
+import itertools
 import warnings
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from genwright.device import free_memory
 from genwright.errors import GenwrightWarning, UserError
 from genwright.kernels.cpu.amx import has_bf16
 from genwright.parallel.pipeline import Pipeline
 from genwright.parallel.ranks import Ranks
+from genwright.placement.footprint import STEP_TOKENS, Workload
+from genwright.placement.machine import Machine
+from genwright.placement.model_facts import ModelFacts
+from genwright.placement.offload_folder import OffloadFolder
+from genwright.placement.planner import Budgets, Plan
+from genwright.placement.policy import Policy
+from genwright.placement.prediction import Prediction, predict
+from genwright.placement.tiers import Tiers
+from genwright.placement.weights import PlacedBlock
 from genwright.quant.formats import Format, parse_format
-from genwright.text.cache.budget import cache_pages
 from genwright.text.cache.layout import CACHE_BITS
 from genwright.text.catalogue import resolve
 from genwright.text.checkpoints.check_tensors import has_draft
@@ -24,17 +32,18 @@ from genwright.text.drafts.mtp import MTP, MtpDraft
 from genwright.text.drafts.prompt_lookup import PROMPT_LOOKUP, PromptLookup
 from genwright.text.drafts.speculation import Draft, Speculation, verification_costs
 from genwright.text.engine.engine import Engine
-from genwright.text.engine.executor import ResidentExecutor
+from genwright.text.engine.executor import PredictingExecutor, ResidentExecutor
 from genwright.text.engine.sharded import ShardedEngine
+from genwright.text.engine.streamed import StreamedExecutor
 from genwright.text.engine.vocabulary_ranks import VocabularyRanks
-from genwright.text.loader import Loader, cache_spec
+from genwright.text.loader import Loader
+from genwright.text.memory import MAX_BATCH, STEPS_AHEAD, cache_spec, divide_memory, max_batch, offload_dir, step_tokens
 from genwright.text.ops.backends import new_ops
 from genwright.text.ops.torch_ops import TorchOps
-from genwright.text.settings import EngineConfig
+from genwright.text.planning import model_facts, plan_model
+from genwright.text.settings import AUTO, EngineConfig
 
-MAX_BATCH = {"cpu": 64, "cuda": 256}  # sequences in a step
-MAX_STEP_TOKENS = {"cpu": 512, "cuda": 2048}  # tokens in a step; longer prompts are computed in chunks
-STEPS_AHEAD = {"cpu": 0, "cuda": 1}  # steps launched before the host has read the tokens of the one before
+PLANNED = 512, 128  # tokens of a prompt and its answer that a placement is planned for, unless max_context is set
 KEEP = "keep"  # the quant that leaves packed weights as they are stored
 SELF = "self:"  # prefix of a draft that is a copy of the model in another weight format, such as self:int4
 
@@ -50,7 +59,7 @@ def check_parts(checkpoint: Checkpoint, config: EngineConfig) -> None:
     """Raise a UserError if the model or its draft cannot be divided among the ranks, before any of them starts."""
     if config.layout.ranks > 1:
         for rank in range(0, config.layout.ranks, config.layout.tp):
-            for loader in _loaders(checkpoint, config, torch.device("cpu"), lambda done, total: None, rank):
+            for loader in _loaders(checkpoint, config, torch.device("cpu"), _quiet, rank):
                 loader.total_bytes(draft=config.draft == MTP)
 
 
@@ -64,31 +73,40 @@ def build_engine(
     """Load a checkpoint and its draft, or a rank's part of them, onto a device."""
     if ranks is not None:
         ranks.arrange(config.layout, device)
-        config = replace(config, graph=config.graph and (ranks.on_device or device.type == "cpu"))
+        config = config.with_settings({"graph": config.graph and ranks.on_device})
+    if device.type == "cuda" and config.policy is not None:
+        given, total = config.budget("cuda"), torch.cuda.get_device_properties(device).total_memory
+        torch.cuda.set_per_process_memory_fraction(1.0 if given is None else min(1.0, given / total), device)
     ops = new_ops(config.backend, device, config.deterministic, None if ranks is None else ranks.stage)
     loaders = _loaders(checkpoint, config, device, progress, 0 if ranks is None else ranks.rank)
-    pages, max_context = _divide_memory(loaders, config, device, ranks)
-    max_batch, max_tokens = MAX_BATCH[device.type], _step_tokens(config, device)
+    sharing = (1, True) if ranks is None else (ranks.place.local_ranks, ranks.on_device)
+    pages, max_context = divide_memory(loaders, config, device, *sharing)
+    if ranks is not None:
+        max_context, *least = ranks.least(max_context, *itertools.chain(*pages))
+        pages = [[least.pop(0) for _ in each] for each in pages]
+    most, max_tokens = max_batch(config, device), step_tokens(config, device)
     contexts = [max_context, *(min(max_context, loader.checkpoint.config.longest_context) for loader in loaders[1:])]
     executor, *drafts = (
-        _load(loader, ops, config, context, count, ranks)
+        _load(loader, ops, config, context, count, config.policy if loader is loaders[0] else None, ranks)
         for loader, context, count in zip(loaders, contexts, pages, strict=True)
     )
     speculation: Speculation | None = None
-    if drafts:
-        proposer: Draft = DraftModel(drafts[0], executor.model, max_tokens, contexts[1])
-    elif config.draft is not None:
-        proposer = MtpDraft(executor) if config.draft == MTP else PromptLookup(device)
     if config.draft is not None:
+        proposer: Draft = MtpDraft(executor) if config.draft == MTP else PromptLookup(device)
+        if drafts:
+            proposer = DraftModel(drafts[0], executor.model, max_tokens, contexts[1])
         if ranks is not None:
             proposer.cost = ranks.broadcast(proposer.cost)  # the ranks must propose alike
         speculation = Speculation(proposer, config.speculate_k, *verification_costs(device))
-    sizes = max_batch, max_tokens, max_context, speculation, STEPS_AHEAD[device.type]
+    sizes = most, max_tokens, max_context, speculation, STEPS_AHEAD[device.type]
     if ranks is None:
         return Engine(executor, *sizes)
-    model = executor.model
-    vocabulary = VocabularyRanks(ranks.stage, ops.all_gather, model.cfg.vocab_size, model.columns)
-    return ShardedEngine(ranks, executor, *sizes, vocabulary)
+    vocab, columns = executor.model.cfg.vocab_size, executor.model.columns
+    return ShardedEngine(ranks, executor, *sizes, VocabularyRanks(ranks.stage, ops.all_gather, vocab, columns))
+
+
+def _quiet(done: int, total: int) -> None:
+    """Show no progress."""
 
 
 def _loaders(
@@ -99,17 +117,53 @@ def _loaders(
     rank: int,
 ) -> list[Loader]:
     """The loaders of a rank's part of the model and of its draft model."""
-    loaders = [_loader(checkpoint, config.quant, config, device, progress)]
+    loaders = [_loader(checkpoint, config.quant, config, device, progress, rank)]
     if (draft := _open_draft(checkpoint, config)) is not None:
-        loaders.append(_loader(draft, _self_draft_format(config), config, device, progress))
-    layout = config.layout
-    for loader in loaders:
-        layers = loader.checkpoint.config.layers
-        if layers < layout.pp:
-            raise UserError(f"{loader.checkpoint.path} has {layers} layers, which are too few for {layout.pp} stages.")
-        loader.rank, loader.ranks, loader.expert_parallel = rank % layout.tp, layout.tp, layout.expert_parallel
-        loader.layers = layout.layers(rank, layers) if layout.pp > 1 else None
+        loaders.append(_loader(draft, _self_draft_format(config), config, device, progress, rank))
     return loaders
+
+
+def plan_engine(
+    checkpoint: Checkpoint, config: EngineConfig, device: torch.device, work: Workload, tell: Callable[[str], None]
+) -> tuple[Plan, Budgets, Machine]:
+    """Where the parts of a model would best be, and on what machine; nothing is loaded."""
+    return plan_model(_loader(checkpoint, config.quant, config, device, _quiet), config, work, tell)
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A policy that the planner chose, and what it knows of the model and the machine."""
+
+    policy: Policy
+    machine: Machine
+    facts: ModelFacts
+
+    def predict(self, work: Workload) -> Prediction:
+        return predict(self.facts, self.machine, self.policy, work)
+
+
+def settle_offload(
+    checkpoint: Checkpoint, config: EngineConfig, device: torch.device, tell: Callable[[str], None]
+) -> tuple[EngineConfig, Planned | None]:
+    """The settings with a policy of the planner in place of `auto`; a model that fits is resident."""
+    if config.offload != AUTO:
+        return config, None
+    longest = config.max_context or min(sum(PLANNED), checkpoint.config.max_context)
+    answer = min(PLANNED[1], longest // 2) or 1
+    work = Workload(max(1, longest - answer), answer, MAX_BATCH[device.type])
+    loader = _loader(checkpoint, config.quant, config, device, _quiet)
+    plan, _, machine = plan_model(loader, config, work, tell)
+    if plan.policy.resident:
+        tell("The model fits: it runs resident.")
+    else:
+        tell(f"Placement: {plan.policy.describe('GPU' if machine.has_gpu else 'memory')}")
+    planned = Planned(plan.policy, machine, model_facts(loader, config.kv))
+    if plan.policy.resident:
+        return config.with_settings({"offload": None}), planned
+    # Larger steps would need more memory than was planned for.
+    tokens = min(plan.policy.batch * work.prompt_length, STEP_TOKENS[device.type])
+    steps = {"max_step_tokens": config.max_step_tokens or tokens}
+    return config.with_settings({"offload": plan.policy, **steps}), planned
 
 
 def _open_draft(model: Checkpoint, config: EngineConfig) -> Checkpoint | None:
@@ -148,6 +202,7 @@ def _loader(
     config: EngineConfig,
     device: torch.device,
     progress: Callable[[int, int], None],
+    rank: int = 0,
 ) -> Loader:
     dtype = _pick_dtype(config.dtype, device, checkpoint)
     if quant == KEEP and checkpoint.only_widened:
@@ -159,7 +214,11 @@ def _loader(
             stacklevel=4,
         )
     packed = quant == KEEP or checkpoint.stays_packed
-    return Loader(checkpoint, dtype, device, packed, _weight_format(quant), progress)
+    layout, layers = config.layout, checkpoint.config.layers
+    if layers < layout.pp:
+        raise UserError(f"{checkpoint.path} has {layers} layers, which are too few for {layout.pp} stages.")
+    part = rank % layout.tp, layout.tp, layout.expert_parallel, layout.layers(rank, layers) if layout.pp > 1 else None
+    return Loader(checkpoint, dtype, device, packed, _weight_format(quant), progress, *part)
 
 
 def _pick_dtype(name: str, device: torch.device, checkpoint: Checkpoint) -> torch.dtype:
@@ -170,52 +229,46 @@ def _pick_dtype(name: str, device: torch.device, checkpoint: Checkpoint) -> torc
     return parse_dtype(name)
 
 
-def _divide_memory(
-    loaders: list[Loader], config: EngineConfig, device: torch.device, ranks: Ranks | None
-) -> tuple[list[int], int]:
-    """The number of cache pages of the model and its draft model, and the longest context that they hold."""
-    mtp, bits = config.draft == MTP, CACHE_BITS[config.kv]
-    configs = [loader.checkpoint.config for loader in loaders]
-    specs = [
-        cache_spec(cfg, loader.dtype, bits, loader.ranks, loader.layers)
-        for cfg, loader in zip(configs, loaders, strict=True)
-    ]
-    weights = sum(loader.total_bytes(draft=mtp) for loader in loaders)
-    given = config.cpu_mem if device.type == "cpu" else config.gpu_mem
-    free = free_memory(device)
-    if ranks is not None and not ranks.on_device:
-        free //= ranks.place.local_ranks  # they share a machine's memory, or a GPU's
-    pages, max_context = cache_pages(
-        [spec.with_draft() if mtp else spec for spec in specs],
-        _step_tokens(config, device) * (1 + STEPS_AHEAD[device.type]),
-        configs[0],
-        config.max_context,
-        weights,
-        free if given is None else int(given * 1e9),
-        MAX_BATCH[device.type],
-    )
-    if ranks is not None:
-        *pages, max_context = ranks.least(*pages, max_context)
-    return pages, max_context
-
-
-def _step_tokens(config: EngineConfig, device: torch.device) -> int:
-    return config.max_step_tokens or MAX_STEP_TOKENS[device.type]
-
-
 def _load(
-    loader: Loader, ops: TorchOps, config: EngineConfig, context: int, pages: int, ranks: Ranks | None
-) -> ResidentExecutor:
+    loader: Loader,
+    ops: TorchOps,
+    config: EngineConfig,
+    context: int,
+    pages: Sequence[int],
+    policy: Policy | None,
+    ranks: Ranks | None,
+) -> PredictingExecutor:
     """Load a model and make its executor, with CUDA graphs if its ops can be captured."""
-    model, kind = loader.model(context), loader.device.type
-    mtp = loader.block(model.cfg.layers) if config.draft == MTP else None
-    bits, max_batch, max_tokens = CACHE_BITS[config.kv], MAX_BATCH[kind], _step_tokens(config, loader.device)
+    bits, most = CACHE_BITS[config.kv], max_batch(config, loader.device)
+    max_tokens = step_tokens(config, loader.device)
     pipeline = Pipeline(ranks) if ranks is not None and ranks.layout.pp > 1 else None
+    if policy is not None:
+        tiers = _tiers(loader, policy, config, pages[-1])
+        count = itertools.count()
+        moe = loader.checkpoint.config.moe
+        experts = 0 if moe is None else moe.experts // (loader.ranks if loader.expert_parallel else 1)
+        model = loader.model(context, lambda block: PlacedBlock(block, policy, tiers, f"block-{next(count)}", experts))
+        mtp = loader.block(model.cfg.layers) if config.draft == MTP else None
+        if loader.device.type == "cuda":
+            torch.cuda.empty_cache()  # what loading used
+        return StreamedExecutor(model, ops, pages, most, max_tokens, policy, tiers, mtp, bits, pipeline)
+    model = loader.model(context)
+    mtp = loader.block(model.cfg.layers) if config.draft == MTP else None
     if not ops.capturable:
-        return ResidentExecutor(model, ops, pages, max_batch, max_tokens, mtp, bits, pipeline)
+        return ResidentExecutor(model, ops, pages[0], most, max_tokens, mtp, bits, pipeline)
     from genwright.text.engine.cuda_graphs import GraphExecutor
     from genwright.text.ops.triton_ops import TritonOps
 
     assert isinstance(ops, TritonOps)
-    most = ops.max_graph_tokens(model.cfg, model.blocks) if config.graph else 0
-    return GraphExecutor(model, ops, pages, max_batch, max_tokens, mtp, bits, pipeline, most)
+    graph_tokens = ops.max_graph_tokens(model.cfg, model.blocks) if config.graph else 0
+    return GraphExecutor(model, ops, pages[0], most, max_tokens, mtp, bits, pipeline, graph_tokens)
+
+
+def _tiers(loader: Loader, policy: Policy, config: EngineConfig, cache_pages: int) -> Tiers:
+    """The tiers of a placed model; a disk that is too small is refused before anything is loaded."""
+    cfg = loader.checkpoint.config
+    blocks = sum(map(loader.block_bytes, loader.own_layers))
+    states = step_tokens(config, loader.device) * cfg.dim * loader.dtype.itemsize
+    needed = (blocks * policy.shares("weights")[2] + states * policy.shares("activations")[2]) // 100
+    needed += cache_pages * cache_spec(loader, config).page_bytes
+    return Tiers(loader.device, policy.pin, OffloadFolder(offload_dir(config), needed) if needed else None)

@@ -5,7 +5,7 @@ import secrets
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Sequence
 from contextlib import aclosing, closing
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
@@ -15,17 +15,18 @@ import torch
 
 from genwright.arguments import plain, short
 from genwright.errors import UserError
-from genwright.parallel.ranks import Ranks
-from genwright.text.build import build_engine, check_parts, open_model
+from genwright.text.build import build_engine, check_parts, open_model, settle_offload
 from genwright.text.checkpoints.protocol import Checkpoint
 from genwright.text.config_file import token_ids
 from genwright.text.engine.engine import Engine
 from genwright.text.engine.loop import Delivery, EngineLoop, only_ends, receive, unpack
 from genwright.text.engine.request import Piece, Request, Result, SamplingParams
+from genwright.text.engine.run_report import RunMeter
+from genwright.text.engine.streamed import StreamedExecutor
 from genwright.text.generation_config import recommended_sampling
 from genwright.text.settings import EngineConfig
 from genwright.text.tokenizer.tokenizer import Tokenizer
-from genwright.text.worker import meet_ranks, rank_device
+from genwright.text.worker import follow_rank_0, meet_ranks, rank_device
 
 Prompt = str | Sequence[int]
 _FINGERPRINTED = ("kv", "deterministic", "max_context")  # settings that can change the tokens
@@ -43,16 +44,23 @@ class LLM:
         model: str | Path,
         config: EngineConfig | None = None,
         progress: Callable[[int, int], None] = lambda done, total: None,
+        tell: Callable[[str], None] = lambda sentence: None,
         **settings: Any,
     ):
-        """The keywords are settings of EngineConfig; they override those of `config`."""
+        """The keywords are settings of EngineConfig; they override those of `config`.
+
+        `progress` gets the number of tensors that are loaded, and of all; `tell` gets sentences about the placement.
+        """
         if not isinstance(config, EngineConfig | None):
             raise UserError(
                 f"config must be an EngineConfig, not {short(config)}; settings are keywords: device='cpu'."
             )
         self.config = (config or EngineConfig()).with_settings(settings)
+        follow_rank_0(self.config)
         checkpoint = open_model(model, self.config)
         check_parts(checkpoint, self.config)
+        device = rank_device(self.config.device)
+        self.config, self.planned = settle_offload(checkpoint, self.config, device, tell)
         self.tokenizer = checkpoint.tokenizer()
         if self.config.chat_template is not None:
             self._needs_tokenizer().use_template(self.config.chat_template)
@@ -62,25 +70,19 @@ class LLM:
             + self._generation_config.ids("eos_token_id")
             + (self.tokenizer.eos_ids if self.tokenizer else ())
         )
-        ranks = meet_ranks(self.config)
-        device = rank_device(self.config.device, ranks)
-        self.loop = EngineLoop(self._build(str(model), checkpoint, device, progress, ranks), device)
+        self.loop = EngineLoop(self._build(str(model), checkpoint, device, progress), device)
         self.model, self.max_context = self.engine.executor.model, self.engine.max_context
         weakref.finalize(self, self.loop.close)  # also when the interpreter exits
 
     def _build(
-        self,
-        model: str,
-        checkpoint: Checkpoint,
-        device: torch.device,
-        progress: Callable[[int, int], None],
-        ranks: Ranks | None,
+        self, model: str, checkpoint: Checkpoint, device: torch.device, progress: Callable[[int, int], None]
     ) -> Engine:
-        if ranks is None:
+        if self.config.layout.ranks == 1:
             return build_engine(checkpoint, self.config, device, progress)
+        ranks = meet_ranks(self.config)
         try:
             with ranks.guard():
-                ranks.broadcast({"model": model, "config": asdict(self.config)})
+                ranks.broadcast({"model": model, "config": self.config.as_json()})
                 return build_engine(checkpoint, self.config, device, progress, ranks)
         except BaseException:
             ranks.close()
@@ -90,6 +92,15 @@ class LLM:
     def engine(self) -> Engine:
         """The engine; while requests run, only the loop's thread may use it (`loop.call`)."""
         return self.loop.engine
+
+    def meter(self) -> RunMeter | None:
+        """Measures a run from now on, if the model is placed in several tiers; its `report` ends the run."""
+        executor, planned = self.engine.executor, self.planned
+        if not isinstance(executor, StreamedExecutor):
+            return None
+        if planned is None:
+            return RunMeter(executor)
+        return RunMeter(executor, planned.predict, planned.machine.rates.to_device)
 
     def close(self) -> None:
         """Cancel what runs and end the engine's thread; later calls raise a UserError."""

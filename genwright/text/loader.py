@@ -1,7 +1,7 @@
 """Loader: load a model, or a rank's part of it, from a checkpoint, block by block."""
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -11,6 +11,7 @@ import torch
 
 from genwright.errors import UserError
 from genwright.kernels import PAGE
+from genwright.placement.weights import templates
 from genwright.quant.formats import Format
 from genwright.quant.fp8 import BLOCK
 from genwright.quant.packed import Packed, Weight, tensors_of
@@ -38,17 +39,13 @@ class Model:
     cfg: ModelConfig
     architecture: Architecture
     outer: dict[str, Any]  # tensors or packed matrices
-    blocks: list[dict[str, Any]]
+    blocks: Sequence[Weights]
     dtype: torch.dtype
     device: torch.device
     max_context: int  # a multiple of the page size
     rope_tables: dict[str, RopeTables]
     columns: int  # of this rank's logits: the vocabulary or a part of it
-    ranks: int = 1  # that share these weights
-    layers: range | None = None  # of this pipeline stage; None is all of them
-
-    def cache_spec(self, bits: int | None) -> CacheSpec:
-        return cache_spec(self.cfg, self.dtype, bits, self.ranks, self.layers)
+    cache_spec: CacheSpec  # of a cache in the model's dtype
 
     @property
     def step_bytes(self) -> int:
@@ -56,7 +53,7 @@ class Model:
         outer = {name: weight for name, weight in self.outer.items() if name not in LOOKED_UP}
         moe = self.cfg.moe
         share = {"experts.gate_up": moe.top_k / moe.experts, "experts.down": moe.top_k / moe.experts} if moe else {}
-        weights = [(name, weight) for block in (outer, *self.blocks) for name, weight in block.items()]
+        weights = [item for block in (outer, *self.blocks) for item in templates(block).items()]
         return int(sum(share.get(name, 1.0) * tensor.nbytes for name, w in weights for tensor in tensors_of(w)))
 
     @cached_property
@@ -97,20 +94,26 @@ class Loader:
     def weights(self) -> WeightMap:
         return architecture(self.checkpoint.config).weight_map(self.checkpoint.config)
 
-    def model(self, max_context: int) -> Model:
-        """The model without its multi-token-prediction layer."""
+    def model(self, max_context: int, place: Callable[[Weights], Weights] = lambda block: block) -> Model:
+        """The model without its multi-token-prediction layer; `place` gets each block as soon as it is loaded."""
         check_tensors(self.checkpoint)
         cfg = self.checkpoint.config
         blocks = [self.outer_sources(), *(self.weights.block(layer) for layer in self.own_layers)]
         self._done, self._total = 0, sum(len(self._own(sources)) for block in blocks for sources in block.values())
-        outer, *loaded = (self.load(block) for block in blocks)
+        outer = self.load(blocks[0])
+        loaded = [place(self.load(block)) for block in blocks[1:]]
         if "embed" in outer:
             outer.setdefault("head", outer["embed"])
         context, tables = -(-max_context // PAGE) * PAGE, rope_tables(cfg, max_context, self.device)
         head = self.weights.outer.get("head", self.weights.outer["embed"])
         columns = self._part(head[0], self.form("head", head)).length
-        places = columns, self.ranks, self.layers
-        return Model(cfg, architecture(cfg), outer, loaded, self.dtype, self.device, context, tables, *places)
+        own = columns, self.cache_spec()
+        return Model(cfg, architecture(cfg), outer, loaded, self.dtype, self.device, context, tables, *own)
+
+    def cache_spec(self, bits: int | None = None) -> CacheSpec:
+        """What this rank stores of each token."""
+        layers = architecture(self.checkpoint.config).cache_layers(self.checkpoint.config)
+        return CacheSpec([layer.part(self.ranks) for layer in layers], self.dtype, bits, self.layers)
 
     @property
     def own_layers(self) -> range:
@@ -225,13 +228,6 @@ class Loader:
 
     def _dtype(self, name: str) -> torch.dtype:
         return torch.float32 if name in self.weights.exact else self.dtype
-
-
-def cache_spec(
-    cfg: ModelConfig, dtype: torch.dtype, bits: int | None, ranks: int = 1, layers: range | None = None
-) -> CacheSpec:
-    """What a rank stores of each token."""
-    return CacheSpec([layer.part(ranks) for layer in architecture(cfg).cache_layers(cfg)], dtype, bits, layers)
 
 
 def move(block: Weights, device: torch.device) -> dict[str, Any]:

@@ -6,9 +6,12 @@ from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from typing import Any
 
-from genwright.arguments import check_settings, setting, short
+from genwright.arguments import check_settings, parse_gigabytes, setting, short
 from genwright.errors import UserError
 from genwright.parallel.layout import Layout
+from genwright.placement.policy import Policy
+
+AUTO = "auto"  # the offload that the planner chooses
 
 
 @dataclass(frozen=True)
@@ -56,15 +59,31 @@ class EngineConfig:
         1, "Expert parallel: like tp, but each of this many ranks has some experts whole.", between=(1, 1024)
     )
     graph: bool = setting(True, "Use CUDA graphs on a GPU; without them steps are slower but easier to debug.")
-    gpu_mem: float | None = setting(None, "GB of GPU memory to use.", between=(0.0, 1e6))
-    cpu_mem: float | None = setting(None, "GB of main memory to use.", between=(0.0, 1e6))
+    gpu_mem: float | str | None = setting(
+        None, "GPU memory to use: 16GiB, 24GB, or a number of GB.", between=(0.0, 1e6)
+    )
+    cpu_mem: float | str | None = setting(None, "Main memory to use: 64GiB, or a number of GB.", between=(0.0, 1e6))
+    offload: str | Policy | None = setting(
+        None,
+        "Keep a part of the model in CPU memory and on disk: auto, or six percentages (weights on GPU and CPU, cache "
+        "on GPU and CPU, activations on GPU and CPU; the rest is on disk), such as 0,100,100,0,100,0,micro_batch=32.",
+    )
+    offload_dir: str | None = setting(None, "Folder for what is offloaded to disk; default: in the cache folder.")
 
     def __post_init__(self) -> None:
+        for name in ("gpu_mem", "cpu_mem"):
+            object.__setattr__(self, name, parse_gigabytes(name, getattr(self, name)))
+        if isinstance(self.offload, str) and self.offload != AUTO:
+            object.__setattr__(self, "offload", Policy.parse(self.offload))
         check_settings(self)
         if re.fullmatch(r"auto|cpu|cuda(:\d{1,3})?", self.device) is None:
             raise UserError(f"device must be auto, cpu, cuda or cuda:N, not {short(self.device)}.")
         if self.backend == "inductor" and self.deterministic:
             raise UserError("The backend inductor has no deterministic mode; choose triton or torch.")
+        if self.deterministic and self.policy is not None and (self.policy.cpu_attention or self.policy.sparsity < 1):
+            raise UserError(
+                "Attention on the CPU and sparse attention have no deterministic mode; choose another policy."
+            )
         if self.ep > 1 and self.tp not in (1, self.ep):
             raise UserError(f"ep must be 1 or the same as tp, not {self.ep} with tp={self.tp}.")
         if self.pp > 1 and self.draft == "mtp":
@@ -74,6 +93,21 @@ class EngineConfig:
     def layout(self) -> Layout:
         """Which part of the model each rank has."""
         return Layout(max(self.tp, self.ep), self.pp, self.ep > 1)
+
+    @property
+    def policy(self) -> Policy | None:
+        """The placement that was asked for; None if the model is resident or the placement is planned."""
+        return self.offload if isinstance(self.offload, Policy) else None
+
+    def budget(self, kind: str) -> int | None:
+        """Bytes of GPU memory (`cuda`) or main memory (`cpu`) to use; None if no limit was set."""
+        given = self.cpu_mem if kind == "cpu" else self.gpu_mem
+        return None if given is None else int(float(given) * 1e9)
+
+    def as_json(self) -> dict[str, Any]:
+        """The settings as the keywords of EngineConfig."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {name: str(value) if isinstance(value, Policy) else value for name, value in values.items()}
 
     def with_settings(self, given: Mapping[str, Any]) -> "EngineConfig":
         """A copy with some settings replaced, by name."""

@@ -20,23 +20,27 @@ from genwright.text.settings import EngineConfig
 MODULE = "genwright.text.worker"
 
 
-def meet_ranks(config: EngineConfig) -> Ranks | None:
-    """Join the ranks of a model, or None if it has one; a rank other than 0 works until rank 0 ends, and then exits."""
-    place, layout = Place.from_environment(), config.layout
-    if layout.ranks == 1 and (place is None or place.ranks == 1):
-        return None
-    if place is None:
-        torch.set_num_threads(max(torch.get_num_threads() // layout.ranks, 1))
-    ranks = meet(layout.ranks, MODULE, torch.get_num_threads())
-    if ranks.rank != 0:
-        work(ranks)
-    return ranks
+def follow_rank_0(config: EngineConfig) -> None:
+    """In a rank of torchrun other than 0: work until rank 0 ends, and exit. Elsewhere: return at once."""
+    place, ranks = Place.from_environment(), config.layout.ranks
+    if place is not None and place.ranks > 1 and place.ranks != ranks:
+        raise UserError(f"torchrun started {place.ranks} ranks, but tp times pp is {ranks}.")
+    if place is not None and place.rank != 0:
+        work(meet(ranks, MODULE, torch.get_num_threads()))
 
 
-def rank_device(name: str, ranks: Ranks | None) -> torch.device:
-    """The device of a rank: each one of a machine takes a GPU of its own, as far as there are enough."""
-    if ranks is not None and name in ("auto", "cuda") and torch.cuda.is_available():
-        name = f"cuda:{ranks.place.local_rank % torch.cuda.device_count()}"
+def meet_ranks(config: EngineConfig) -> Ranks:
+    """Rank 0 meets the others; unless torchrun started them, they are started here and share the processors."""
+    if Place.from_environment() is None:
+        torch.set_num_threads(max(torch.get_num_threads() // config.layout.ranks, 1))
+    return meet(config.layout.ranks, MODULE, torch.get_num_threads())
+
+
+def rank_device(name: str) -> torch.device:
+    """The device of this rank: each one of a machine takes a GPU of its own, as far as there are enough."""
+    place = Place.from_environment()
+    if place is not None and name in ("auto", "cuda") and torch.cuda.is_available():
+        name = f"cuda:{place.local_rank % torch.cuda.device_count()}"
     device = pick_device(name)
     if device.type == "cuda":
         torch.cuda.set_device(device)  # kernels are compiled for the current device and use its streams
@@ -50,7 +54,7 @@ def work(ranks: Ranks) -> None:
     try:
         told = ranks.broadcast()
         config = EngineConfig(**told["config"])
-        device = rank_device(config.device, ranks)
+        device = rank_device(config.device)
         checkpoint = open_model(told["model"], config)
         engine = build_engine(checkpoint, config, device, lambda done, total: None, ranks)
         assert isinstance(engine, ShardedEngine)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from genwright.errors import UserError
 from genwright.kernels import PAGE
 from genwright.text.cache.layout import CacheSpec
+from genwright.text.cache.tiered import tier_pages
 from genwright.text.config import ModelConfig
 
 DEFAULT_MAX_CONTEXT = 1 << 17  # tokens, because RoPE and page tables grow with the context; max_context may be larger
@@ -49,3 +50,39 @@ def cache_pages(
     # Pages for as many of the longest sequences as fit.
     pages = [min(room * count // needed(longest), max_batch * count) for count in each]
     return [count + spec.null_pages for count, spec in zip(pages, specs, strict=True)], longest
+
+
+def tiered_cache_pages(
+    specs: Sequence[CacheSpec],
+    shares: Sequence[int],
+    step_tokens: int,
+    cfg: ModelConfig,
+    max_context: int | None,
+    weights: int,
+    budget: int,
+    rooms: Sequence[int],
+    max_batch: int,
+) -> tuple[list[list[int]], int]:
+    """As `cache_pages`, but the model's cache (the first) has shares of the sequences, in percent, in several tiers.
+
+    `weights` and `budget` are those of the device, where a draft model's cache also is; `rooms` are the bytes that the
+    other tiers have for the cache. Returns the pages of each tier for each cache.
+    """
+    model, *drafts = specs
+    on_device = specs if shares[0] else drafts
+    counts, longest = cache_pages(on_device, step_tokens, cfg, max_context, weights, budget, max_batch)
+    held = [counts[0] if shares[0] else 0, *(room // model.page_bytes for room in rooms)]
+    for share, pages in zip(shares, held, strict=True):
+        lengths = range(PAGE, longest + PAGE, PAGE)
+        fitting = PAGE * bisect_right(
+            lengths, pages - model.null_pages, key=lambda length: model.pages_of(length, step_tokens)
+        )
+        longest = min(longest, fitting) if share else longest
+    if longest < min(1 if max_context is None else max_context, cfg.longest_context):
+        raise UserError(
+            f"The cache of one sequence of {max_context or PAGE} tokens must fit in each tier that has a share, but a "
+            f"tier has room for {longest} tokens; choose other percentages or a smaller max_context."
+        )
+    limits = tier_pages(model, shares, max_batch, longest, step_tokens)
+    tiers = [min(limit, pages) for limit, pages in zip(limits, held, strict=True)]
+    return [tiers, *([count] for count in counts[len(counts) - len(drafts) :])], longest

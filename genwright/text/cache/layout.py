@@ -7,9 +7,10 @@ freed once the window has passed them.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -72,10 +73,22 @@ class CacheSpec:
         packed = (entries(name, shape, self.bits) for name, shape in self.rows.items())
         return {name: entry for each in packed for name, entry in each.items()}
 
+    def page_tensors(self, *counts: int) -> dict[str, Entry]:
+        """Shape and dtype of the tensors of `counts` pages."""
+        return {name: ((*counts, PAGE, *shape), dtype) for name, (shape, dtype) in self.tensors().items()}
+
+    @property
+    def row_sizes(self) -> dict[str, int]:
+        """Bytes of one token's tensors in one layer."""
+        return {name: math.prod(shape) * dtype.itemsize for name, (shape, dtype) in self.tensors().items()}
+
+    @property
+    def row_bytes(self) -> int:
+        return sum(self.row_sizes.values())
+
     @property
     def page_bytes(self) -> int:
-        token = sum(math.prod(shape) * dtype.itemsize for shape, dtype in self.tensors().values())
-        return PAGE * token * max(map(len, self.stored))
+        return PAGE * self.row_bytes * max(map(len, self.stored))
 
     @cached_property
     def stored(self) -> list[list[int]]:
@@ -113,21 +126,54 @@ class LayerCache:
 
     def read(self, name: str, pages: Tensor, dtype: torch.dtype) -> Tensor:
         """The rows of some pages, [len(pages), PAGE, *shape]."""
+        return self._unpacked(name, lambda rows: rows.index_select(0, pages), dtype)
+
+    def read_vectors(self, name: str, slots: Tensor, heads: Tensor, dtype: torch.dtype) -> Tensor:
+        """One head's vector of each slot, [*slots.shape, size]; rows without heads have one."""
+        one_head = len(self.spec.rows[name]) == 1
+
+        def pick(rows: Tensor) -> Tensor:
+            rows = rows.flatten(0, 1)
+            return rows[slots] if one_head else rows[slots, heads]
+
+        return self._unpacked(name, pick, dtype)
+
+    def _unpacked(self, name: str, pick: Callable[[Tensor], Tensor], dtype: torch.dtype) -> Tensor:
         bits = self.spec.bits
         if bits is None:
-            return self.rows[name].index_select(0, pages).to(dtype)
-        parts = {part: self.rows[part].index_select(0, pages) for part in entries(name, self.spec.rows[name], bits)}
+            return pick(self.rows[name]).to(dtype)
+        parts = {part: pick(self.rows[part]) for part in entries(name, self.spec.rows[name], bits)}
         return unpack(name, parts, self.spec.rows[name][-1], bits, dtype)
 
 
-class Cache:
+class PagedCache(Protocol):
+    """What a page pool needs of the pages, wherever they are."""
+
+    spec: CacheSpec
+    pages: int
+
+    def copy(self, source: int, target: int, count: int) -> None:
+        """Copy the first `count` tokens of page `source` to page `target`."""
+
+    def clear(self, pages: Sequence[int]) -> None:
+        """Zero pages that may hold NaN: a masked key has weight 0, and 0 times NaN is NaN."""
+
+
+class Cache(PagedCache):
     """The pages of all layers: each of the spec's tensors as [layers of a group, pages, PAGE, *shape]."""
 
-    def __init__(self, spec: CacheSpec, pages: int, device: torch.device):
+    def __init__(
+        self,
+        spec: CacheSpec,
+        pages: int,
+        device: torch.device,
+        zeros: Callable[[int], Tensor] | None = None,  # makes uint8 [size] instead of PyTorch
+    ):
         self.spec, self.pages = spec, pages
-        size = max(map(len, spec.stored))
+        new = zeros or partial(_zeros, device=device)
         self.rows = {
-            name: _zeros((size, pages, PAGE, *shape), dtype, device) for name, (shape, dtype) in spec.tensors().items()
+            name: new(math.prod(shape) * dtype.itemsize).view(dtype).view(shape)
+            for name, (shape, dtype) in spec.page_tensors(max(map(len, spec.stored)), pages).items()
         }
         layers = [
             LayerCache(layer, number, {name: rows[index] for name, rows in self.rows.items()}, spec)
@@ -137,18 +183,16 @@ class Cache:
         self.layers = sorted(layers, key=lambda cache: cache.layer)
 
     def copy(self, source: int, target: int, count: int) -> None:
-        """Copy the first `count` tokens of page `source` to page `target`."""
         for rows in self.rows.values():
             rows[:, target, :count] = rows[:, source, :count]
 
     def clear(self, pages: Sequence[int]) -> None:
-        """Zero pages that may hold NaN: a masked key has weight 0, and 0 times NaN is NaN."""
         for rows in self.rows.values():
             rows[:, list(pages)] = 0
 
 
-def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+def _zeros(size: int, device: torch.device) -> Tensor:
     if device.type != "cpu":
-        return torch.zeros(shape, dtype=dtype, device=device)
+        return torch.zeros(size, dtype=torch.uint8, device=device)
     # np.zeros maps memory that the operating system provides on first use; torch.zeros would write all of it now.
-    return torch.from_numpy(np.zeros(math.prod(shape) * dtype.itemsize, np.uint8)).view(dtype).view(shape)
+    return torch.from_numpy(np.zeros(size, np.uint8))

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from genwright.kernels import PAGE
-from genwright.text.cache.layout import NULL_PAGE, Cache
+from genwright.text.cache.layout import NULL_PAGE, PagedCache
 
 NO_PAGE = -1  # a group with a window has no page here: not allocated yet, or evicted
 LEAF = -1  # in `evictable` instead of a group: all pages of a leaf
@@ -41,6 +41,7 @@ class SequencePages:
     shared: list[Prefix] = field(default_factory=list)
     own: list[list[int]] = field(default_factory=list)  # of each group
     length: int = 0  # tokens whose rows are in the cache
+    first_page: int = 0  # number of the pool's page 0 where several pools share one numbering
     _tables: NDArray[np.int64] | None = None  # of `tables`; None after a change
 
     def __len__(self) -> int:
@@ -53,7 +54,7 @@ class SequencePages:
             tables = np.array(pages, dtype=np.int64).reshape(len(self), len(self.passed)).T
             for table, passed in zip(tables, self.passed, strict=True):
                 table[:passed] = NULL_PAGE
-            self._tables = np.maximum(tables, NULL_PAGE)
+            self._tables = np.maximum(tables, NULL_PAGE) + self.first_page
         return self._tables
 
     def changed(self) -> None:
@@ -68,8 +69,8 @@ class SequencePages:
 class PagePool:
     """Allocates and frees pages, and keeps finished prefixes until their pages are needed."""
 
-    def __init__(self, cache: Cache, step_tokens: int):
-        self.cache = cache
+    def __init__(self, cache: PagedCache, step_tokens: int, first_page: int = 0):
+        self.cache, self.first_page = cache, first_page
         self.windows = cache.spec.windows
         self.step_tokens = (
             step_tokens  # most tokens of the steps in flight and of the next; groups with a window get pages for those
@@ -83,10 +84,14 @@ class PagePool:
         # leaves (LEAF) without users.
         self.evictable: OrderedDict[tuple[Prefix, int], None] = OrderedDict()
 
-    def start(self, tokens: Sequence[int]) -> SequencePages | None:
-        """A sequence that starts with the cached prefix of all `tokens` but the last; None if there is no free page."""
+    def start(self, tokens: Sequence[int], length: int = 0) -> SequencePages | None:
+        """A sequence that starts with the cached prefix of all `tokens` but the last.
+
+        It has pages for `length` tokens and for the token after the prefix; None if there are not so many.
+        """
         path = self._match_prefix(tokens)
-        sequence = SequencePages(self._window_starts(len(path) * PAGE), path, [], len(path) * PAGE)
+        starts = self._window_starts(len(path) * PAGE)
+        sequence = SequencePages(starts, path, [], len(path) * PAGE, self.first_page)
         for index, node in enumerate(path):
             self._acquire(node, [group for group in self._groups if index >= sequence.passed[group]])
         source, common = self._partial_match(path[-1] if path else self.root, tokens[sequence.length : -1])
@@ -97,10 +102,14 @@ class PagePool:
                     self.cache.copy(copied, page, common)
                 sequence.length += common
             self._release_node(source, self._groups)
-        if self.extend(sequence, sequence.length + 1):  # the source's pages may be the only ones left
+        if self.extend(sequence, max(sequence.length + 1, length)):  # the source's pages may be the only ones left
             return sequence
         self.release(sequence)
         return None
+
+    def cached_pages(self, tokens: Sequence[int]) -> int:
+        """How many full pages `start` would find in the tree."""
+        return len(self._match_prefix(tokens))
 
     def extend(self, sequence: SequencePages, length: int) -> bool:
         """Allocate pages for `length` tokens. When pages run out, keep those allocated so far and return False.

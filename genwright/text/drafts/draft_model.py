@@ -7,7 +7,8 @@ from weakref import WeakSet
 import torch
 from torch import Tensor
 
-from genwright.text.cache.pages import PagePool, SequencePages
+from genwright.text.cache.pages import SequencePages
+from genwright.text.cache.tiered import new_pages
 from genwright.text.drafts.speculation import Draft, Proposals
 from genwright.text.engine.executor import StepExecutor, Verified
 from genwright.text.engine.request import Request
@@ -36,7 +37,7 @@ class DraftModel(Draft):
     def __init__(self, executor: StepExecutor, model: Model, max_tokens: int, max_context: int):
         self.executor, self.max_tokens, self.max_context = executor, max_tokens, max_context
         self.cost = executor.model.step_bytes / model.step_bytes
-        self.pool = PagePool(executor.cache, max_tokens)
+        self.pool = new_pages(executor.cache, max_tokens)
         self._pages: dict[Request, SequencePages] = {}
         self._fed: dict[Request, list[int]] = {}  # proposed tokens whose cache rows are after a sequence's length
         self._broken: WeakSet[Request] = WeakSet()  # whose logits were NaN

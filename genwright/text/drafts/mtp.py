@@ -9,7 +9,7 @@ from torch import Tensor
 
 from genwright.text.drafts.draft_model import draft_tokens
 from genwright.text.drafts.speculation import Draft, Proposals
-from genwright.text.engine.executor import ResidentExecutor
+from genwright.text.engine.executor import PredictingExecutor
 from genwright.text.engine.request import Request
 from genwright.text.engine.sampler import Sampler
 from genwright.text.ops.step import Chunk, unread
@@ -37,7 +37,7 @@ class MtpDraft(Draft):
 
     sees_all = True
 
-    def __init__(self, executor: ResidentExecutor):
+    def __init__(self, executor: PredictingExecutor):
         assert executor.mtp is not None
         self.executor = executor
         self.cost = replace(executor.model, blocks=[dict(executor.mtp)]).step_bytes / executor.model.step_bytes

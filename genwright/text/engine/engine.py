@@ -8,7 +8,7 @@ import torch
 
 from genwright.arguments import short
 from genwright.errors import UserError
-from genwright.text.cache.pages import PagePool
+from genwright.text.cache.tiered import new_pages
 from genwright.text.drafts.speculation import Speculation
 from genwright.text.engine.executor import StepExecutor
 from genwright.text.engine.launched_step import LaunchedStep, Part
@@ -43,7 +43,7 @@ class Engine:
         self.max_context = max_context
         model, fused = executor.model, executor.ops.capturable
         self.sampler = Sampler(model.cfg.vocab_size, model.device, fused, vocabulary_ranks)
-        self.pool = PagePool(executor.cache, max_tokens * (1 + steps_ahead))
+        self.pool = new_pages(executor.cache, max_tokens * (1 + steps_ahead))
         self.scheduler = Scheduler(self.pool, max_batch, max_tokens, self.sampler.release)
         self.steps = 0
         self._in_flight: deque[LaunchedStep] = deque()
@@ -103,7 +103,8 @@ class Engine:
         return torch.cat(rows)
 
     def close(self) -> None:
-        """End what other processes run for this engine."""
+        """Remove what is on disk, and end what other processes run for this engine."""
+        self.executor.close()
 
     def busy(self) -> bool:
         return bool(self.scheduler.waiting or self.scheduler.running or self._in_flight or self._changed)
@@ -217,7 +218,7 @@ class Engine:
         request.unread -= part.unread
         request.prompt_logprobs += part.prompt_logprobs
         pages.length += part.count
-        self.pool.share(pages, request.tokens)
+        self.pool.share(pages, self.scheduler.keys(request))
         if not part.samples:
             return
         gained = part.gained(self.sampler)

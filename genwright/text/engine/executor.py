@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -14,6 +14,7 @@ from genwright.kernels.cpu.amx import without_broken_amx
 from genwright.parallel.pipeline import Pipeline
 from genwright.text.architectures.deepseek import predict
 from genwright.text.cache.layout import Cache
+from genwright.text.cache.tiered import TieredCache
 from genwright.text.loader import Model
 from genwright.text.ops.protocol import Weights
 from genwright.text.ops.step import Chunk, Step, StepBuffers
@@ -35,7 +36,7 @@ class StepExecutor(Protocol):
     """What the engine needs of an executor, wherever the weights are."""
 
     model: Model
-    cache: Cache
+    cache: Cache | TieredCache
     ops: TorchOps
 
     def run(self, chunks: Sequence[Chunk], known: torch.Tensor | None = None) -> torch.Tensor:
@@ -58,8 +59,26 @@ class StepExecutor(Protocol):
         """
         return None
 
+    def close(self) -> None:
+        """Remove what is on disk; no step may run afterwards."""
 
-class ResidentExecutor(StepExecutor):
+
+class PredictingExecutor(StepExecutor, Protocol):
+    """An executor whose model may have a multi-token-prediction layer."""
+
+    mtp: Weights | None
+    hidden: torch.Tensor | None  # of the last step, after the final norm: [tokens, dim], for `predict`
+
+    def predict(
+        self, chunks: Sequence[Chunk], hidden: torch.Tensor, known: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Run the multi-token-prediction layer; `hidden` [tokens, dim] is that of the token before each of the chunks'.
+
+        Returns float32 logits [chunks, vocab] and hidden states [chunks, dim] of each chunk's last token.
+        """
+
+
+class ResidentExecutor(PredictingExecutor):
     """Runs embed, blocks and head on one step's tokens, with all weights on one device."""
 
     def __init__(
@@ -74,9 +93,9 @@ class ResidentExecutor(StepExecutor):
         pipeline: Pipeline | None = None,  # if the model has several stages
     ):
         self.model, self.ops, self.mtp, self.pipeline = model, ops, mtp, pipeline
-        spec = model.cache_spec(cache_bits)
-        self.cache = Cache(spec if mtp is None else spec.with_draft(), pages, model.device)
-        self.hidden: torch.Tensor | None = None  # of the last step, after the final norm: [tokens, dim], for `predict`
+        spec = replace(model.cache_spec, bits=cache_bits)
+        self.cache: Cache = Cache(spec if mtp is None else spec.with_draft(), pages, model.device)
+        self.hidden: torch.Tensor | None = None
         longest, groups = model.max_context // PAGE, len(self.cache.spec.groups)
         self.buffers = StepBuffers(max_tokens, max_batch, longest, model.device, groups, model.rope_tables)
 
@@ -89,7 +108,7 @@ class ResidentExecutor(StepExecutor):
         """One forward pass over a step."""
         model, cfg, ops = self.model, self.model.cfg, self.ops
         pipeline = self.pipeline
-        with self._amx_guard():
+        with amx_guard(model):
             if pipeline is None or pipeline.is_first:
                 x = model.architecture.embed(ops, cfg, model.outer, step)
             else:
@@ -109,16 +128,16 @@ class ResidentExecutor(StepExecutor):
     def predict(
         self, chunks: Sequence[Chunk], hidden: torch.Tensor, known: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Run the multi-token-prediction layer; `hidden` [tokens, dim] is that of the token before each of the chunks'.
-
-        Returns float32 logits [chunks, vocab] and hidden states [chunks, dim] of each chunk's last token.
-        """
         assert self.mtp is not None
         step, model = self.buffers.fill(chunks, known), self.model
-        with self._amx_guard():
+        with amx_guard(model):
             logits, hidden = predict(self.ops, model.cfg, model.outer, self.mtp, self.cache.layers[-1], hidden, step)
         return logits.float(), hidden[step.logit_rows]
 
-    def _amx_guard(self) -> AbstractContextManager[None]:
-        on_cpu, is_float32 = self.model.device.type == "cpu", self.model.dtype == torch.float32
-        return without_broken_amx() if on_cpu and not is_float32 else nullcontext()
+    def close(self) -> None:
+        """Nothing is on disk."""
+
+
+def amx_guard(model: Model) -> AbstractContextManager[None]:
+    """Around a step, of which a CPU may compute a part even if the device is a GPU."""
+    return nullcontext() if model.dtype == torch.float32 else without_broken_amx()

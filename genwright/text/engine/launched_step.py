@@ -53,7 +53,7 @@ class Part:
             tokens.append(unread(previous.row_of[self.request]))
         if self.proposed:
             tokens += [unread(offset + place) for place in self.proposed]
-        self.chunk = Chunk(tokens, self.start, self.pages.tables(), self.rows)
+        self.chunk = Chunk(tokens, self.start, self.pages.tables(), self.rows, self.request.prompt_tokens)
         return self.chunk
 
     def gained(self, sampler: Sampler) -> list[int]:

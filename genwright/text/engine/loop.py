@@ -62,7 +62,7 @@ class EngineLoop:
         return future.result()
 
     def close(self) -> None:
-        """Cancel what runs and end the thread; further requests are refused."""
+        """Cancel what runs, end the thread and remove the model's files on disk; further requests are refused."""
         if os.getpid() != self._process:
             return  # a forked child does not have the thread
         with self._lock:

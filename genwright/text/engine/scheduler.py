@@ -4,7 +4,7 @@ from bisect import insort
 from collections.abc import Callable
 
 from genwright.kernels import PAGE
-from genwright.text.cache.pages import PagePool
+from genwright.text.cache.tiered import Pages, TieredPages
 from genwright.text.engine.request import Request
 
 # While sequences decode, a step computes one part in SPREAD of the prompt tokens that wait, so that a short queue does
@@ -21,11 +21,12 @@ class Scheduler:
 
     def __init__(
         self,
-        pool: PagePool,
+        pool: Pages,
         max_batch: int,
         max_tokens: int,
         on_remove: Callable[[Request], None] = lambda request: None,  # also called when a request is pre-empted
     ):
+        self._sparse = isinstance(pool, TieredPages) and pool.cache.sparse
         self.pool, self.max_batch, self.max_tokens, self.on_remove = pool, max_batch, max_tokens, on_remove
         self.waiting: list[Request] = []  # the next one first
         self.running: list[Request] = []  # the same order
@@ -96,7 +97,7 @@ class Scheduler:
         self._full = False
         if request.pages is not None:
             if keep:
-                self.pool.finish(request.pages, request.tokens)
+                self.pool.finish(request.pages, self.keys(request))
             else:
                 self.pool.discard(request.pages)
             request.pages, request.in_flight, request.unread = None, 0, 0
@@ -105,14 +106,18 @@ class Scheduler:
         elif request in self.waiting:
             self.waiting.remove(request)
 
+    def keys(self, request: Request) -> list[int]:
+        """What the prefix tree knows a request's tokens by; generated ones are others under sparse attention."""
+        if not self._sparse:
+            return request.tokens
+        prompt = request.prompt_tokens
+        return request.tokens[:prompt] + [~token for token in request.tokens[prompt:]]
+
     def _admit(self, request: Request) -> bool:
         """Allocate pages for the whole prompt, so that partly computed prompts cannot block each other."""
         fresh = request.params.prompt_logprobs and not request.output  # needs the logits of every token
-        pages = self.pool.start(request.tokens[:1] if fresh else request.tokens)
+        pages = self.pool.start(request.tokens[:1] if fresh else self.keys(request), len(request.tokens))
         if pages is None:
-            return False
-        if not self.pool.extend(pages, len(request.tokens)):
-            self.pool.release(pages)
             return False
         request.cached_tokens = max(request.cached_tokens, min(pages.length, request.prompt_tokens))
         request.pages = pages
@@ -122,9 +127,11 @@ class Scheduler:
 
     def _make_room(self, request: Request) -> bool:
         """Allocate pages for all its tokens, pre-empting the last in order; False if it was itself pre-empted."""
-        assert request.pages is not None
-        while not self.pool.extend(request.pages, request.expected):
-            last = self.running[-1]
+        pages = request.pages
+        assert pages is not None
+        while not self.pool.extend(pages, request.expected):
+            # A sequence of another tier would leave no page of this one.
+            last = next(each for each in reversed(self.running) if _tier(each) == _tier(request))
             self.preempt(last)
             if last is request:
                 return False
@@ -156,6 +163,10 @@ class Scheduler:
                 if span.stop > other.pages.length:
                     return True
         return False
+
+
+def _tier(request: Request) -> int | None:
+    return None if request.pages is None else request.pages.first_page
 
 
 def _order(request: Request) -> tuple[int, int]:

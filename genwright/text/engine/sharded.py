@@ -72,6 +72,7 @@ class ShardedEngine(Engine):
         with suppress(UserError), self.ranks.guard():  # which raises if they have ended already
             self._tell({"end": True})
         self.ranks.close()
+        super().close()
 
     def follow(self, detokenizer: Callable[[], Detokenizer | None]) -> None:
         """Do as rank 0 says until it ends; `detokenizer` makes one for a request with stop strings."""
@@ -88,7 +89,7 @@ class ShardedEngine(Engine):
                     with suppress(UserError):  # the caller on rank 0 gets it
                         super().logits(ids)
                 elif "end" in message:
-                    return
+                    return super().close()
                 else:
                     super().step()
 

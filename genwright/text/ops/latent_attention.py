@@ -50,12 +50,22 @@ def prefer_expanded(group: QueryGroup, mla: Mla) -> bool:
 
 def absorbed(q: Tensor, kv_b: Tensor, latent: Tensor, mla: Mla, group: QueryGroup, step: Step, scale: float) -> Tensor:
     """The latents [sequences, length, kv_lora_rank + rope] serve as keys and values."""
-    key, value = up_projections(kv_b, mla)
-    nope, rope = q.split((mla.qk_nope_head_dim, mla.qk_rope_head_dim), dim=-1)
-    q = torch.cat((torch.einsum("thn,hnc->thc", nope, key), rope), dim=-1)
     k = latent[:, :, None]
-    output = attend_group(q, k, k[..., : mla.kv_lora_rank], group, step, scale, None)
-    return torch.einsum("thc,hvc->thv", output, value)
+    output = attend_group(absorb_keys(q, kv_b, mla), k, k[..., : mla.kv_lora_rank], group, step, scale, None)
+    return project_values(output, kv_b, mla)
+
+
+def absorb_keys(q: Tensor, kv_b: Tensor, mla: Mla) -> Tensor:
+    """Queries of the latents, [tokens, heads, kv_lora_rank + rope]."""
+    key, _ = up_projections(kv_b, mla)
+    nope, rope = q.split((mla.qk_nope_head_dim, mla.qk_rope_head_dim), dim=-1)
+    return torch.cat((torch.einsum("thn,hnc->thc", nope, key), rope), dim=-1)
+
+
+def project_values(latent: Tensor, kv_b: Tensor, mla: Mla) -> Tensor:
+    """The heads' outputs [tokens, heads, v] from weighted sums of latents [tokens, heads, kv_lora_rank]."""
+    _, value = up_projections(kv_b, mla)
+    return torch.einsum("thc,hvc->thv", latent, value)
 
 
 def expanded(q: Tensor, kv_b: Tensor, latent: Tensor, mla: Mla, group: QueryGroup, step: Step, scale: float) -> Tensor:

@@ -26,6 +26,7 @@ class Chunk:
     start: int  # position of the first of them
     tables: Sequence[Sequence[int]] | Int64s  # of each group of layers: the sequence's pages, also for these tokens
     logits: int = 1  # how many of the last tokens' logits are wanted
+    prompt: int | None = None  # tokens of the sequence's prompt; None if all are
 
 
 def unread(index: int) -> int:

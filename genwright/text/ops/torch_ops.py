@@ -9,8 +9,9 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn import functional as F
 
+from genwright.placement.weight_stream import Arriving
 from genwright.quant.packed import Packed, Weight
-from genwright.text.cache.layout import LayerCache
+from genwright.text.cache.layout import CacheSpec, LayerCache
 from genwright.text.config import Attention, Mla, Moe
 from genwright.text.ops import deterministic
 from genwright.text.ops.attention import attend_group, gather
@@ -115,9 +116,11 @@ class TorchOps(Ops):
         residual, x = x, self.norm(x, weights, norm, eps)
         topk_weights, ids = self.route(x, weights, moe)
         own = weights["experts.down"].shape[0] // x.shape[1]  # experts of this rank, whole or a part of each
-        gate_up, down = (weights[f"experts.{name}"].unflatten(0, (own, -1)) for name in ("gate_up", "down"))
         if own < moe.experts:
             topk_weights, ids = self._own_experts(topk_weights, ids, own)
+        if isinstance(weights, Arriving):
+            weights.bring_experts(ids)
+        gate_up, down = (weights[f"experts.{name}"].unflatten(0, (own, -1)) for name in ("gate_up", "down"))
         output = self.combine(self.experts(x, ids, gate_up, down), topk_weights)
         if moe.shared_dim:
             gated = self.gate(self.linear(x, weights, "shared.gate_up"), "silu")
@@ -162,7 +165,16 @@ class TorchOps(Ops):
 
     def rope_write(self, qkv: Tensor, weights: Weights, attention: Attention, cache: LayerCache, step: Step) -> Tensor:
         """Split the fused projection, apply norms and RoPE, write k and v to their slots, and return q."""
-        kv_heads, head_dim = cache.spec.rows["k"]
+        q, k, v = self.split_qkv(qkv, weights, attention, cache.spec, step)
+        for name, rows in (("k", k), ("v", v)):
+            cache.write(name, step.slots[cache.group], rows)
+        return q
+
+    def split_qkv(
+        self, qkv: Tensor, weights: Weights, attention: Attention, spec: CacheSpec, step: Step
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Split the fused projection, and apply norms and RoPE."""
+        kv_heads, head_dim = spec.rows["k"]
         split = [qkv.shape[1] // head_dim - 2 * kv_heads, kv_heads]  # heads of this rank
         qk, v = qkv.view(len(qkv), -1, head_dim).split((sum(split), kv_heads), dim=1)
         if "q_norm" in weights:
@@ -171,9 +183,7 @@ class TorchOps(Ops):
         if attention.rope is not None:
             qk = rotate(qk, *step.rope(attention.rope))
         q, k = torch.split(qk, split, dim=1)
-        for name, rows in (("k", k), ("v", v)):
-            cache.write(name, step.slots[cache.group], rows)
-        return q
+        return q, k, v
 
     def attend(self, q: Tensor, attention: Attention, cache: LayerCache, step: Step) -> Tensor:
         """softmax(q k^T * scale) v, causal within each sequence, with q [tokens, heads, head_dim]."""
@@ -192,10 +202,8 @@ class TorchOps(Ops):
     def latent_attend(
         self, q: Tensor, kv: Tensor, weights: Weights, mla: Mla, attention: Attention, cache: LayerCache, step: Step
     ) -> Tensor:
-        latent = self.norm(kv[:, : mla.kv_lora_rank], weights, "kv_norm", LATENT_EPS)
-        cos_sin = step.rope(attention.rope or "")
-        cache.write("latent", step.slots[cache.group], latent_row(kv, latent, mla, cos_sin))
-        q = rotate_tail(q.unflatten(1, (-1, mla.qk_nope_head_dim + mla.qk_rope_head_dim)), mla, cos_sin)
+        q, rows = self.latent_rows(q, kv, weights, mla, attention, step)
+        cache.write("latent", step.slots[cache.group], rows)
         if self.deterministic:
             return deterministic.latent_attend(q, weights["kv_b"], mla, attention, cache, step).flatten(1)
         parts = []
@@ -204,6 +212,15 @@ class TorchOps(Ops):
             latents = gather(cache, "latent", group, step, q.dtype)
             parts.append(form(q[group.rows], weights["kv_b"], latents, mla, group, step, attention.scale))
         return torch.cat(parts).flatten(1)
+
+    def latent_rows(
+        self, q: Tensor, kv: Tensor, weights: Weights, mla: Mla, attention: Attention, step: Step
+    ) -> tuple[Tensor, Tensor]:
+        """Queries [tokens, heads, nope + rope] and rows of the cache, with RoPE applied."""
+        latent = self.norm(kv[:, : mla.kv_lora_rank], weights, "kv_norm", LATENT_EPS)
+        cos_sin = step.rope(attention.rope or "")
+        q = rotate_tail(q.unflatten(1, (-1, mla.qk_nope_head_dim + mla.qk_rope_head_dim)), mla, cos_sin)
+        return q, latent_row(kv, latent, mla, cos_sin)
 
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {

@@ -121,6 +121,18 @@ def test_tokens_are_those_without_a_draft(llm, params, steps_ahead):
     assert accepted(few)[0] > 0
 
 
+def test_a_placed_cache_has_the_layers_rows_in_every_tier(made, llm, tmp_path):
+    policy = "0,100,30,40,100,0,micro_batch=2,micro_batches=3"
+    settings = {"draft": "mtp", "max_context": 512, "deterministic": True, "offload_dir": str(tmp_path)}
+    placed = LLM(made[0], device="cpu", dtype="float32", offload=policy, **settings)
+    executor = placed.engine.executor
+    runs = []
+    for engine in (speculating(llm), Engine(executor, 6, 50, 512, Steady(MtpDraft(executor), K, row_cost=0.05))):
+        requests = [request(text, GREEDY) for text in prompts([1, 64, 100, 17, 128], seed=1)]
+        runs.append((drain(engine, requests, each_step=check_pages), accepted(requests)))
+    assert runs[0] == runs[1], "the same tokens, and as many of them proposed and accepted"
+
+
 @pytest.mark.parametrize("steps_ahead", [0, 1])
 def test_options_arrivals_and_cancellations_change_nothing(llm, steps_ahead):
     expected, requests = (mix(12, seed=3) for _ in range(2))

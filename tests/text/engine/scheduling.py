@@ -4,16 +4,22 @@ import torch
 from text.cache.invariants import check_pool
 
 from genwright import SamplingParams
+from genwright.placement.tiers import Tiers
 from genwright.text.cache.layout import Cache, CacheSpec, LayerSpec
-from genwright.text.cache.pages import PagePool, SequencePages
+from genwright.text.cache.pages import SequencePages
+from genwright.text.cache.tiered import TieredCache, new_pages
 from genwright.text.engine.request import Request
 from genwright.text.engine.scheduler import Scheduler
 
 
-def new_scheduler(pages: int, max_batch: int = 8, max_tokens: int = 128, windows=(None,)) -> Scheduler:
+def new_scheduler(
+    pages: int, max_batch: int = 8, max_tokens: int = 128, windows=(None,), tiered=False, steps=1
+) -> Scheduler:
+    """With so many pages, or so many in each of two tiers."""
     spec = CacheSpec([LayerSpec({"row": (1,)}, window) for window in windows], torch.float32)
-    pool = PagePool(Cache(spec, pages + spec.null_pages, torch.device("cpu")), max_tokens)
-    return Scheduler(pool, max_batch, max_tokens)
+    count, cpu = pages + spec.null_pages, torch.device("cpu")
+    cache = TieredCache(spec, (count, count, 0), (50, 50, 0), Tiers(cpu)) if tiered else Cache(spec, count, cpu)
+    return Scheduler(new_pages(cache, max_tokens * steps), max_batch, max_tokens)
 
 
 def queue(scheduler: Scheduler, *prompts: list[int], answer: int = 4, **params) -> list[Request]:

@@ -243,14 +243,14 @@ def test_nothing_is_admitted_on_hold_until_a_request_leaves() -> None:
 
 @pytest.mark.parametrize("windows", [(None,), (50,), (30, 30, 30, 30, 30, None)], ids=str)
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("ahead", [False, True])
-def test_every_request_ends_however_few_pages_there_are(windows, seed: int, ahead: bool) -> None:
+@pytest.mark.parametrize(("ahead", "tiered"), [(False, False), (True, False), (True, True)])
+def test_every_request_ends_however_few_pages_there_are(windows, seed: int, ahead: bool, tiered: bool) -> None:
     """Pages for the longest request alone: the oldest always goes on, the others come and go."""
     rng = random.Random(seed)
     spec = CacheSpec([LayerSpec({"row": (1,)}, window) for window in windows], torch.float32)
     in_flight = [] if ahead else None
-    scheduler = new_scheduler(spec.pages_of(400, 64 * (1 + ahead)), max_tokens=64, windows=windows)
-    scheduler.pool.step_tokens *= 1 + ahead
+    pages = spec.pages_of(400, 64 * (1 + ahead))
+    scheduler = new_scheduler(pages, max_tokens=64, windows=windows, tiered=tiered, steps=1 + ahead)
     texts = [[rng.randrange(2), *range(100, 99 + rng.randint(1, 300)), rng.randrange(3)] for _ in range(25)]
     requests = queue(scheduler, *texts, answer=90)
     preempted, preempt = [], scheduler.preempt
@@ -265,4 +265,4 @@ def test_every_request_ends_however_few_pages_there_are(windows, seed: int, ahea
         if rng.random() < 0.01:
             scheduler.remove(rng.choice(requests), keep=rng.random() < 0.5)
     assert not scheduler.running and not scheduler.waiting and preempted
-    assert available(scheduler.pool) == scheduler.pool.cache.pages - spec.null_pages
+    assert available(scheduler.pool) == scheduler.pool.cache.pages - spec.null_pages * (1 + tiered)

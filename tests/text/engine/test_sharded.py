@@ -116,6 +116,20 @@ def test_pipeline_stages(family: str, ranks: int, settings: dict[str, Any], tmp_
 
 
 @pytest.mark.parametrize(
+    ("family", "ranks", "settings"),
+    [
+        ("llama", 2, {"tp": 2, "offload": "0,100,100,0,100,0"}),
+        ("gemma3", 2, {"pp": 2, "offload": "50,20,50,20,50,20,micro_batch=2,micro_batches=2"}),
+        ("mixtral", 2, {"ep": 2, "offload": "0,0,0,0,0,100"}),
+        pytest.param("opt", 3, {"pp": 3, "offload": "0,100,0,100,0,100"}, marks=full_size),
+    ],
+)
+def test_each_rank_streams_its_own_part(family: str, ranks: int, settings: dict[str, Any], tmp_path: Path) -> None:
+    make(family, tmp_path / "model", EVEN[family])
+    compare(tmp_path / "model", ranks, offload_dir=str(tmp_path / "disk"), **settings)
+
+
+@pytest.mark.parametrize(
     ("settings", "sentence"),
     [
         ({"tp": 3}, r"q_proj.weight' of shape \[128, 64\] cannot be split in 3 equal parts"),

@@ -1,0 +1,1 @@
+"""The originals' own commands and module names, as thin layers over the engine."""

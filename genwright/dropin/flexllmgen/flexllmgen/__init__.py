@@ -1,0 +1,1 @@
+"""FlexLLMGen's package: its module, class and flag names, translated to settings of the engine."""

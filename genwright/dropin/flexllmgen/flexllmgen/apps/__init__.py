@@ -1,0 +1,1 @@
+"""FlexLLMGen's applications."""

@@ -1,0 +1,29 @@
+"""The originals that have a drop-in: their commands, and the modules of ours that run them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Origin:
+    """One original; the folder `dropin/NAME` has its modules under their own names."""
+
+    about: str
+    commands: Mapping[str, str]  # the module of each command; the first command is the default
+    whole: tuple[str, ...] = ()  # modules that are also scripts of the original, and contain what the drop-in replaces
+
+
+_FLEXLLMGEN = {
+    "flex_opt": "flexllmgen.flex_opt",
+    "completion": "flexllmgen.apps.completion",
+    "opt_config": "flexllmgen.opt_config",
+    "profile_bandwidth": "flexllmgen.profile_bandwidth",
+    "profile_matmul": "flexllmgen.profile_matmul",
+}
+ORIGINS: Mapping[str, Origin] = {
+    "flexllmgen": Origin(
+        "FlexLLMGen: OPT models larger than the GPU.",
+        _FLEXLLMGEN,
+        tuple(module for name, module in _FLEXLLMGEN.items() if name != "completion"),
+    ),
+}

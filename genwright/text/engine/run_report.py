@@ -1,0 +1,96 @@
+"""RunReport: how fast a run of a placed model was, what it moved, and the peak of each tier."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from genwright.placement.footprint import Workload
+from genwright.placement.prediction import Timing, side_by_side
+from genwright.placement.tiers import Tier
+from genwright.text.engine.request import Result
+from genwright.text.engine.streamed import StreamedExecutor
+
+
+@dataclass(frozen=True)
+class RunReport:
+    """A run's figures; a prefill ends with the first token of the last prompt."""
+
+    policy: str
+    seconds: float
+    moved: dict[str, int]  # bytes, such as those from "CPU to GPU"
+    peak: dict[str, int]  # bytes of each tier since the model was loaded
+    measured: Timing | None  # None if the run's results are not at hand
+    predicted: Timing | None
+    bus: float | None  # bytes per second from CPU memory to the GPU, if known
+
+    @property
+    def bus_share(self) -> float | None:
+        """What was moved from CPU memory to the GPU, as a share of what the bus could have moved in this time."""
+        return None if self.bus is None else self.moved.get(_way(Tier.CPU, Tier.GPU), 0) / self.seconds / self.bus
+
+    def as_json(self) -> dict[str, Any]:
+        found = {**asdict(self), "bus_share": self.bus_share}
+        for name in ("measured", "predicted"):
+            if (timing := getattr(self, name)) is not None:
+                rates = ("prefill_rate", "decode_rate", "total_rate", "seconds")
+                found[name] |= {rate: getattr(timing, rate) for rate in rates}
+        return found
+
+    def lines(self) -> list[str]:
+        """For people."""
+        found = [f"Placement: {self.policy}"]
+        if (timing := self.measured) is not None:
+            found.append(
+                f"Prefill {timing.prefill_seconds:.2f} s ({timing.prefill_rate:,.1f} tok/s), decode "
+                f"{timing.decode_seconds:.2f} s ({timing.decode_rate:,.1f} tok/s), total {timing.seconds:.2f} s "
+                f"({timing.total_rate:,.1f} tok/s)"
+            )
+        share = "" if self.bus_share is None else f", {self.bus_share:.0%} of what the bus can move"
+        moved = ", ".join(f"{count / 1e9:,.2f} GB {way}" for way, count in self.moved.items()) or "nothing"
+        peak = ", ".join(f"{tier} {count / 1e9:,.2f} GB" for tier, count in self.peak.items())
+        found += [f"Moved: {moved}{share}", f"Peak: {peak}"]
+        if self.measured is not None and self.predicted is not None:
+            found.append(side_by_side(self.predicted, self.measured))
+        return found
+
+
+class RunMeter:
+    """Measures a run of a placed model, from its making to `report`."""
+
+    def __init__(
+        self,
+        executor: StreamedExecutor,
+        predict: Callable[[Workload], Timing] | None = None,
+        bus: float | None = None,
+    ):
+        self._executor, self._predict, self._bus = executor, predict, bus
+        self._moved, self._started = executor.tiers.use.moved.copy(), time.perf_counter()
+
+    def report(self, results: Sequence[Result] | None = None) -> RunReport:
+        """The figures of a run with these results."""
+        seconds, executor = time.perf_counter() - self._started, self._executor
+        use, measured, predicted = executor.tiers.use, None, None
+        if results:
+            samples = [sample for result in results for sample in (result, *result.samples)]
+            prompts, tokens = (
+                round(sum(counts) / len(samples))
+                for counts in ([s.timing.prompt_tokens for s in samples], [len(s.ids) for s in samples])
+            )
+            prefill = max(sample.timing.first_token for sample in samples)
+            total = max(sample.timing.total for sample in samples)
+            measured = Timing(len(samples), prompts, tokens, prefill, total - prefill)
+            if self._predict is not None and tokens:
+                predicted = self._predict(Workload(prompts, tokens, len(samples)))
+        peak = {tier.value: use.peak[tier] for tier in Tier if use.peak[tier]}
+        if executor.model.device.type == "cuda":
+            peak[Tier.GPU.value] = torch.cuda.max_memory_reserved(executor.model.device)
+        moved = use.moved - self._moved
+        ways = {_way(*pair): count for pair, count in moved.items()}
+        return RunReport(executor.policy.describe(), seconds, ways, peak, measured, predicted, self._bus)
+
+
+def _way(source: Tier, target: Tier) -> str:
+    return f"{source.value} to {target.value}"

@@ -1,0 +1,70 @@
+"""The report of a placed run: times, bytes moved and peaks, beside a prediction."""
+
+import json
+
+import pytest
+from text.families import make
+
+from genwright import LLM, SamplingParams
+from genwright.cli.generate import app
+from genwright.errors import UserError
+from genwright.placement.tiers import Tier
+
+PARAMS = SamplingParams(max_new_tokens=5, ignore_eos=True)
+PROMPTS = [[3, 4, 5, 6], [7, 8]]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("llama")
+    make("llama", path)
+    return path
+
+
+def test_a_placed_run_is_measured(folder, tmp_path):
+    with LLM(folder, device="cpu", dtype="float32", offload="0,50,100,0,0,100", offload_dir=tmp_path) as llm:
+        llm.generate(PROMPTS, PARAMS)
+        meter = llm.meter()
+        report = meter.report(llm.generate(PROMPTS, PARAMS))
+        whole = llm.engine.executor.tiers.use.moved
+    timing = report.measured
+    assert (timing.sequences, timing.prompt_length, timing.max_new_tokens) == (2, 3, 5)
+    assert 0 < timing.prefill_seconds < timing.seconds <= report.seconds
+    assert 0 < report.moved["CPU to GPU"] < whole[Tier.CPU, Tier.GPU]
+    assert report.moved["disk to GPU"] > 0 and set(report.peak) == {"GPU", "CPU", "disk"}
+    assert report.bus_share is None and report.predicted is None
+    found = report.as_json()
+    assert json.loads(json.dumps(found))["measured"]["decode_rate"] == timing.decode_rate
+    assert [line.split()[0] for line in report.lines()] == ["Placement:", "Prefill", "Moved:", "Peak:"]
+    assert [line.split()[0] for line in meter.report().lines()] == ["Placement:", "Moved:", "Peak:"]
+
+
+def test_a_resident_model_has_no_meter(folder):
+    with LLM(folder, device="cpu", dtype="float32") as llm:
+        assert llm.meter() is None
+
+
+@pytest.mark.parametrize(("memory", "resident"), [("1GB", True), ("0.93MB", False)])
+def test_auto_plans_the_placement(folder, memory, resident, tmp_path, monkeypatch):
+    monkeypatch.setenv("GENWRIGHT_HOME", str(tmp_path))
+    told = []
+    settings = {"offload": "auto", "cpu_mem": memory, "max_context": 128, "tell": told.append}
+    with LLM(folder, device="cpu", dtype="float32", **settings) as llm, LLM(folder, device="cpu") as truth:
+        assert (llm.config.offload is None) == resident
+        assert told[-1].startswith("The model fits" if resident else "Placement: weights")
+        results = llm.generate(PROMPTS, PARAMS)
+        assert [each.ids for each in results] == [each.ids for each in truth.generate(PROMPTS, PARAMS)]
+        if not resident:
+            report = llm.meter().report(results)
+            assert report.predicted.prompt_length == 3 and "predicted" in report.lines()[-1]
+            assert report.bus_share >= 0
+
+
+def test_the_command_writes_a_report(folder, tmp_path, capfd):
+    command = ["--model", str(folder), "--prompt-length", "9", "--max-new-tokens", "3", "--device", "cpu"]
+    path = tmp_path / "report.json"
+    with pytest.raises(UserError, match="pass --offload"):
+        app([*command, "--report", str(path)], standalone_mode=False)
+    app([*command, "--report", str(path), "--offload", "0,100,100,0,100,0"], standalone_mode=False)
+    assert "Moved:" in capfd.readouterr().err
+    assert json.loads(path.read_text())["policy"].startswith("weights 100% CPU")
