@@ -182,6 +182,10 @@ class Cache(PagedCache):
         ]
         self.layers = sorted(layers, key=lambda cache: cache.layer)
 
+    def layer(self, layer: int) -> LayerCache:
+        """The pages of one of the model's layers, which may be all or those of a pipeline stage."""
+        return self.layers[layer - (self.spec.own.start if self.spec.own else 0)]
+
     def copy(self, source: int, target: int, count: int) -> None:
         for rows in self.rows.values():
             rows[:, target, :count] = rows[:, source, :count]

@@ -104,8 +104,7 @@ class StreamedExecutor(PredictingExecutor):
             states = [self._activations.get(i) for i in range(len(batches))]
             if self.mtp is not None:
                 self.hidden = torch.cat([ops.norm(x, model.outer, "norm", cfg.norm_eps) for x in states])
-            logits = [self._last(x, batch) for x, batch in zip(states, batches, strict=True)]
-            logits = [rows for rows, batch in zip(logits, batches, strict=True) if batch.wanted]
+            logits = self._last(states, batches)
         self._caches.finish()
         return logits[0] if len(logits) == 1 else torch.cat(logits)
 
@@ -116,17 +115,18 @@ class StreamedExecutor(PredictingExecutor):
             return model.architecture.embed(self.ops, model.cfg, model.outer, step)
         return pipeline.receive((len(step.tokens), model.cfg.dim), model.dtype, model.device)
 
-    def _last(self, x: Tensor, batch: MicroBatch) -> Tensor:
-        """The logits after a micro-batch's blocks, if they are wanted."""
+    def _last(self, states: Sequence[Tensor], batches: Sequence[MicroBatch]) -> list[Tensor]:
+        """The logits of the micro-batches that want them; a stage sends all states on before it waits for logits."""
         model, pipeline = self.model, self.pipeline
-        if pipeline is None or pipeline.is_last:
-            if not batch.wanted:
-                return x
-            logits = model.architecture.head(self.ops, model.cfg, model.outer, x, batch.step).float()
-        else:
-            pipeline.send(x)
-            logits = x.new_empty(len(batch.step.logit_rows), model.columns, dtype=torch.float32)
-        return logits if pipeline is None or not batch.wanted else pipeline.share_last(logits)
+        if pipeline is not None and not pipeline.is_last:
+            for x in states:
+                pipeline.send(x)
+            rows = [len(batch.step.logit_rows) for batch in batches if batch.wanted]
+            empty = [states[0].new_empty(count, model.columns, dtype=torch.float32) for count in rows]
+            return [pipeline.share_last(each) for each in empty]
+        wanted = [(x, batch.step) for x, batch in zip(states, batches, strict=True) if batch.wanted]
+        logits = [model.architecture.head(self.ops, model.cfg, model.outer, x, step).float() for x, step in wanted]
+        return logits if pipeline is None else [pipeline.share_last(each) for each in logits]
 
     def _experts_by_choice(self, tokens: int) -> bool:
         """Whether so many tokens are expected to choose few enough experts that waiting for their choice pays."""
