@@ -19,7 +19,7 @@ PARAMS = [
     SamplingParams(max_new_tokens=7, ignore_eos=True, temperature=0.9, seed=4, top_k=5, logprobs=2),
     SamplingParams(max_new_tokens=9, ignore_eos=True, temperature=1.0, seed=5, top_p=0.9, n=2, logit_bias={7: 2.0}),
 ]
-SETTINGS: dict[str, Any] = {"dtype": "float32", "device": "cpu", "cpu_mem": 0.3}
+SETTINGS: dict[str, Any] = {"dtype": "float32", "device": "cpu", "cpu_mem": 0.6}
 # Heads, vocabulary, experts and groups of 32 columns that four ranks can divide.
 _LLAMA = {"vocab_size": 200, "intermediate_size": 128, "head_dim": 32}
 _EXPERTS = {"num_local_experts": 8, "n_routed_experts": 8, "moe_intermediate_size": 128, "n_group": 4}
