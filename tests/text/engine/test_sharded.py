@@ -11,6 +11,8 @@ from text.rank_processes import in_ranks
 
 from genwright import LLM, SamplingParams
 from genwright.errors import UserError
+from genwright.text.checkpoints.open import open_checkpoint
+from genwright.text.export.convert import convert
 
 PROMPTS = [[1, 5, 9, 20, 3], [7, 8] * 20, [1, 2, 3], [4]]
 PARAMS = [
@@ -90,6 +92,15 @@ def test_the_multi_token_prediction_layer_is_cut_too(tmp_path: Path) -> None:
     make("deepseek-v3-blocks", tmp_path)
     with_draft(tmp_path)
     compare(tmp_path, 2, tp=2, draft="mtp")
+
+
+@pytest.mark.parametrize("shards", [2, pytest.param(4, marks=full_size)])
+def test_shards_for_some_ranks_are_read_by_others(shards: int, tmp_path: Path) -> None:
+    make("deepseek-v3-blocks", tmp_path / "hf")
+    convert(open_checkpoint(str(tmp_path / "hf")), tmp_path / "out", "deepseek", None, lambda done, total: None, shards)
+    expected = in_ranks(1, tmp_path, answers, tmp_path / "hf", {})
+    for ranks in (1, 2):
+        assert in_ranks(ranks, tmp_path, answers, tmp_path / "out", {"tp": ranks}) == expected
 
 
 @pytest.mark.parametrize("family", ["mixtral", "deepseek-v3"])
