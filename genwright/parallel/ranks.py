@@ -137,13 +137,13 @@ class Ranks:
         return self._children
 
     def close(self) -> None:
-        """Leave the group; rank 0 waits for its children."""
+        """Leave the group, which ends ranks that wait for this one; rank 0 waits for its children."""
         self._watchdog.stop()
+        if dist.is_initialized():
+            dist.destroy_process_group()
         if self._children is not None:
             self._children.end(wait=0.0 if self._sentence else 20.0)
             self._children = None
-        if dist.is_initialized():
-            dist.destroy_process_group()
 
 
 def meet(ranks: int, module: str, threads: int) -> Ranks:
