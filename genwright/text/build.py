@@ -55,9 +55,6 @@ def build_engine(
     checkpoint: Checkpoint, config: EngineConfig, device: torch.device, progress: Callable[[int, int], None]
 ) -> Engine:
     """Load a checkpoint and its draft onto a device."""
-    if device.type == "cuda" and config.policy is not None:
-        given, total = config.budget("cuda"), torch.cuda.get_device_properties(device).total_memory
-        torch.cuda.set_per_process_memory_fraction(1.0 if given is None else min(1.0, given / total), device)
     ops = new_ops(config.backend, device, config.deterministic)
     loaders = [_loader(checkpoint, config.quant, config, device, progress)]
     if (draft := _open_draft(checkpoint, config)) is not None:
@@ -215,4 +212,5 @@ def _tiers(loader: Loader, policy: Policy, config: EngineConfig, cache_pages: in
     states = step_tokens(config, loader.device) * cfg.dim * loader.dtype.itemsize
     needed = (blocks * policy.shares("weights")[2] + states * policy.shares("activations")[2]) // 100
     needed += cache_pages * cache_spec(loader, config).page_bytes
-    return Tiers(loader.device, policy.pin, OffloadFolder(offload_dir(config), needed) if needed else None)
+    folder = OffloadFolder(offload_dir(config), needed) if needed else None
+    return Tiers(loader.device, policy.pin, folder, config.budget("cuda"))
