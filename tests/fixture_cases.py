@@ -67,7 +67,7 @@ def run(arguments: list[str], folder: Path, answers: list[str] | None = None) ->
         "PYTHONDONTWRITEBYTECODE": "1",
         "TINYMODEL_LOG": str(log),
         "GENWRIGHT_RECORDS": str(folder / "records"),
-        "GENWRIGHT_RESOURCES": str(folder.parent / "resources"),
+        "GENWRIGHT_HOME": str(folder.parent / "home"),
     }
     # What a person would type; a rewritten script must not read it.
     typed = "".join(f"{a}\n" for a in answers) if answers is not None else "typed by nobody\n"

@@ -28,6 +28,7 @@ Row = dict[str, Any]  # the JSON object of one script
 Scripts = Annotated[list[Path], typer.Argument(metavar="SCRIPT...", help="The scripts, or folders of scripts.")]
 ManifestFile = Annotated[Path | None, typer.Option("--manifest", help="The project's interfaces; drafted by default.")]
 ScenarioFile = Annotated[Path | None, typer.Option("--scenario", help="The inputs of the unattended run, as TOML.")]
+NoSamples = Annotated[bool, typer.Option("--no-samples", help="Leave placeholder paths as they are.")]
 Root = Annotated[Path | None, typer.Option("--repo", help="The repository; by default found from the script's path.")]
 
 
@@ -80,6 +81,7 @@ def rewrite(
     manifest: ManifestFile = None,
     scenario: ScenarioFile = None,
     repo: Root = None,
+    no_samples: NoSamples = False,
     as_json: Json = False,
 ) -> None:
     """Rewrite scripts to run unattended and record every interface call; prints the diff."""
@@ -87,7 +89,7 @@ def rewrite(
     files = _expand(scripts)
 
     def one(script: Path) -> Row:
-        made, _ = _rewrite(script, manifest, given, repo)
+        made, _ = _rewrite(script, manifest, given, repo, not no_samples)
         if made.missing:
             raise UserError(f"{script.name} needs values that the scenario lacks: {'; '.join(made.missing)}.")
         target = out / _relative(script, files)
@@ -100,6 +102,8 @@ def rewrite(
         print(result["diff"])
         sites = len(result["sites"])
         print(f"{result['written']}: {sites} sites, {result['untouched']:.1%} of the lines untouched", file=sys.stderr)
+        for used in result["samples"]:
+            print(f"  line {used['line']}: {used['value']!r} becomes the sample {used['sample']}", file=sys.stderr)
         for gap in result["unresolved"]:
             print(f"  line {gap['line']}: {gap['text']}: not resolved: {gap['reason']}", file=sys.stderr)
 
@@ -112,6 +116,7 @@ def explain(
     manifest: ManifestFile = None,
     scenario: ScenarioFile = None,
     repo: Root = None,
+    no_samples: NoSamples = False,
     lang: Annotated[str, typer.Option(help="en or zh.")] = "en",
     as_json: Json = False,
 ) -> None:
@@ -119,7 +124,7 @@ def explain(
     given = load_scenario(scenario) if scenario else Scenario()
 
     def one(script: Path) -> Row:
-        made, known = _rewrite(script, manifest, given, repo)
+        made, known = _rewrite(script, manifest, given, repo, not no_samples)
         if as_json:
             return explain_data(made, known.project, given)
         return {"text": explain_text(made, known.project, given, lang)}
@@ -127,9 +132,11 @@ def explain(
     _for_each(scripts, one, lambda _, result: print(result["text"], end=""), as_json)
 
 
-def _rewrite(script: Path, manifest: Path | None, scenario: Scenario, root: Path | None) -> tuple[Rewrite, Manifest]:
+def _rewrite(
+    script: Path, manifest: Path | None, scenario: Scenario, root: Path | None, samples: bool
+) -> tuple[Rewrite, Manifest]:
     repository, known = _open(script, manifest, root)
-    return rewrite_script(script, known, scenario, repository), known
+    return rewrite_script(script, known, scenario, repository, samples=samples), known
 
 
 def _open(script: Path, manifest: Path | None, root: Path | None) -> tuple[Repository, Manifest]:

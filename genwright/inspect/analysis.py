@@ -11,7 +11,7 @@ from genwright.inspect.locate import locate, parse
 from genwright.inspect.manifest import Manifest
 from genwright.inspect.outputs import Output, find_outputs
 from genwright.inspect.repository import Repository
-from genwright.inspect.resources import Resource, find_resources
+from genwright.inspect.resources import Resource, find_resources, placeholders
 from genwright.inspect.sites import Location
 from genwright.inspect.unattended import Unattended, read_unattended
 
@@ -44,7 +44,7 @@ class Analysis:
 def analyse(source: str, script: Path, manifest: Manifest, repository: Repository) -> Analysis:
     """Parse, locate, and read command line, input, outputs and resources."""
     tree = parse(source, script.name)
-    location = locate(tree, manifest, repository.module(script), repository.package(script))
+    location = locate(tree, manifest, repository.module(script), repository.package(script), placeholders(tree))
     command_line = read_command_line(tree, location.flow, repository, script)
     return Analysis(
         script,
@@ -55,5 +55,5 @@ def analyse(source: str, script: Path, manifest: Manifest, repository: Repositor
         location,
         read_unattended(tree, location, command_line),
         find_outputs(location.flow, command_line),
-        find_resources(tree, location.flow.scopes),
+        find_resources(location, repository, script),
     )

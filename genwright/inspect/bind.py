@@ -13,10 +13,18 @@ _KINDS = {
     "kwonlyargs": inspect.Parameter.KEYWORD_ONLY,
 }
 
+_FILES = frozenset(
+    {"path", "paths", "file", "files", "filename", "filepath", "dir", "directory", "folder", "checkpoint", "ckpt"}
+)
 _STARS: dict[inspect._ParameterKind, str] = {
     inspect.Parameter.VAR_POSITIONAL: "*",
     inspect.Parameter.VAR_KEYWORD: "**",
 }
+
+
+def is_file_name(name: str) -> bool:
+    """Whether a parameter's name says that it takes a file or folder."""
+    return not _FILES.isdisjoint(name.lower().split("_"))
 
 
 @dataclass(frozen=True)
@@ -34,6 +42,10 @@ class Parameter:
             inspect.Parameter.VAR_POSITIONAL,
             inspect.Parameter.VAR_KEYWORD,
         )
+
+    @property
+    def is_file(self) -> bool:
+        return is_file_name(self.name) or "Path" in (self.annotation or "")
 
 
 @dataclass(frozen=True)

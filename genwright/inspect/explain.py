@@ -25,7 +25,7 @@ def explain(rewrite: Rewrite, project: str, scenario: Scenario, language: str = 
         raise UserError(f"explanations are written in {' or '.join(STAGES)}, not {language!r}.")
     started = time.perf_counter()
     writer = _Writer(rewrite, language)
-    unattended = route(rewrite.prepared, project, scenario, "simulation", sites=False)
+    unattended = route(rewrite.prepared, project, scenario, "simulation", rewrite.samples.name, sites=False)
     parts = [
         writer.logic(),
         writer.blockers(),
@@ -35,7 +35,7 @@ def explain(rewrite: Rewrite, project: str, scenario: Scenario, language: str = 
         f"```python\n{rewrite.text}```",
         writer.outputs(),
         writer.resources(),
-        f"```json\n{json.dumps(by_kind(rewrite.analysis.resources), ensure_ascii=False, indent=4)}\n```",
+        f"```json\n{json.dumps(by_kind(rewrite.samples.resources), ensure_ascii=False, indent=4)}\n```",
     ]
     seconds = rewrite.seconds + time.perf_counter() - started
     parts.append(SENTENCES[language]["time"].format(seconds=seconds))
@@ -57,14 +57,14 @@ def explain_data(rewrite: Rewrite, project: str, scenario: Scenario) -> dict[str
             "options": [_option(o) for o in unattended.command_line.options],
         },
         "missing": rewrite.missing,
-        "unattended_code": route(rewrite.prepared, project, scenario, "simulation", sites=False),
+        "unattended_code": route(rewrite.prepared, project, scenario, "simulation", rewrite.samples.name, sites=False),
         **analysis.location.to_dict(),
         "plan": [{"line": line, "before": b, "after": a} for line, b, a in plan(analysis)],
         "routed_code": rewrite.text,
         "output_variables": output_variables(analysis.outputs),
         "outputs": [o.to_dict() for o in analysis.outputs],
-        "resources": by_kind(analysis.resources),
-        "resource_list": [r.to_dict() for r in analysis.resources],
+        "resources": by_kind(rewrite.samples.resources),
+        "resource_list": [r.to_dict() for r in rewrite.samples.resources],
         "seconds": round(rewrite.seconds, 3),
     }
 
@@ -234,7 +234,7 @@ class _Writer:
 
     def resources(self) -> str:
         lines = []
-        for r in self.analysis.resources:
+        for r in self.rewrite.samples.resources:
             shape = self.say("folder" if r.folder else "file")
             values = {
                 "value": r.value,
@@ -242,6 +242,8 @@ class _Writer:
                 "kind": self.say(r.kind),
                 "shape": shape,
                 "sample": r.sample,
+                "opened_by": r.opened_by,
+                "reason": self.say(r.reason),
             }
             lines.append(f"- {self.say('resource', line=r.node.lineno, **values)}")
         return "\n".join(lines) or self.say("no_resources")

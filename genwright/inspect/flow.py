@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from genwright.inspect.scopes import Scope, Scopes
-from genwright.inspect.values import Instance, Items, Local, Made, Member, Ref, Value, Values
+from genwright.inspect.values import Instance, Items, Local, Made, Member, Ref, Text, Value, Values
 
 # Methods of torch modules (and of much that imitates them) that give back the object itself.
 # fmt: off
@@ -22,6 +22,11 @@ FLUENT = frozenset({
 # Functions that give back what they wrap.
 WRAPPERS = frozenset({
     "torch.compile", "torch.nn.DataParallel", "torch.nn.parallel.DistributedDataParallel", "torch.jit.script",
+})
+# Functions that give back the path they are given, and those that declare a parameter's or an option's default.
+_PATHS = frozenset({
+    "builtins.str", "pathlib.Path", "pathlib.PurePath", "os.fspath", "os.path.abspath", "os.path.expanduser",
+    "os.path.normpath", "os.path.realpath", "typer.Option", "typer.Argument",
 })
 # fmt: on
 _ROUNDS = 12
@@ -36,14 +41,24 @@ _NOTHING: Values = frozenset()
 
 
 class Flow:
-    """The analysis of one script; `makes` tells which class a call of an imported thing makes an object of."""
+    """The analysis of one script; `makes` tells which class a call of an imported thing makes an object of.
 
-    def __init__(self, tree: ast.Module, package: str, makes: Callable[[Ref], Ref | None]) -> None:
-        self.tree, self.package, self.makes = tree, package, makes
+    `texts` are the literals that it follows.
+    """
+
+    def __init__(
+        self,
+        tree: ast.Module,
+        package: str,
+        makes: Callable[[Ref], Ref | None],
+        texts: frozenset[ast.Constant] = frozenset(),
+    ) -> None:
+        self.tree, self.package, self.makes, self.texts = tree, package, makes, texts
         self.scopes = Scopes(tree)
         self._variables: dict[tuple[Scope, str], Values] = defaultdict(frozenset)
         self._attributes: dict[tuple[ast.AST, str], Values] = defaultdict(frozenset)
         self._returns: dict[ast.AST, Values] = defaultdict(frozenset)
+        self._options: dict[str, Values] = defaultdict(frozenset)  # defaults of the command line's options
         self._changed = True
         self.nodes = [n for n in ast.walk(tree) if n in self.scopes.of_node]
         self._memo: dict[ast.expr, Values] = {}
@@ -82,7 +97,11 @@ class Flow:
             case ast.Name():
                 return self._name(node)
             case ast.Attribute():
-                return frozenset().union(*(self._member(v, node.attr) for v in self.values(node.value)))
+                found = frozenset().union(*(self._member(v, node.attr) for v in self.values(node.value)))
+                unknown = all(isinstance(v, Member) and isinstance(v.instance, Made) for v in found)
+                return found | self._options.get(node.attr, _NOTHING) if unknown else found
+            case ast.Constant():
+                return frozenset([Text(node)]) if node in self.texts else _NOTHING
             case ast.Call():
                 return self._call(node)
             case ast.Await() | ast.NamedExpr() | ast.Starred():
@@ -158,6 +177,12 @@ class Flow:
                     result.add(Instance(made, node))
                 elif value.dotted in WRAPPERS and node.args:
                     result |= {_derived(v) for v in self.values(node.args[0])}
+                elif value.dotted in _PATHS and self.texts and (node.args or node.keywords):
+                    given = [*node.args[:1], *(k.value for k in node.keywords if k.arg == "default")]
+                    if len(node.args) <= 1 or value.dotted.startswith("typer."):
+                        result |= {v for a in given for v in self.values(a) if isinstance(v, Text)}
+                    if not value.dotted.startswith("builtins."):
+                        result.add(Made(value.dotted))
                 elif value.dotted == "builtins.super":
                     result |= self._super(node)
                 elif not value.dotted.startswith("builtins.") and not (known and value.undefined):
@@ -212,6 +237,17 @@ class Flow:
             case ast.Call():
                 for function, bound in self._targets(node):
                     self._pass(node, function, bound)
+                if isinstance(node.func, ast.Attribute) and node.func.attr == "add_argument":
+                    name, default = self._option(node)
+                    self._grow(self._options, name, default)
+
+    def _option(self, node: ast.Call) -> tuple[str, Values]:
+        """The name and default of an option: `add_argument("--image", default="path/to/image.jpg")`."""
+        keywords = {k.arg: k.value for k in node.keywords}
+        names = [keywords["dest"]] if "dest" in keywords else node.args
+        texts = [n.value for n in names if isinstance(n, ast.Constant) and isinstance(n.value, str)]
+        name = max(texts, key=len, default="").lstrip("-").replace("-", "_")
+        return name, self.values(keywords["default"]) if "default" in keywords else _NOTHING
 
     def _targets(self, node: ast.Call) -> list[tuple[ast.AST, bool]]:
         """The script's own functions that a call runs, and whether their first parameter is already bound."""
@@ -260,6 +296,10 @@ class Flow:
         defaults += [(a, d) for a, d in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True) if d]
         for argument, default in defaults:
             self._grow(self._variables, (scope, argument.arg), self.values(default))
+        for decorator in node.decorator_list if self.texts else ():  # click's options
+            name, values = self._option(decorator) if isinstance(decorator, ast.Call) else ("", _NOTHING)
+            if name in scope.parameters:
+                self._grow(self._variables, (scope, name), values)
 
     def _annotated(self, annotation: ast.expr) -> Values:
         """The object that an annotation promises, where it is one of the classes of interest."""

@@ -29,9 +29,6 @@ _INPUTS = frozenset({
     "model", "prompt", "prompts", "text", "texts", "image", "images", "img", "audio", "wav", "video", "query",
     "inputs", "input", "tokens", "x",
 })
-_FILES = frozenset({
-    "path", "paths", "file", "files", "filename", "filepath", "dir", "directory", "folder", "checkpoint", "ckpt",
-})
 # fmt: on
 _ASIDE = frozenset({"test", "tests", "testing", "benchmark", "benchmarks", "docs", "setup", "conftest", "third_party"})
 _SHOWN = 30
@@ -234,11 +231,7 @@ def _re_exported(repository: Repository, file: Path) -> list[Path]:
 
 def _interface(definition: Definition) -> Interface:
     signature = definition.signature
-    files = []
-    for parameter in signature.parameters if signature else ():
-        words = set(parameter.name.lower().split("_"))
-        if words & _FILES or "Path" in (parameter.annotation or ""):
-            files.append(parameter.name)
+    files = [p.name for p in signature.parameters if p.is_file] if signature else []
     return Interface(
         definition.name,
         definition.module,

@@ -21,21 +21,32 @@ def parse(source: str, name: str) -> ast.Module:
         raise UserError(f"{name} is not Python that can be read: {error}.") from error
 
 
-def locate(tree: ast.Module, manifest: Manifest, module: str, package: str = "") -> Location:
-    """Find the sites; `module` is the script's own dotted name in its repository, `package` that of its folder."""
+def locate(
+    tree: ast.Module,
+    manifest: Manifest,
+    module: str,
+    package: str = "",
+    texts: frozenset[ast.Constant] = frozenset(),
+) -> Location:
+    """Find the sites; `module` is the script's own dotted name in its repository, `package` that of its folder.
+
+    `texts` are literals that the data flow follows too.
+    """
     try:
-        return _Locator(tree, manifest, module, package).location()
+        return _Locator(tree, manifest, module, package, texts).location()
     except RecursionError as error:
         raise UserError(f"{module} nests its expressions too deeply to be analysed.") from error
 
 
 class _Locator:
-    def __init__(self, tree: ast.Module, manifest: Manifest, module: str, package: str) -> None:
+    def __init__(
+        self, tree: ast.Module, manifest: Manifest, module: str, package: str, texts: frozenset[ast.Constant]
+    ) -> None:
         self.manifest, self.module = manifest, module
         self.functions = manifest.functions()
         self.classes = manifest.classes()
         self.members = {i.member for i in manifest.interfaces if i.kind == "method"} - {"__call__"}
-        self.flow = Flow(tree, package, self._makes)
+        self.flow = Flow(tree, package, self._makes, texts)
         self.nodes = self.flow.nodes
         self.created: dict[str, list[ast.Call]] = {}
 

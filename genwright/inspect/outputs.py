@@ -57,7 +57,7 @@ def find_outputs(flow: Flow, command_line: CommandLine) -> list[Output]:
     for node in flow.nodes:
         if not isinstance(node, ast.Call):
             continue
-        path = _path(node, flow)
+        path = written_path(node, flow)
         if path is not None:
             kind = "expression"
             if isinstance(path, ast.Constant):
@@ -73,16 +73,16 @@ def output_variables(outputs: list[Output]) -> list[str]:
     return list(dict.fromkeys(o.text for o in outputs if o.kind == "variable"))
 
 
-def _path(call: ast.Call, flow: Flow) -> ast.expr | None:
+def written_path(call: ast.Call, flow: Flow) -> ast.expr | None:
     """The argument of a call that names the file it writes."""
     names = {v.dotted for v in flow.values(call.func) if isinstance(v, Ref)}
     for name in sorted(names & set(_FUNCTIONS)):
         position, keyword = _FUNCTIONS[name]
-        return _argument(call, position, keyword)
+        return argument(call, position, keyword)
     if names & _OPENED:
-        mode = _argument(call, 1, "mode")
+        mode = argument(call, 1, "mode")
         writes = isinstance(mode, ast.Constant) and set(str(mode.value)) & set("wax+")
-        return _argument(call, 0, "file") if writes else None
+        return argument(call, 0, "file") if writes else None
     if not isinstance(call.func, ast.Attribute) or call.func.attr not in _METHODS:
         return None
     known = {n.rpartition(".")[2] for n in names} & set(_METHODS)
@@ -91,13 +91,14 @@ def _path(call: ast.Call, flow: Flow) -> ast.expr | None:
     position_or_object = _METHODS[call.func.attr]
     if position_or_object is None:
         return call.func.value
-    path = _argument(call, position_or_object, "path")
+    path = argument(call, position_or_object, "path")
     # `model.save(optimizer)` and the like write no file that this names.
     named = isinstance(path, ast.Constant) and isinstance(path.value, str)
     return path if named or isinstance(path, ast.Name | ast.Attribute | ast.JoinedStr | ast.BinOp | ast.Call) else None
 
 
-def _argument(call: ast.Call, position: int, keyword: str) -> ast.expr | None:
+def argument(call: ast.Call, position: int, keyword: str) -> ast.expr | None:
+    """A call's argument, by keyword or position."""
     for given in call.keywords:
         if given.arg == keyword:
             return given.value

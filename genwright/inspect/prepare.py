@@ -1,4 +1,4 @@
-"""The scenario's changes to a script, before any call is routed: `[set]`, resources and the user interface's handler.
+"""The scenario's changes to a script, before any call is routed: `[set]` and the user interface's handler.
 
 They are the same whether the script is then rewritten or run as it is with its interfaces wrapped.
 """
@@ -10,44 +10,18 @@ from genwright.inspect.analysis import Analysis
 from genwright.inspect.bind import Signature
 from genwright.inspect.edits import Change, Edits, apply, expression
 from genwright.inspect.overrides import plan_overrides
-from genwright.inspect.resources import NO_EXPRESSIONS
 from genwright.inspect.scenario import Scenario, literal
 from genwright.inspect.unattended import Handler
-
-# fmt: off
-_PLAIN_PARENTS = (
-    ast.Assign, ast.AnnAssign, ast.keyword, ast.Call, ast.List, ast.Tuple, ast.Dict, ast.Return, ast.FunctionDef,
-    ast.AsyncFunctionDef,
-)
-# fmt: on
 
 
 def prepare(analysis: Analysis, scenario: Scenario) -> tuple[str, dict[str, str]]:
     """The script's source with the scenario's changes, and what each name of `[set]` was before."""
     edits = Edits()
     overridden = plan_overrides(analysis.tree, analysis.lines, scenario.overrides, edits)
-    _plan_resources(analysis, scenario, edits)
     _plan_interface(analysis, scenario, edits)
     if not edits.count() and not edits.module_head and not edits.module_tail:
         return analysis.source, overridden
     return apply(analysis.source, edits, analysis.script.name), overridden
-
-
-def _plan_resources(analysis: Analysis, scenario: Scenario, edits: Edits) -> None:
-    scopes = analysis.location.flow.scopes
-    given = dict(scenario.resources)
-    replaced = {r.node: f"RESOURCES_PATH + {r.sample!r}" for r in analysis.resources if r.value not in given}
-    for node in ast.walk(analysis.tree):
-        if not isinstance(node, ast.Constant) or node not in scopes.parent or not isinstance(node.value, str):
-            continue
-        if node.value in given and not isinstance(scopes.parent[node], NO_EXPRESSIONS):
-            replaced[node] = repr(given[node.value])
-    unused = sorted(set(given) - {str(n.value) for n in replaced})
-    if unused:
-        raise UserError(f"[resources] {unused[0]!r} is no text literal of {analysis.script.name}.")
-    for node, text in replaced.items():
-        plain = isinstance(scopes.parent[node], _PLAIN_PARENTS)
-        edits.expressions[analysis.lines.span(node)] = _to(text if plain else f"({text})")
 
 
 def _plan_interface(analysis: Analysis, scenario: Scenario, edits: Edits) -> None:

@@ -1,23 +1,32 @@
-"""Placeholder media paths of a script: found, typed, and mapped to samples."""
+"""Placeholder paths that a script opens: found by following the literal to what opens it, and mapped to samples."""
 
 import ast
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from genwright.inspect.samples import FOLDERS, IMAGE_SUFFIXES, SAMPLES
+from genwright.inspect.file_arguments import read_files
+from genwright.inspect.flow import Flow
+from genwright.inspect.outputs import written_path
+from genwright.inspect.repository import Repository
+from genwright.inspect.samples import FOLDERS, SAMPLES
 from genwright.inspect.scopes import Scopes
+from genwright.inspect.sites import Location
+from genwright.inspect.values import Items, Text, Values
 
 _SUFFIXES = {
     "image": "jpg jpeg png bmp gif webp tif tiff",
     "audio": "wav mp3 flac ogg m4a aac opus",
     "video": "mp4 avi mov mkv webm m4v",
+    "pdf": "pdf",
 }
 _KIND_OF = {f".{suffix}": kind for kind, suffixes in _SUFFIXES.items() for suffix in suffixes.split()}
 _WORDS = {
     "image": {"image", "images", "img", "imgs", "photo", "photos", "picture", "pictures", "face", "faces", "frames"},
     "audio": {"audio", "audios", "wav", "wavs", "sound", "sounds", "speech", "voice", "voices", "song", "music"},
     "video": {"video", "videos", "movie", "movies", "clip", "clips"},
+    "pdf": {"pdf", "pdfs"},
 }
 # Words that tell a reader to put a path of their own: path/to/x, /your/file, <image>, YOUR_IMAGE_HERE, xxx.jpg.
 _PLACEHOLDER = re.compile(
@@ -35,7 +44,7 @@ NO_EXPRESSIONS = (ast.Expr, ast.JoinedStr, ast.MatchValue)
 
 @dataclass(frozen=True)
 class Resource:
-    """One placeholder: the literal, what it stands for, and the sample (below RESOURCES_PATH) that replaces it."""
+    """One placeholder: the literal, what it stands for, what opens it, and the sample that replaces it."""
 
     node: ast.Constant
     variable: str
@@ -43,6 +52,8 @@ class Resource:
     kind: str
     folder: bool
     sample: str
+    reason: str
+    opened_by: str
 
     def to_dict(self) -> dict[str, Any]:
         shape = "folder" if self.folder else "file"
@@ -53,25 +64,62 @@ class Resource:
             "kind": self.kind,
             "is": shape,
             "sample": self.sample,
+            "reason": self.reason,
+            "opened_by": self.opened_by,
         }
 
 
-def find_resources(tree: ast.Module, scopes: Scopes) -> list[Resource]:
-    """The placeholders in order; a placeholder that is no image, audio or video is left to the reader."""
-    found = []
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.Constant) or not isinstance(node.value, str) or node not in scopes.parent:
-            continue
-        value = node.value
-        if len(value) > 300 or "\n" in value or not _PLACEHOLDER.search(value) or re.match(r"\w+://", value):
-            continue
-        if isinstance(scopes.parent[node], NO_EXPRESSIONS):
-            continue
-        variable = _variable(node, scopes)
-        kind, folder = _classify(value, variable)
-        if kind:
-            found.append(Resource(node, variable, value, kind, folder, _sample(value, kind, folder)))
-    return sorted(found, key=lambda r: (r.node.lineno, r.node.col_offset))
+def placeholders(tree: ast.Module) -> frozenset[ast.Constant]:
+    """The text literals that tell a reader to put a path of their own."""
+    return frozenset(n for n in ast.walk(tree) if isinstance(n, ast.Constant) and _is_placeholder(n.value))
+
+
+def _is_placeholder(value: object) -> bool:
+    if not isinstance(value, str) or len(value) > 300 or not _PLACEHOLDER.search(value) or re.match(r"\w+://", value):
+        return False
+    # A sentence is no path; only a placeholder in brackets may have spaces.
+    return not re.search(r"\s", re.sub(r"<[^<>]*>|\{[^{}]*\}|\[[^\[\]]*\]", "", value))
+
+
+def find_resources(location: Location, repository: Repository, script: Path) -> list[Resource]:
+    """The placeholders that are opened as image, audio, video or PDF and that no file answers, in order."""
+    flow = location.flow
+    calls = [n for n in flow.nodes if isinstance(n, ast.Call)] if flow.texts else []
+    written = {n for call in calls if (path := written_path(call, flow)) is not None for n in _texts(flow.values(path))}
+    found: dict[ast.Constant, Resource] = {}
+    for values, reason, medium, call in read_files(location, repository) if flow.texts else ():
+        for node in _texts(values) - written - set(found):
+            resource = _resource(node, reason, medium, call, flow)
+            if resource is not None and not _exists(resource.value, script, repository):
+                found[node] = resource
+    return sorted(found.values(), key=lambda r: (r.node.lineno, r.node.col_offset))
+
+
+def _texts(values: Values) -> set[ast.Constant]:
+    """The literals among an argument's values, or in a list of them."""
+    held = [v for items in values if isinstance(items, Items) for v in items.values]
+    return {v.node for v in [*values, *held] if isinstance(v, Text)}
+
+
+def _resource(node: ast.Constant, reason: str, medium: str, call: ast.Call, flow: Flow) -> Resource | None:
+    if node not in flow.scopes.parent or isinstance(flow.scopes.parent[node], NO_EXPRESSIONS):
+        return None
+    value = str(node.value)
+    variable = _variable(node, flow.scopes)
+    kind, folder = _classify(value, variable)
+    suffix = _suffix(value)
+    kind = kind or ("" if suffix else medium)
+    if not kind or (reason == "extension" and not suffix):
+        return None
+    opened_by = f"{ast.unparse(call.func)} (line {call.lineno})"
+    return Resource(node, variable, value, kind, folder, _sample(value, kind, folder), reason, opened_by)
+
+
+def _exists(value: str, script: Path, repository: Repository) -> bool:
+    try:
+        return any((folder / value).exists() for folder in (script.resolve().parent, repository.root))
+    except (OSError, ValueError):
+        return False
 
 
 def by_kind(resources: list[Resource]) -> dict[str, list[str]]:
@@ -107,8 +155,8 @@ def _variable(node: ast.AST, scopes: Scopes) -> str:
 
 
 def _classify(value: str, variable: str) -> tuple[str, bool]:
-    last = re.split(r"[/\\]", value.rstrip("/\\"))[-1].lower()
-    suffix = f".{last.rpartition('.')[2]}" if "." in last else ""
+    suffix = _suffix(value)
+    last = _last(value)
     if suffix:
         # A suffix decides; one that is no medium's (model.pth) is not ours to replace.
         return _KIND_OF.get(suffix, ""), False
@@ -120,11 +168,17 @@ def _classify(value: str, variable: str) -> tuple[str, bool]:
     return "", False
 
 
+def _last(value: str) -> str:
+    return re.split(r"[/\\]", value.rstrip("/\\"))[-1].lower()
+
+
+def _suffix(value: str) -> str:
+    return f".{_last(value).rpartition('.')[2]}" if "." in _last(value) else ""
+
+
 def _sample(value: str, kind: str, folder: bool) -> str:
     if folder:
         return FOLDERS[kind]
-    if kind != "image":
-        return SAMPLES[kind]
-    suffix = value.rpartition(".")[2].lower()
-    suffix = "." + {"jpeg": "jpg", "tif": "tiff"}.get(suffix, suffix)
-    return SAMPLES["image"] + (suffix if suffix in IMAGE_SUFFIXES else ".jpg")
+    stem, suffixes = SAMPLES[kind]
+    suffix = {".jpeg": ".jpg", ".tif": ".tiff"}.get(_suffix(value), _suffix(value))
+    return stem + (suffix if suffix in suffixes else suffixes[0])

@@ -18,6 +18,7 @@ from genwright.inspect.prepare import prepare
 from genwright.inspect.repository import Repository, read_source
 from genwright.inspect.scenario import Scenario, literal
 from genwright.inspect.sites import Site
+from genwright.inspect.substitute import Substitution, substitute
 from genwright.inspect.verify import Header, verify
 
 
@@ -28,6 +29,7 @@ class Rewrite:
     analysis: Analysis
     prepared: Analysis
     text: str
+    samples: Substitution
     overridden: dict[str, str]
     missing: list[str]
     seconds: float
@@ -53,6 +55,7 @@ class Rewrite:
             **self.analysis.location.to_dict(),
             "missing": self.missing,
             "set": self.overridden,
+            "samples": [r.to_dict() for r in self.samples.resources],
             "untouched": round(self.untouched, 4),
             "seconds": round(self.seconds, 3),
         }
@@ -64,8 +67,12 @@ def rewrite(
     scenario: Scenario | None = None,
     repository: Repository | None = None,
     label: str = "simulation",
+    samples: bool = True,
 ) -> Rewrite:
-    """Rewrite one script; raises `UserError` in one sentence when it cannot be done or does not verify."""
+    """Rewrite one script; raises `UserError` in one sentence when it cannot be done or does not verify.
+
+    With `samples`, placeholder paths that the script opens are replaced by sample files.
+    """
     started = time.perf_counter()
     scenario = scenario or Scenario()
     repository = repository or Repository.around(script)
@@ -75,18 +82,23 @@ def rewrite(
     original = analyse(source, script, manifest, repository)
     changed, overridden = prepare(original, scenario)
     prepared = analyse(changed, script, manifest, repository) if changed != source else original
-    text = route(prepared, manifest.project, scenario, label)
+    substitution = substitute(prepared, scenario, samples)
+    if substitution.text != changed:
+        prepared = analyse(substitution.text, script, manifest, repository)
+    text = route(prepared, manifest.project, scenario, label, substitution.name)
     missing = original.unattended.missing(scenario)
-    return Rewrite(original, prepared, text, overridden, missing, time.perf_counter() - started)
+    return Rewrite(original, prepared, text, substitution, overridden, missing, time.perf_counter() - started)
 
 
-def route(analysis: Analysis, project: str, scenario: Scenario, label: str, sites: bool = True) -> str:
+def route(
+    analysis: Analysis, project: str, scenario: Scenario, label: str, resources: str = "", sites: bool = True
+) -> str:
     """The script with header, registrations and routed calls, verified; without `sites` only made to run unattended."""
     location = analysis.location
     names = itertools.chain(["exe", "inspection_exe"], (f"inspection_exe_{n}" for n in itertools.count(2)))
     exe = next(n for n in names if not analysis.uses(n))
     routed = location.sites if sites else []
-    edits = Edits(module_head=_header(analysis, project, scenario, label, exe, routed))
+    edits = Edits(module_head=_header(analysis, project, scenario, label, resources, exe, routed))
     for site in routed:
         edits.expressions[analysis.lines.span(site.call)] = change_of(site, exe)
     for place, name in _registrations(analysis, routed):
@@ -99,7 +111,9 @@ def route(analysis: Analysis, project: str, scenario: Scenario, label: str, site
     return text
 
 
-def _header(analysis: Analysis, project: str, scenario: Scenario, label: str, exe: str, sites: list[Site]) -> str:
+def _header(
+    analysis: Analysis, project: str, scenario: Scenario, label: str, resources: str, exe: str, sites: list[Site]
+) -> str:
     """The traces' header: the executor, its record folder, and the script's own name, place and arguments."""
     script = analysis.script.resolve()
     unattended = analysis.unattended
@@ -109,8 +123,9 @@ def _header(analysis: Analysis, project: str, scenario: Scenario, label: str, ex
         # Set before anything is imported, since libraries read it then.
         lines += ["import os", f"os.environ.update({literal(environment)})"]
     lines.append("from Inspection.core.executor import Executor")
-    if analysis.uses("RESOURCES_PATH"):
-        lines.append("from Inspection.utils.path_manager import RESOURCES_PATH")
+    if resources:
+        alias = f" as {resources}" if resources != "RESOURCES_PATH" else ""
+        lines.append(f"from Inspection.utils.path_manager import RESOURCES_PATH{alias}")
     lines.append(f"{exe} = Executor({project!r}, {label!r})")
     lines.append(f"FILE_RECORD_PATH = {exe}.now_record_path")
     lines.append(f"sys.argv[:] = {[str(script), *scenario.argv]!r}")

@@ -53,5 +53,12 @@ class Items:
     values: frozenset["Value"]
 
 
-Value = Ref | Local | Instance | Made | Member | Items
+@dataclass(frozen=True)
+class Text:
+    """A text literal of the script that may name a file."""
+
+    node: ast.Constant
+
+
+Value = Ref | Local | Instance | Made | Member | Items | Text
 Values = frozenset[Value]

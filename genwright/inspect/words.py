@@ -67,13 +67,18 @@ _EN = {
     "variable": "variable",
     "literal": "literal",
     "expression": "expression",
-    "resource": "line {line}: `{value}` in `{variable}` is {kind} {shape}; `{sample}` stands in",
-    "no_resources": "There are no placeholder paths of images, audio or video.",
+    "resource": "line {line}: `{value}` in `{variable}` is {kind} {shape}, which `{opened_by}` opens "
+    "({reason}); `{sample}` stands in",
+    "no_resources": "No placeholder path of an image, audio, video or PDF is opened.",
+    "opened": "the call reads a file",
+    "signature": "its parameter takes a file",
+    "extension": "by the extension",
     "file": "file",
     "folder": "folder",
     "image": "an image",
     "audio": "an audio",
     "video": "a video",
+    "pdf": "a PDF",
     "time": "Total time: {seconds:.2f} seconds",
 }
 
@@ -115,13 +120,18 @@ _ZH = {
     "variable": "变量",
     "literal": "字面量",
     "expression": "表达式",
-    "resource": "第 {line} 行：`{variable}` 中的 `{value}` 是{kind}{shape}；以 `{sample}` 代替",
-    "no_resources": "没有图像、音频或视频的占位路径。",
+    "resource": "第 {line} 行：`{variable}` 中的 `{value}` 是{kind}{shape}，由 `{opened_by}` 打开"
+    "（{reason}）；以 `{sample}` 代替",
+    "no_resources": "没有被打开的图像、音频、视频或 PDF 占位路径。",
+    "opened": "该调用读取文件",
+    "signature": "其参数是文件",
+    "extension": "根据扩展名",
     "file": "文件",
     "folder": "文件夹",
     "image": "图像",
     "audio": "音频",
     "video": "视频",
+    "pdf": "PDF",
     "time": "总耗时：{seconds:.2f} 秒",
 }
 
