@@ -17,10 +17,11 @@ from genwright.inspect.interfaces import document, draft, draft_for_script, proj
 from genwright.inspect.locate import locate as locate_sites
 from genwright.inspect.locate import parse
 from genwright.inspect.manifest import Manifest, load_manifest
-from genwright.inspect.repository import Repository, read_source
+from genwright.inspect.repository import Repository
 from genwright.inspect.rewrite import Rewrite
 from genwright.inspect.rewrite import rewrite as rewrite_script
 from genwright.inspect.scenario import Scenario, load_scenario
+from genwright.inspect.source_files import encoding_of
 
 app = new_app(no_args_is_help=True, help=__doc__)
 
@@ -43,7 +44,8 @@ def interfaces(
     if not repo.is_dir():
         raise UserError(f"{repo} is not a folder; pass a repository.")
     repository = Repository(repo)
-    candidates = rank(repository)
+    with bar("Reading") as progress:
+        candidates = rank(repository, progress=progress)
     manifest = draft(repository, project_name(repository), candidates)
     data = json.dumps(manifest.to_dict(), ensure_ascii=False, indent=1) + "\n"
     if out is not None:
@@ -60,7 +62,7 @@ def locate(scripts: Scripts, manifest: ManifestFile = None, repo: Root = None, a
 
     def one(script: Path) -> Row:
         repository, known = _open(script, manifest, repo)
-        tree = parse(read_source(script), script.name)
+        tree = parse(repository.source(script), script.name)
         return locate_sites(tree, known, repository.module(script), repository.package(script)).to_dict()
 
     def show(script: Path, found: Row) -> None:
@@ -95,7 +97,7 @@ def rewrite(
         target = out / _relative(script, files)
         if target.resolve() == script.resolve():
             raise UserError(f"{target} is the original script; choose another folder with --out.")
-        _write(target, made.text)
+        _write(target, made.text, encoding_of(made.text))
         return {**made.to_dict(), "written": str(target), "diff": made.diff}
 
     def show(script: Path, result: Row) -> None:
@@ -144,7 +146,7 @@ def _open(script: Path, manifest: Path | None, root: Path | None) -> tuple[Repos
     if root is not None and not root.is_dir():
         raise UserError(f"--repo must be a folder, not {root}.")
     repository = Repository(root) if root else Repository.around(script)
-    source = read_source(script)
+    source = repository.source(script)
     return repository, load_manifest(manifest) if manifest else draft_for_script(repository, script, source)
 
 
@@ -189,9 +191,9 @@ def _for_each(
         raise UserError(f"{failures} of {len(files)} scripts failed.")
 
 
-def _write(path: Path, text: str) -> None:
+def _write(path: Path, text: str, encoding: str = "utf-8") -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8", newline="")  # keeps the script's line endings
-    except OSError as error:
+        path.write_text(text, encoding=encoding, newline="")  # keeps the script's line endings
+    except (OSError, UnicodeEncodeError) as error:
         raise UserError(f"{path} cannot be written: {error}.") from error

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from genwright.inspect.commandline import read_command_line
-from genwright.inspect.edits import Lines
+from genwright.inspect.edits import Source
 from genwright.inspect.locate import locate, parse
 from genwright.inspect.manifest import Manifest
 from genwright.inspect.outputs import Output, find_outputs
@@ -21,14 +21,17 @@ class Analysis:
     """One script, understood."""
 
     script: Path
-    source: str
+    text: Source
     tree: ast.Module
-    lines: Lines
     repository: Repository
     location: Location
     unattended: Unattended
     outputs: list[Output]
     resources: list[Resource]
+
+    @property
+    def source(self) -> str:
+        return self.text.text
 
     @property
     def package(self) -> str:
@@ -48,9 +51,8 @@ def analyse(source: str, script: Path, manifest: Manifest, repository: Repositor
     command_line = read_command_line(tree, location.flow, repository, script)
     return Analysis(
         script,
-        source,
+        Source(source),
         tree,
-        Lines(source),
         repository,
         location,
         read_unattended(tree, location, command_line),

@@ -78,8 +78,8 @@ class Signature:
         """Read `(a, b=1, *, c) -> T`."""
         try:
             (function,) = ast.parse(f"def _{text}: ...").body
-        except (SyntaxError, ValueError) as error:
-            raise UserError(f"the signature {text!r} is not Python; write it as `(a, b=1, *, c) -> T`.") from error
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            raise UserError(f"The signature {text!r} is not Python; write it as `(a, b=1, *, c) -> T`.") from error
         assert isinstance(function, ast.FunctionDef)
         return cls.of(function)
 
@@ -170,10 +170,10 @@ def bind(call: ast.Call, signature: Signature | None) -> Binding:
     return Binding(tuple(arguments), problem)
 
 
-def may_name(signature: Signature | None, call: ast.Call) -> list[str | None]:
+def may_name(signature: Signature | None, call: ast.Call, binding: Binding) -> list[str | None]:
     """The keyword each positional argument can be given without changing the call, or None where it must stay as is."""
     names: list[str | None] = [None] * len(call.args)
-    if signature is None or any(isinstance(a, ast.Starred) for a in call.args) or bind(call, signature).problem:
+    if signature is None or any(isinstance(a, ast.Starred) for a in call.args) or binding.problem:
         return names
     # A keyword before a positional-only argument would not be Python.
     if len(call.args) > len(signature.positional):

@@ -2,6 +2,7 @@
 
 import argparse
 import ast
+import itertools
 from pathlib import Path
 
 from genwright.inspect.evaluate import Evaluator, Function
@@ -52,7 +53,7 @@ def _of_action(parser: argparse.ArgumentParser, action: argparse.Action, command
     else:
         name = kind.text if isinstance(kind, Unknown) else getattr(kind, "__name__", "str")
     try:
-        choices = tuple(action.choices or ())[:60]
+        choices = tuple(itertools.islice(action.choices or (), 60))
     except TypeError:
         choices = ()
     help_text = "" if action.help in (None, argparse.SUPPRESS) else str(action.help)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from genwright.errors import UserError
 from genwright.inspect.bind import Signature
+from genwright.inspect.syntax import statements
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -30,27 +31,30 @@ class Definition:
 def define(tree: ast.Module, module: str) -> list[Definition]:
     """The public definitions of a module, in their order; a class is followed by its methods."""
     found: list[Definition] = []
-    functions = [n for n in tree.body if isinstance(n, Function)]
+    classes = {n.name for n in tree.body if isinstance(n, ast.ClassDef)}
+    functions: dict[str, list[Function]] = {}  # by the class of which they make an object
+    for node in tree.body if classes else ():
+        if isinstance(node, Function):
+            for name in _made_by(node) & classes:
+                functions.setdefault(name, []).append(node)
     for node in tree.body:
         if isinstance(node, Function) and not node.name.startswith("_"):
             found.append(_definition(node, node.name, "function", module, Signature.of(node)))
         elif isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-            found += _class(node, module, functions)
+            found += _class(node, module, functions.get(node.name, []))
     return found
 
 
-def _class(node: ast.ClassDef, module: str, functions: list[Function]) -> list[Definition]:
+def _class(node: ast.ClassDef, module: str, makers: list[Function]) -> list[Definition]:
     methods = {n.name: n for n in node.body if isinstance(n, Function)}
     factories: dict[str, Signature | None] = {}
     for name, method in methods.items():
         decorators = _decorators(method)
         # A class method that returns cls(...) or its own type makes objects of the class.
         on_class = "classmethod" in decorators or "staticmethod" in decorators
-        if not name.startswith("_") and on_class and _makes(method, {"cls", node.name}):
+        if not name.startswith("_") and on_class and _made_by(method) & {"cls", node.name}:
             factories[name] = Signature.of(method, bound="classmethod" in decorators)
-    for function in functions:
-        if _makes(function, {node.name}):
-            factories[function.name] = Signature.of(function)
+    factories |= {function.name: Signature.of(function) for function in makers}
     constructor = Signature.of(methods["__init__"], bound=True) if "__init__" in methods else _fields(node)
     found = [_definition(node, node.name, "class", module, constructor, factories)]
     for name, method in methods.items():
@@ -85,23 +89,23 @@ def _decorators(node: Function | ast.ClassDef) -> tuple[str, ...]:
     return tuple(ast.unparse(d) for d in node.decorator_list)
 
 
-def _makes(function: Function, names: set[str]) -> bool:
-    """Whether the annotation or a return statement says that the function gives an object of the class."""
-    if function.returns is not None and ast.unparse(function.returns).strip("'\"") in names:
-        return True
-    made = {
-        target.id
-        for node in ast.walk(function)
-        if isinstance(node, ast.Assign) and _constructs(node.value, names)
-        for target in node.targets
-        if isinstance(target, ast.Name)
-    }
-    returns = [n.value for n in ast.walk(function) if isinstance(n, ast.Return) and n.value is not None]
-    return any(_constructs(r, names) or (isinstance(r, ast.Name) and r.id in made) for r in returns)
+def _made_by(function: Function) -> set[str]:
+    """The classes, by the names it uses, of which the annotation or a return statement says that it gives an object."""
+    found = {ast.unparse(function.returns).strip("'\"")} if function.returns is not None else set()
+    made: dict[str, str] = {}
+    returned: list[ast.expr] = []
+    for node in statements(function.body):
+        if isinstance(node, ast.Assign) and (name := _constructs(node.value)):
+            made |= {target.id: name for target in node.targets if isinstance(target, ast.Name)}
+        elif isinstance(node, ast.Return) and node.value is not None:
+            returned.append(node.value)
+    for value in returned:
+        found.add(_constructs(value) or (made.get(value.id, "") if isinstance(value, ast.Name) else ""))
+    return found - {""}
 
 
-def _constructs(value: ast.expr, names: set[str]) -> bool:
-    return isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id in names
+def _constructs(value: ast.expr) -> str:
+    return value.func.id if isinstance(value, ast.Call) and isinstance(value.func, ast.Name) else ""
 
 
 def _fields(node: ast.ClassDef) -> Signature | None:

@@ -7,19 +7,24 @@ functions, and drives a real argparse parser, so that defaults are what argparse
 import argparse
 import ast
 import contextlib
+import itertools
 import operator
 import pathlib
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from genwright.inspect.pure import METHODS, OPERATORS, PURE, Dotted, Parser, Unknown, size, tolerated
+from genwright.inspect.limits import LARGEST, TooLarge, check_call, check_operation, checked, weight
+from genwright.inspect.pure import METHODS, OPERATORS, PURE, Dotted, Parser, Unknown, tolerated
 from genwright.inspect.repository import Repository
 
-_STEPS = 20_000
+_STEPS = 20_000  # of one part of a script
+_MOST_STEPS = 200_000  # of all
+_WORK = 2_000_000  # elements and characters that may be computed with
+_SECONDS = 1.0
 _DEPTH = 12
-_LARGEST = 100_000  # elements of a value that an expression may build
 _UNARY: dict[type, Any] = {ast.USub: operator.neg, ast.Not: operator.not_, ast.UAdd: operator.pos}
 # Containers may hold what is not known.
 _HOLDERS = ("update", "append", "setdefault", "set_defaults")
@@ -58,7 +63,8 @@ class Evaluator:
 
     def __init__(self, tree: ast.Module, repository: Repository | None, file: Path | None) -> None:
         self.repository, self.parsers = repository, list[Parser]()
-        self._steps, self._depth = 0, 0
+        self._steps, self._depth, self._left, self._work = 0, 0, _MOST_STEPS, _WORK
+        self._deadline = time.perf_counter() + _SECONDS
         self._modules: dict[Path, Module] = {}
         self.module = Module(file, {"__name__": "__main__"})
         with contextlib.suppress(_Stop, _Return):
@@ -68,22 +74,32 @@ class Evaluator:
         """Interpret functions that build a parser but that the script's top level did not reach."""
         for node in functions:
             if not self.parsers:
-                self._steps = 0
+                self._begin()
                 with contextlib.suppress(_Stop):
                     self._invoke(Function(node, self.module), [], {})
 
     def value(self, node: ast.expr) -> Any:
         """An expression's value in the script's global names."""
-        self._steps = 0
+        self._begin()
         with contextlib.suppress(_Stop):
             return self._value(node, {}, self.module)
-        return Unknown(ast.unparse(node))
+        return Unknown(node)
+
+    def _begin(self) -> None:
+        """Another part of the script: it has its own steps, within those of all."""
+        self._left -= self._steps
+        self._steps = 0
+        self._deadline = max(self._deadline, time.perf_counter() + _SECONDS / 10)
+
+    def _step(self) -> None:
+        self._steps += 1
+        late = self._steps % 64 == 0 and time.perf_counter() > self._deadline
+        if self._steps > min(_STEPS, self._left) or self._work < 0 or late:
+            raise _Stop
 
     def _block(self, body: Sequence[ast.stmt], names: dict[str, Any], module: Module) -> None:
         for statement in body:
-            self._steps += 1
-            if self._steps > _STEPS:
-                raise _Stop
+            self._step()
             self._statement(statement, names, module)
 
     def _statement(self, node: ast.stmt, names: dict[str, Any], module: Module) -> None:
@@ -107,7 +123,7 @@ class Evaluator:
                 if node.value is not None:
                     self._store(node.target, self._value(node.value, names, module), names, module)
             case ast.AugAssign():
-                self._store(node.target, Unknown(ast.unparse(node.target)), names, module)
+                self._store(node.target, Unknown(node.target), names, module)
             case ast.Expr():
                 self._value(node.value, names, module)
             case ast.If():
@@ -137,7 +153,7 @@ class Evaluator:
         values = self._value(node.iter, names, module)
         if isinstance(values, Unknown) or not hasattr(values, "__iter__"):
             return
-        for value in list(values)[:_LARGEST]:
+        for value in list(itertools.islice(values, LARGEST)):
             self._store(node.target, value, names, module)
             self._block(node.body, names, module)
 
@@ -148,23 +164,29 @@ class Evaluator:
             case ast.Tuple() | ast.List():
                 known = isinstance(value, list | tuple) and len(value) == len(target.elts)
                 for index, element in enumerate(target.elts):
-                    self._store(element, value[index] if known else Unknown(ast.unparse(element)), names, module)
+                    self._store(element, value[index] if known else Unknown(element), names, module)
             case ast.Subscript():
                 container = self._value(target.value, names, module)
                 key = self._value(target.slice, names, module)
                 if isinstance(container, dict) and not isinstance(key, Unknown):
-                    container[key] = value
+                    with contextlib.suppress(TooLarge):
+                        self._work -= checked(weight(container) + weight(value))
+                        container[key] = value
 
     def _value(self, node: ast.expr, names: dict[str, Any], module: Module) -> Any:
-        self._steps += 1
-        if self._steps > _STEPS:
-            raise _Stop
+        self._step()
         try:
-            return self._compute(node, names, module)
+            value = self._compute(node, names, module)
+            if not isinstance(node, ast.Name | ast.Attribute | ast.Constant):
+                self._work -= checked(weight(value))
+            return value
         except (_Stop, _Return):
             raise
+        except TooLarge:
+            self._work -= LARGEST
+            return Unknown(node)
         except Exception:  # whatever real Python would have raised here, the value is not known
-            return Unknown(ast.unparse(node))
+            return Unknown(node)
 
     def _compute(self, node: ast.expr, names: dict[str, Any], module: Module) -> Any:
         def known(*parts: ast.expr) -> list[Any]:
@@ -196,8 +218,7 @@ class Evaluator:
                 return result
             case ast.BinOp():
                 left, right = known(node.left, node.right)
-                if isinstance(node.op, ast.Mult) and size(left, right) > _LARGEST:
-                    raise ValueError("too large")
+                self._work -= check_operation(type(node.op), left, right)
                 return OPERATORS[type(node.op)](left, right)
             case ast.UnaryOp():
                 (operand,) = known(node.operand)
@@ -232,7 +253,7 @@ class Evaluator:
     def _comprehension(self, node: ast.ListComp | ast.GeneratorExp, names: dict[str, Any], module: Module) -> list[Any]:
         (generator,) = node.generators
         inner, result = dict(names), []
-        for value in list(self._value(generator.iter, names, module))[:_LARGEST]:
+        for value in list(itertools.islice(self._value(generator.iter, names, module), LARGEST)):
             self._store(generator.target, value, inner, module)
             if all(self._value(test, inner, module) is True for test in generator.ifs):
                 result.append(self._value(node.elt, inner, module))
@@ -256,7 +277,7 @@ class Evaluator:
             return getattr(owner, node.attr)
         if isinstance(owner, Parser) and node.attr in ("parse_args", "parse_known_args", "parse_intermixed_args"):
             owner.parsed = True
-        return Unknown(ast.unparse(node))
+        return Unknown(node)
 
     def _call(self, node: ast.Call, names: dict[str, Any], module: Module) -> Any:
         function = self._value(node.func, names, module)
@@ -275,15 +296,18 @@ class Evaluator:
         if isinstance(function, Function):
             return self._invoke(function, arguments, keywords)
         if isinstance(function, Unknown) or not callable(function):
-            return Unknown(ast.unparse(node))
+            return Unknown(node)
         if getattr(function, "__name__", "") == "add_argument":
             keywords = tolerated(keywords)
         elif function is Parser or isinstance(getattr(function, "__self__", None), argparse._SubParsersAction):
-            keywords = {k: v for k, v in keywords.items() if not isinstance(v, Unknown) and k != "parents"}
+            keywords = {
+                k: v for k, v in keywords.items() if not isinstance(v, Unknown) and k not in ("parents", "usage")
+            }
         elif any(isinstance(v, Unknown) for v in [*arguments, *keywords.values()]) and not (
             function in (dict, isinstance) or getattr(function, "__name__", "") in _HOLDERS
         ):
-            return Unknown(ast.unparse(node))
+            return Unknown(node)
+        self._work -= check_call(function, arguments, keywords)
         made = function(*arguments, **keywords)
         if isinstance(made, Parser) and function is Parser:
             self.parsers.append(made)

@@ -1,6 +1,6 @@
 """The executor: what a rewritten script calls instead of the model's interfaces.
 
-It imports neither libcst nor torch, so a rewritten script needs only this package and the repository itself.
+It does not import torch, so a rewritten script needs only this package and the repository itself.
 """
 
 import contextlib
@@ -182,7 +182,7 @@ class Executor:
         self._read_manifest()
         home = self._homes.get(name) or next((m for n, m in self._homes.items() if n.startswith(f"{name}.")), None)
         if not home:
-            raise UserError(f"the executor {self.name!r} knows no interface {name!r}; it knows {sorted(self._homes)}.")
+            raise UserError(f"The executor {self.name!r} knows no interface {name!r}; it knows {sorted(self._homes)}.")
         try:
             return resolve_name(f"{home}.{name}")
         except AttributeError as error:
@@ -196,7 +196,7 @@ class Executor:
         self._read_manifest()
         home = self._homes.get(f"{owner}.{factory}") or self._homes.get(owner)
         if not home:
-            raise UserError(f"the executor {self.name!r} knows no class {owner!r}; it knows {sorted(self._homes)}.")
+            raise UserError(f"The executor {self.name!r} knows no class {owner!r}; it knows {sorted(self._homes)}.")
         module = resolve_name(home)
         return getattr(getattr(module, owner, None), factory, None) or getattr(module, factory)
 

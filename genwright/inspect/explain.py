@@ -7,14 +7,14 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-import libcst as cst
-
 from genwright.errors import UserError
 from genwright.inspect.analysis import Analysis
+from genwright.inspect.call_edits import call_edits
+from genwright.inspect.edits import splice
 from genwright.inspect.outputs import output_variables
 from genwright.inspect.pure import Unknown
 from genwright.inspect.resources import by_kind
-from genwright.inspect.rewrite import Rewrite, change_of, route
+from genwright.inspect.rewrite import Rewrite, route
 from genwright.inspect.scenario import Scenario
 from genwright.inspect.words import SENTENCES, STAGES, told
 
@@ -141,12 +141,11 @@ def _calls(body: list[ast.stmt]) -> list[ast.Call]:
 
 def plan(analysis: Analysis) -> Iterator[tuple[int, str, str]]:
     """Each site's text before and after."""
+    source, name = analysis.text, analysis.script.name
     for site in analysis.location.sites:
-        before = ast.get_source_segment(analysis.source, site.call) or ""
-        # In brackets, since a call may stand on several lines only inside the script's own.
-        call = cst.parse_expression(f"({before})").with_changes(lpar=[], rpar=[])
-        after = change_of(site, "exe")(call)
-        yield site.call.lineno, before, cst.Module([]).code_for_node(after)
+        start, end = source.span(site.call)
+        after = "".join(splice(source.text, call_edits(site, "exe", source), start, end, name))
+        yield site.call.lineno, source.text[start:end], after
 
 
 class _Writer:

@@ -9,6 +9,7 @@ import builtins
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cached_property
 
 from genwright.inspect.scopes import Scope, Scopes
 from genwright.inspect.values import Instance, Items, Local, Made, Member, Ref, Text, Value, Values
@@ -30,6 +31,7 @@ _PATHS = frozenset({
 })
 # fmt: on
 _ROUNDS = 12
+_MOST = 50  # values that are told apart; what may be more is not resolved anyway
 # The nodes that carry values from one place to another.
 _CARRIERS = (
     *(ast.Assign, ast.AnnAssign, ast.NamedExpr, ast.For, ast.AsyncFor, ast.comprehension, ast.withitem, ast.Import),
@@ -89,8 +91,15 @@ class Flow:
 
     def callers(self, function: ast.AST) -> list[ast.Call]:
         """The calls that run one of the script's own functions, methods or constructors."""
-        calls = [n for n in self.nodes if isinstance(n, ast.Call)]
-        return [c for c in calls if any(t is function for t, _ in self._targets(c))]
+        return self._callers.get(function, [])
+
+    @cached_property
+    def _callers(self) -> dict[ast.AST, list[ast.Call]]:
+        found: dict[ast.AST, list[ast.Call]] = {}
+        for call in (n for n in self.nodes if isinstance(n, ast.Call)):
+            for target in dict.fromkeys(t for t, _ in self._targets(call)):
+                found.setdefault(target, []).append(call)
+        return found
 
     def _evaluate(self, node: ast.expr) -> Values:
         match node:
@@ -337,7 +346,7 @@ class Flow:
             self._grow(self._attributes, (home.node, name), values)
 
     def _grow(self, table: dict, key: object, values: Values) -> None:
-        if not values <= table[key]:
+        if not values <= table[key] and len(table[key]) < _MOST:
             table[key] |= values
             self._changed = True
 

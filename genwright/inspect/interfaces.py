@@ -2,8 +2,9 @@
 
 import ast
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from genwright.errors import UserError
@@ -13,6 +14,7 @@ from genwright.inspect.locate import locate, parse
 from genwright.inspect.manifest import Interface, Manifest
 from genwright.inspect.repository import Repository
 from genwright.inspect.sites import Location
+from genwright.inspect.syntax import statements, walk
 
 # fmt: off
 _VERBS = frozenset({
@@ -42,29 +44,50 @@ class Candidate:
     definition: Definition
     score: float
     reasons: tuple[str, ...]
+    owner: Definition | None = None  # a method's class
 
 
-def rank(repository: Repository, files: Iterable[Path] | None = None) -> list[Candidate]:
+@dataclass(frozen=True)
+class _File:
+    """What the ranking keeps of a file; its syntax tree is let go."""
+
+    path: Path
+    definitions: list[Definition]
+    called: set[str]
+    returning: set[str]
+    is_entry: bool
+
+
+def rank(
+    repository: Repository,
+    files: Iterable[Path] | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> list[Candidate]:
     """Every public function and method of the files (of all files by default), best first."""
-    trees = {f: t for f in (files if files is not None else repository.files) if (t := repository.parse(f)) is not None}
-    if not trees:
+    paths = list(files) if files is not None else repository.files
+    read: list[_File] = []
+    for done, path in enumerate(paths):
+        progress(done, len(paths))
+        tree = repository.parse(path)
+        if tree is not None:
+            definitions = define(tree, repository.module(path))
+            read.append(_File(path, definitions, _called(tree), _returning(tree), _is_entry(tree)))
+    if not read:
         raise UserError(f"{repository.root} has no Python file that can be read.")
-    called = {file: _called(tree) for file, tree in trees.items()}
-    entries = {file for file, tree in trees.items() if _is_entry(tree)}
+    called = {name for file in read for name in file.called}
+    calling = Counter(name for file in read if file.is_entry for name in file.called)
     found: list[Candidate] = []
-    for file, tree in trees.items():
-        definitions = define(tree, repository.module(file))
-        returning = _returning(tree)
-        constructed = {name for other in trees for name in called[other]}
-        for definition in definitions:
-            if definition.kind == "class":
+    for file in read:
+        classes = {d.name: d for d in file.definitions if d.kind == "class"}
+        for definition in file.definitions:
+            if definition.kind == "class" or (definition.kind == "method" and definition.owner not in called):
                 continue
-            if definition.kind == "method" and definition.owner not in constructed:
-                continue
-            others = [f for f in entries if f != file]
-            abroad = any(definition.name.rpartition(".")[2] in called[f] for f in others)
-            at_home = file in entries and definition.name in called[file]
-            found.append(_score(definition, file, abroad, at_home, definition.name in returning))
+            last = definition.name.rpartition(".")[2]
+            own = file.is_entry and last in file.called
+            abroad = calling[last] > own
+            at_home = file.is_entry and definition.name in file.called
+            candidate = _score(definition, file.path, abroad, at_home, definition.name in file.returning)
+            found.append(replace(candidate, owner=classes.get(definition.owner)))
     return sorted(found, key=lambda c: (-c.score, c.definition.module, c.definition.line, c.definition.name))
 
 
@@ -72,18 +95,11 @@ def draft(repository: Repository, project: str, candidates: list[Candidate]) -> 
     """A manifest of the best candidates, with the classes of its methods."""
     best = candidates[0].score if candidates else 0
     likely = [c for c in candidates if set(c.reasons) & {_BY_NAME, _BY_GRADIENT}]
-    chosen = [c.definition for c in likely if c.score >= max(4.0, best * 0.6)][:_SHOWN]
-    owners = {(d.module, d.owner) for d in chosen if d.kind == "method"}
-    classes: list[Definition] = []
-    for module in dict.fromkeys(m for m, _ in owners):
-        file = repository.find(module)
-        tree = repository.parse(file) if file else None
-        classes += [
-            d for d in (define(tree, module) if tree else []) if (module, d.name) in owners and d.kind == "class"
-        ]
+    chosen = [c for c in likely if c.score >= max(4.0, best * 0.6)][:_SHOWN]
     if not chosen:
-        raise UserError(f"nothing in {repository.root} looks like the interface of a model; write a manifest by hand.")
-    return Manifest(project, tuple(_interface(d) for d in [*classes, *chosen]))
+        raise UserError(f"Nothing in {repository.root} looks like the interface of a model; write a manifest by hand.")
+    owners = {(c.owner.module, c.owner.name): c.owner for c in chosen if c.owner is not None}
+    return Manifest(project, tuple(_interface(d) for d in [*owners.values(), *(c.definition for c in chosen)]))
 
 
 def draft_for_script(repository: Repository, script: Path, source: str) -> Manifest:
@@ -163,7 +179,7 @@ def _score(definition: Definition, file: Path, abroad: bool, at_home: bool, retu
 def _called(tree: ast.Module) -> set[str]:
     """The last names of everything that a file calls."""
     names = set()
-    for node in ast.walk(tree):
+    for node in walk(tree):
         if isinstance(node, ast.Call):
             function = node.func
             names.add(function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", ""))
@@ -178,7 +194,7 @@ def _is_entry(tree: ast.Module) -> bool:
         if isinstance(statement, ast.If) and "__name__" in ast.unparse(statement.test):
             return True
         if isinstance(statement, ast.Expr | ast.Assign | ast.For | ast.While | ast.With) and any(
-            isinstance(n, ast.Call) for n in ast.walk(statement)
+            isinstance(n, ast.Call) for n in walk(statement)
         ):
             return True
     return False
@@ -189,11 +205,16 @@ def _returning(tree: ast.Module) -> set[str]:
     for outer in tree.body:
         inner = [(f"{outer.name}.", n) for n in outer.body] if isinstance(outer, ast.ClassDef) else [("", outer)]
         for prefix, node in inner:
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                gives = (ast.Return, ast.Yield, ast.YieldFrom)
-                if any(isinstance(n, gives) and n.value is not None for n in ast.walk(node)):
-                    found.add(prefix + ("__call__" if node.name == "forward" and prefix else node.name))
+            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            if any(_gives(statement) for statement in statements(node.body)):
+                found.add(prefix + ("__call__" if node.name == "forward" and prefix else node.name))
     return found
+
+
+def _gives(statement: ast.stmt) -> bool:
+    value = getattr(statement, "value", None)
+    return (value is not None and isinstance(statement, ast.Return)) or isinstance(value, ast.Yield | ast.YieldFrom)
 
 
 def _reachable(repository: Repository, script: Path, tree: ast.Module) -> list[Path]:

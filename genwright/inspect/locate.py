@@ -1,6 +1,7 @@
 """Every call and construction site of a project's interfaces in a script, and what could not be resolved."""
 
 import ast
+import warnings
 from functools import cached_property
 
 from genwright.errors import UserError
@@ -14,7 +15,8 @@ from genwright.inspect.values import Instance, Items, Local, Made, Member, Ref, 
 def parse(source: str, name: str) -> ast.Module:
     """Parse a script, or say in one sentence why not."""
     try:
-        return ast.parse(source)
+        with warnings.catch_warnings(action="ignore"):
+            return ast.parse(source)
     except SyntaxError as error:
         raise UserError(f"{name} is not Python that can be read: line {error.lineno}: {error.msg}.") from error
     except (ValueError, RecursionError, MemoryError) as error:

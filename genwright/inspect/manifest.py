@@ -4,6 +4,7 @@ import ast
 import json
 import re
 import tomllib
+import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 from genwright.errors import UserError
 from genwright.inspect.bind import Signature
 from genwright.inspect.definitions import define
+from genwright.inspect.source_files import read_data
 
 _KEYS = {"name", "kind", "module", "class", "signature", "files", "returns", "summary", "factories"}
 
@@ -84,7 +86,7 @@ class Manifest:
         unknown = [n for n in names if all(n not in (i.name, i.member) for i in self.interfaces)]
         if unknown:
             have = ", ".join(i.name for i in self.interfaces)
-            raise UserError(f"the manifest of {self.project} has no interface {unknown[0]!r}; it has {have}.")
+            raise UserError(f"The manifest of {self.project} has no interface {unknown[0]!r}; it has {have}.")
         chosen = [i for i in self.interfaces if i.name in names or i.member in names]
         owners = {i.owner for i in chosen if i.kind == "method"}
         return Manifest(
@@ -112,14 +114,12 @@ class Manifest:
 
 def load_manifest(path: Path) -> Manifest:
     """Read a manifest, or one of Inspection's InterfaceInfo files."""
+    text = read_data(path, "manifest")
+    kind = "JSON" if path.suffix == ".json" else "TOML"
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"the manifest {path} cannot be read: {error}.") from error
-    try:
-        data = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
-    except (json.JSONDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
-        raise UserError(f"the manifest {path} is not valid {path.suffix[1:].upper() or 'TOML'}: {error}.") from error
+        data = json.loads(text) if kind == "JSON" else tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"The manifest {path} is not valid {kind}: {error}.") from error
     if isinstance(data, dict) and "API_Implementations" in data:
         return _from_interface_info(path.stem, data)
     return parse_manifest(data, str(path))
@@ -154,7 +154,7 @@ def _interface(entry: Any, where: str) -> Interface:
     files, factories = entry.get("files", []), entry.get("factories", {})
     if not all(isinstance(t, str) for t in texts.values()) or not isinstance(files, list):
         raise UserError(f"{where}: interface {name!r}: module, signature, returns and summary are texts, files a list.")
-    if not isinstance(factories, dict):
+    if not isinstance(factories, dict) or not all(isinstance(v, str) for v in factories.values()):
         raise UserError(f"{where}: interface {name!r}: factories is a table of names and signatures.")
     return Interface(
         name,
@@ -183,13 +183,17 @@ def _from_interface_info(project: str, data: dict[str, Any]) -> Manifest:
     """Inspection's own description of a project: implementations as source text, each with the path it came from."""
     root = [part for part in str(data.get("Project_Root", "")).lower().split("/") if part]
     interfaces: dict[str, Interface] = {}
-    for item in data["API_Implementations"]:
+    implementations = data["API_Implementations"]
+    if not isinstance(implementations, list) or not all(isinstance(item, dict) for item in implementations):
+        raise UserError(f"The interface file of {project}: `API_Implementations` must be a list of tables.")
+    for item in implementations:
         path = [part for part in str(item.get("Path", "")).split("/") if part]
         module = ".".join(path[len(root) :] if [p.lower() for p in path[: len(root)]] == root else path[-1:])
         module = module.removesuffix(".py").removesuffix(".__init__")
         try:
-            tree = ast.parse(str(item.get("Implementation", "")))
-        except (SyntaxError, ValueError):
+            with warnings.catch_warnings(action="ignore"):
+                tree = ast.parse(str(item.get("Implementation", "")))
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
             continue
         found = define(tree, module)
         wanted = re.sub(r"^class[ _]", "", str(item.get("Name", "")).strip())
@@ -208,5 +212,5 @@ def _from_interface_info(project: str, data: dict[str, Any]) -> Manifest:
                 ),
             )
     if not interfaces:
-        raise UserError(f"the interface file of {project} holds no implementation that Python can read.")
+        raise UserError(f"The interface file of {project} holds no implementation that Python can read.")
     return Manifest(project, tuple(interfaces.values()))

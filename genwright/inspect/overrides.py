@@ -4,24 +4,24 @@ import ast
 from typing import Any
 
 from genwright.errors import UserError
-from genwright.inspect.edits import Edits, Lines
+from genwright.inspect.edits import Edits
 from genwright.inspect.scenario import literal
 
 Container = ast.Module | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def plan_overrides(tree: ast.Module, lines: Lines, overrides: dict[str, Any], edits: Edits) -> dict[str, str]:
+def plan_overrides(tree: ast.Module, overrides: dict[str, Any], edits: Edits) -> dict[str, str]:
     """Add the edits; returns what each name was before, as source text ("" when it was missing)."""
     before: dict[str, str] = {}
     for name, value in overrides.items():
-        before[name] = _Override(tree, lines, edits, name, literal(value)).plan()
+        before[name] = _Override(tree, edits, name, literal(value)).plan()
     return before
 
 
 class _Override:
-    def __init__(self, tree: ast.Module, lines: Lines, edits: Edits, name: str, text: str) -> None:
-        self.tree, self.lines, self.edits, self.name, self.text = tree, lines, edits, name, text
+    def __init__(self, tree: ast.Module, edits: Edits, name: str, text: str) -> None:
+        self.tree, self.edits, self.name, self.text = tree, edits, name, text
 
     def plan(self) -> str:
         *path, last = self.name.split(".")
@@ -46,8 +46,12 @@ class _Override:
         return self._in_module(last)
 
     def _assigned(self, assignment: ast.Assign | ast.AnnAssign) -> str:
-        self.edits.values[self.lines.start(assignment)] = self.text
-        return ast.unparse(assignment.value) if assignment.value else ""
+        if assignment.value is None:
+            assert isinstance(assignment, ast.AnnAssign)
+            self.edits.insert(self.edits.source.end(assignment), f" = {self.text}")
+            return ""
+        self.edits.replace(assignment.value, self.text)
+        return ast.unparse(assignment.value)
 
     def _object_attribute(self, container: Container, variable: str, attribute: str) -> str:
         """`main.args.use_fp16`: an attribute of a variable, set right after the variable is."""
@@ -55,7 +59,7 @@ class _Override:
             if isinstance(node, ast.Assign) and any(ast.unparse(t) == f"{variable}.{attribute}" for t in node.targets):
                 return self._assigned(node)
         first = _assignments(container, variable)[0]
-        self.edits.after.setdefault(self.lines.start(first), []).append(f"{variable}.{attribute} = {self.text}")
+        self.edits.after(first, f"{variable}.{attribute} = {self.text}")
         return ""
 
     def _in_function(self, function: Function, name: str) -> str:
@@ -68,13 +72,13 @@ class _Override:
             assigned = _assignments(function, name)
             if assigned:
                 return self._assigned(assigned[0])
-            self.edits.heads.setdefault(self.lines.start(function), []).append(f"{name} = {self.text}")
+            self.edits.head(function, f"{name} = {self.text}")
             return ""
         if name in defaults:
-            self.edits.defaults[self.lines.start(parameter)] = self.text
+            self.edits.replace(defaults[name], self.text)
         # A caller that passes the parameter would win over its default.
         if name not in defaults or self._is_passed(function, name, plain):
-            self.edits.heads.setdefault(self.lines.start(function), []).append(f"{name} = {self.text}")
+            self.edits.head(function, f"{name} = {self.text}")
         return ast.unparse(defaults[name]) if name in defaults else ""
 
     def _is_passed(self, function: Function, name: str, plain: list[ast.arg]) -> bool:
@@ -101,7 +105,7 @@ class _Override:
         assigned = _assignments(node, name)
         if assigned:
             return self._assigned(assigned[0])
-        self.edits.tails.setdefault(self.lines.start(node), []).append(f"{name} = {self.text}")
+        self.edits.after(node.body[-1], f"{name} = {self.text}")
         return ""
 
     def _in_module(self, name: str) -> str:

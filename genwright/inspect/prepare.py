@@ -8,7 +8,7 @@ import ast
 from genwright.errors import UserError
 from genwright.inspect.analysis import Analysis
 from genwright.inspect.bind import Signature
-from genwright.inspect.edits import Change, Edits, apply, expression
+from genwright.inspect.edits import Edits, apply
 from genwright.inspect.overrides import plan_overrides
 from genwright.inspect.scenario import Scenario, literal
 from genwright.inspect.unattended import Handler
@@ -16,12 +16,12 @@ from genwright.inspect.unattended import Handler
 
 def prepare(analysis: Analysis, scenario: Scenario) -> tuple[str, dict[str, str]]:
     """The script's source with the scenario's changes, and what each name of `[set]` was before."""
-    edits = Edits()
-    overridden = plan_overrides(analysis.tree, analysis.lines, scenario.overrides, edits)
+    edits = Edits(analysis.text)
+    overridden = plan_overrides(analysis.tree, scenario.overrides, edits)
     _plan_interface(analysis, scenario, edits)
-    if not edits.count() and not edits.module_head and not edits.module_tail:
+    if not edits.pieces and not edits.module_head and not edits.module_tail:
         return analysis.source, overridden
-    return apply(analysis.source, edits, analysis.script.name), overridden
+    return apply(edits, analysis.tree, analysis.script.name), overridden
 
 
 def _plan_interface(analysis: Analysis, scenario: Scenario, edits: Edits) -> None:
@@ -44,13 +44,9 @@ def _plan_interface(analysis: Analysis, scenario: Scenario, edits: Edits) -> Non
         edits.module_tail += call + "\n"
         return
     first, *others = unattended.launches
-    edits.expressions[analysis.lines.span(first)] = _to(call)
+    edits.replace(first, call)
     for launch in others:
-        edits.expressions[analysis.lines.span(launch)] = _to("None")
-
-
-def _to(text: str) -> Change:
-    return lambda _: expression(text)
+        edits.replace(launch, "None")
 
 
 def _handler_call(handler: Handler, scenario: Scenario) -> str:

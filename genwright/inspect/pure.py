@@ -7,22 +7,24 @@ import operator
 import os.path
 import pathlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 
-@dataclass(frozen=True)
 class Unknown:
-    """A value that only running the script would tell, by its source text."""
+    """A value that only running the script would tell, by its source."""
 
-    text: str
+    def __init__(self, source: str | ast.expr) -> None:
+        self._source = source
+
+    @property
+    def text(self) -> str:
+        return self._source if isinstance(self._source, str) else ast.unparse(self._source)
 
     def __call__(self, value: str) -> str:
         """Stands in for an unknown `type=` of argparse: the text is taken as it is."""
         return value
 
 
-@dataclass(frozen=True)
 class Dotted(Unknown):
     """An imported name: known by where it comes from, not by value."""
 
@@ -105,10 +107,3 @@ def tolerated(keywords: dict[str, Any]) -> dict[str, Any]:
     if isinstance(kept.get("action"), Unknown):
         kept["action"] = "store"
     return kept
-
-
-def size(left: Any, right: Any) -> int:
-    for sequence, count in ((left, right), (right, left)):
-        if hasattr(sequence, "__len__") and isinstance(count, int):
-            return len(sequence) * max(count, 0)
-    return 0

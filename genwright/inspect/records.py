@@ -37,14 +37,14 @@ class RecordFolder:
     def __init__(self, name: str, label: str) -> None:
         for text in (name, label):
             if not re.fullmatch(r"[\w.\- ]+", text) or text.startswith("."):
-                raise UserError(f"an executor's name and label are plain names, not {text!r}.")
+                raise UserError(f"An executor's name and label are plain names, not {text!r}.")
         base = Path(os.environ.get("GENWRIGHT_RECORDS", "records")).absolute() / name
         try:
             base.mkdir(parents=True, exist_ok=True)
             self.path = _fresh(base, label)
             (self.path / "calls").mkdir()
         except OSError as error:
-            raise UserError(f"the records cannot be written under {base}: {error}.") from error
+            raise UserError(f"The records cannot be written under {base}: {error}.") from error
 
     def write_run(self, run: dict[str, Any]) -> None:
         self._write("run.json", run)

@@ -13,6 +13,7 @@ from genwright.inspect.repository import Repository
 from genwright.inspect.samples import FOLDERS, SAMPLES
 from genwright.inspect.scopes import Scopes
 from genwright.inspect.sites import Location
+from genwright.inspect.syntax import walk
 from genwright.inspect.values import Items, Text, Values
 
 _SUFFIXES = {
@@ -71,7 +72,7 @@ class Resource:
 
 def placeholders(tree: ast.Module) -> frozenset[ast.Constant]:
     """The text literals that tell a reader to put a path of their own."""
-    return frozenset(n for n in ast.walk(tree) if isinstance(n, ast.Constant) and _is_placeholder(n.value))
+    return frozenset(n for n in walk(tree) if isinstance(n, ast.Constant) and _is_placeholder(n.value))
 
 
 def _is_placeholder(value: object) -> bool:

@@ -1,21 +1,19 @@
 """Rewrite a script so that it runs unattended and every interface call goes through the executor."""
 
 import ast
-import difflib
 import itertools
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import libcst as cst
-
 from genwright.inspect.analysis import Analysis, analyse
-from genwright.inspect.bind import may_name
-from genwright.inspect.edits import Change, Edits, apply
+from genwright.inspect.call_edits import call_edits
+from genwright.inspect.edits import Edits, apply
+from genwright.inspect.line_diff import matching_blocks, unified_diff
 from genwright.inspect.manifest import Manifest
 from genwright.inspect.prepare import prepare
-from genwright.inspect.repository import Repository, read_source
+from genwright.inspect.repository import Repository
 from genwright.inspect.scenario import Scenario, literal
 from genwright.inspect.sites import Site
 from genwright.inspect.substitute import Substitution, substitute
@@ -37,17 +35,14 @@ class Rewrite:
     @property
     def diff(self) -> str:
         name = self.analysis.script.name
-        lines = difflib.unified_diff(
-            _split(self.analysis.source), _split(self.text), name, f"{name} (rewritten)", lineterm=""
-        )
-        return "\n".join(line.rstrip("\r\n") for line in lines)
+        before, after = _split(self.analysis.source), _split(self.text)
+        return "\n".join(line.rstrip("\r\n") for line in unified_diff(before, after, name, f"{name} (rewritten)"))
 
     @property
     def untouched(self) -> float:
         """The share of the original's lines that are in the rewrite to the letter, in order."""
         before, after = _split(self.analysis.source), _split(self.text)
-        blocks = difflib.SequenceMatcher(None, before, after, autojunk=False).get_matching_blocks()
-        return sum(b.size for b in blocks) / max(len(before), 1)
+        return sum(size for _, _, size in matching_blocks(before, after)) / max(len(before), 1)
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -78,7 +73,7 @@ def rewrite(
     repository = repository or Repository.around(script)
     if scenario.interface:
         manifest = manifest.only(scenario.interface)
-    source = read_source(script)
+    source = repository.source(script)
     original = analyse(source, script, manifest, repository)
     changed, overridden = prepare(original, scenario)
     prepared = analyse(changed, script, manifest, repository) if changed != source else original
@@ -98,15 +93,15 @@ def route(
     names = itertools.chain(["exe", "inspection_exe"], (f"inspection_exe_{n}" for n in itertools.count(2)))
     exe = next(n for n in names if not analysis.uses(n))
     routed = location.sites if sites else []
-    edits = Edits(module_head=_header(analysis, project, scenario, label, resources, exe, routed))
+    edits = Edits(analysis.text, module_head=_header(analysis, project, scenario, label, resources, exe, routed))
     for site in routed:
-        edits.expressions[analysis.lines.span(site.call)] = change_of(site, exe)
-    for place, name in _registrations(analysis, routed):
-        edits.after.setdefault(place, []).append(f"{exe}.register({name})")
+        edits.pieces += call_edits(site, exe, analysis.text)
+    for statement, name in _registrations(analysis, routed):
+        edits.after(statement, f"{exe}.register({name})")
     entry = scenario.entry or analysis.unattended.entry
     if entry and (scenario.entry or not analysis.unattended.has_entry):
         edits.module_tail += f"{entry}\n"
-    text = apply(analysis.source, edits, analysis.script.name)
+    text = apply(edits, analysis.tree, analysis.script.name)
     verify(analysis, text, routed, Header(exe, edits.module_head, edits.module_tail))
     return text
 
@@ -163,78 +158,11 @@ def _homes(sites: list[Site]) -> dict[str, str]:
     return homes
 
 
-def change_of(site: Site, exe: str) -> Change:
-    """What becomes of a call's text: another callee, the interface's name, and names for positional arguments."""
-    names = may_name(site.signature, site.call)
-
-    def change(node: cst.BaseExpression) -> cst.BaseExpression:
-        assert isinstance(node, cst.Call)
-        arguments = [_named(a, names[i] if i < len(names) else None) for i, a in enumerate(node.args)]
-        if site.kind == "construction":
-            words = [("interface_class_name", site.interface.name), ("interface_factory", site.factory)]
-            extra = [_word(text, keyword) for keyword, text in words if text]
-            # Positional arguments and stars stay in front of keywords.
-            at = next((i for i, a in enumerate(arguments) if a.keyword is not None or a.star == "**"), len(arguments))
-            return node.with_changes(
-                func=_attribute(node.func, cst.Name(exe), "create_interface_objects"),
-                args=_commas([*arguments[:at], *extra, *arguments[at:]]),
-            )
-        owner: cst.BaseExpression = cst.Name(exe)
-        if site.on_object:
-            by_attribute = isinstance(node.func, cst.Attribute) and site.interface.member != "__call__"
-            receiver = node.func.value if by_attribute and isinstance(node.func, cst.Attribute) else node.func
-            owner = cst.Call(cst.Attribute(cst.Name(exe), cst.Name("on")), [cst.Arg(receiver)])
-        callee = node.func if site.interface.member != "__call__" else cst.Name(exe)
-        return node.with_changes(func=_attribute(callee, owner, "run"), args=_commas([_word(site.word), *arguments]))
-
-    return change
-
-
-def _attribute(callee: cst.BaseExpression, owner: cst.BaseExpression, name: str) -> cst.Attribute:
-    """`owner.name`, with the line breaks and comments that the old callee had around its dot."""
-    if isinstance(callee, cst.Attribute):
-        return callee.with_changes(value=owner, attr=cst.Name(name))
-    return cst.Attribute(owner, cst.Name(name))
-
-
-def _word(text: str, keyword: str = "") -> cst.Arg:
-    value = cst.SimpleString(f'"{text}"')
-    if not keyword:
-        return cst.Arg(value)
-    return cst.Arg(value, keyword=cst.Name(keyword), equal=_EQUAL)
-
-
-_EQUAL = cst.AssignEqual(whitespace_before=cst.SimpleWhitespace(""), whitespace_after=cst.SimpleWhitespace(""))
-
-
-def _named(argument: cst.Arg, name: str | None) -> cst.Arg:
-    value = argument.value
-    if isinstance(value, cst.GeneratorExp) and not value.lpar:
-        # A bare generator expression may only stand alone.
-        argument = argument.with_changes(value=value.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()]))
-    if name is None or argument.keyword is not None or argument.star:
-        return argument
-    return argument.with_changes(keyword=cst.Name(name), equal=_EQUAL)
-
-
-def _commas(arguments: list[cst.Arg]) -> list[cst.Arg]:
-    """Every argument but the last needs its comma; those that the script wrote are kept with their line breaks."""
-    comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
-    missing = [isinstance(a.comma, cst.MaybeSentinel) for a in arguments]
-    last = len(arguments) - 1
-    return [
-        a.with_changes(comma=comma) if m and i < last else a
-        for i, (a, m) in enumerate(zip(arguments, missing, strict=True))
-    ]
-
-
-def _registrations(analysis: Analysis, sites: list[Site]) -> list[tuple[tuple[int, int], str]]:
+def _registrations(analysis: Analysis, sites: list[Site]) -> list[tuple[ast.stmt, str]]:
     """After which statements a name is registered: an interface's definition, or the import of one that is rebound."""
     called = {s.interface.name for s in sites}
-    found = [
-        (analysis.lines.start(node), node.name)
-        for interface, node in analysis.location.defined
-        if interface.name in called
+    found: list[tuple[ast.stmt, str]] = [
+        (node, node.name) for interface, node in analysis.location.defined if interface.name in called
     ]
     scopes = analysis.location.flow.scopes
     names = {s.call.func.id for s in sites if s.kind == "function" and isinstance(s.call.func, ast.Name)}
@@ -249,7 +177,7 @@ def _registrations(analysis: Analysis, sites: list[Site]) -> list[tuple[tuple[in
         for alias in node.names if isinstance(node, ast.ImportFrom) else ():
             # `from m import generate` and later `generate = torch.compile(generate)`.
             if alias.asname is None and alias.name in names & assigned:
-                found.append((analysis.lines.start(node), alias.name))
+                found.append((node, alias.name))
     return found
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from genwright.errors import UserError
+from genwright.inspect.source_files import read_data
 
 
 @dataclass(frozen=True)
@@ -37,11 +38,9 @@ _LIMITS = ("seconds", "memory_gb", "calls")
 def load_scenario(path: Path) -> Scenario:
     """Read and check a scenario file."""
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"the scenario {path} cannot be read: {error}.") from error
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise UserError(f"the scenario {path} is not valid TOML: {error}.") from error
+        data = tomllib.loads(read_data(path, "scenario"))
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"The scenario {path} is not valid TOML: {error}.") from error
     return parse_scenario(data, str(path))
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from genwright.errors import UserError
 from genwright.inspect.analysis import Analysis
-from genwright.inspect.edits import Change, Edits, apply, expression
+from genwright.inspect.edits import Edits, apply
 from genwright.inspect.resources import NO_EXPRESSIONS, Resource
 from genwright.inspect.scenario import Scenario
 
@@ -47,11 +47,11 @@ def substitute(analysis: Analysis, scenario: Scenario, samples: bool = True) -> 
     replaced |= {r.node: f"{name} + {r.sample!r}" for r in chosen}
     if not replaced:
         return Substitution(analysis.source, [], "")
-    edits = Edits()
+    edits = Edits(analysis.text)
     for node, text in replaced.items():
         plain = isinstance(scopes.parent[node], _PLAIN_PARENTS)
-        edits.expressions[analysis.lines.span(node)] = _to(text if plain else f"({text})")
-    text = apply(analysis.source, edits, analysis.script.name)
+        edits.replace(node, text if plain else f"({text})")
+    text = apply(edits, analysis.tree, analysis.script.name)
     prove_substitution(analysis, text, replaced)
     return Substitution(text, chosen, name if chosen else "")
 
@@ -97,7 +97,3 @@ def _own(node: ast.AST) -> tuple[str, str]:
 
 def _holds_nodes(value: object) -> bool:
     return isinstance(value, list) and any(isinstance(v, ast.AST) for v in value)
-
-
-def _to(text: str) -> Change:
-    return lambda _: expression(text)

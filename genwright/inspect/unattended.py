@@ -11,6 +11,7 @@ from genwright.inspect.options import CommandLine
 from genwright.inspect.pure import Unknown
 from genwright.inspect.scenario import Scenario
 from genwright.inspect.sites import Location
+from genwright.inspect.syntax import walk
 from genwright.inspect.values import Made, Member, Ref
 
 _ANSWERED = {"builtins.input", "getpass.getpass"}
@@ -135,7 +136,7 @@ def _launches(call: ast.Call, flow: Flow) -> bool:
 
 def _imports(tree: ast.Module, package: str) -> int:
     """The line that imports a package, or 0."""
-    for node in ast.walk(tree):
+    for node in walk(tree):
         names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
         names += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
         if any(n.partition(".")[0] == package for n in names):

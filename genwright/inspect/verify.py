@@ -26,14 +26,12 @@ class Header:
 def verify(analysis: Analysis, text: str, sites: list[Site], header: Header) -> None:
     """Raise `UserError` unless the rewrite compiles, has every site once, and is otherwise the original."""
     name = analysis.script.name
-    tree = _compiled(text, name, analysis.source)
     routed = _Routed(header.exe)
-    restored = routed.visit(_without(tree, header, name))
-    canonical = _Canonical(analysis, sites)
-    expected = canonical.visit(ast.parse(analysis.source))
+    restored = ast.dump(routed.visit(_without(_compiled(text, name, analysis.source), header, name)))
     if len(routed.calls) != len(sites):
         raise UserError(f"{name}: the rewrite has {len(routed.calls)} routed calls where {len(sites)} were located.")
-    if ast.dump(restored) != ast.dump(expected):
+    canonical = _Canonical(analysis, sites)
+    if restored != ast.dump(canonical.visit(ast.parse(analysis.source))):
         raise UserError(
             f"{name}: the rewrite differs from the script in more than its routed calls; nothing is written."
         )
@@ -48,18 +46,21 @@ def _compiled(text: str, name: str, source: str) -> ast.Module:
         warnings.simplefilter("ignore")
         try:
             compile(text, name, "exec", dont_inherit=True)
-            tree = ast.parse(text)
         except (SyntaxError, ValueError) as error:
             raise UserError(f"{name}: the rewrite would not compile ({error}); nothing is written.") from error
         try:
-            ast.parse(source, feature_version=_OLDEST)
-        except SyntaxError:
-            return tree
-        try:
-            ast.parse(text, feature_version=_OLDEST)
+            return ast.parse(text, feature_version=_OLDEST)
         except SyntaxError as error:
-            raise UserError(f"{name}: the rewrite needs a newer Python than the script ({error}).") from error
-    return tree
+            if _is_old(source):
+                raise UserError(f"{name}: the rewrite needs a newer Python than the script ({error}).") from error
+            return ast.parse(text)
+
+
+def _is_old(source: str) -> bool:
+    try:
+        return bool(ast.parse(source, feature_version=_OLDEST))
+    except SyntaxError:
+        return False
 
 
 def _without(tree: ast.Module, header: Header, name: str) -> ast.Module:
@@ -143,8 +144,8 @@ class _Canonical(ast.NodeTransformer):
     """The original with its sites in the form that the rewrite must have."""
 
     def __init__(self, analysis: Analysis, sites: list[Site]) -> None:
-        self._sites = {analysis.lines.span(s.call): s for s in sites}
-        self._span = analysis.lines.span
+        self._sites = {analysis.text.span(s.call): s for s in sites}
+        self._span = analysis.text.span
         self._found: list[tuple[tuple[int, int], Site, ast.Call]] = []
 
     @property
@@ -159,7 +160,7 @@ class _Canonical(ast.NodeTransformer):
             return node
         where = (node.end_lineno or 0, node.end_col_offset or 0)
         self._found.append((where, site, ast.Call(ast.Name("routed", ast.Load()), node.args, node.keywords)))
-        names = may_name(site.signature, site.call)
+        names = may_name(site.signature, site.call, site.binding)
         arguments = [a for a, n in zip(node.args, names, strict=True) if n is None]
         named = [ast.keyword(n, a) for a, n in zip(node.args, names, strict=True) if n is not None]
         if site.kind == "construction":

@@ -59,7 +59,7 @@ def test_binding_agrees_with_inspect(text: str, positional: int, keywords: set[s
 @given(st.sampled_from(SIGNATURES), st.integers(0, 3))
 def test_naming_positional_arguments_changes_nothing(text: str, positional: int) -> None:
     node = call(f"f({', '.join(str(i) for i in range(positional))})")
-    names = may_name(Signature.parse(text), node)
+    names = may_name(Signature.parse(text), node, bind(node, Signature.parse(text)))
     try:
         before = real(text).bind(*range(positional))
     except TypeError:
@@ -72,7 +72,7 @@ def test_naming_positional_arguments_changes_nothing(text: str, positional: int)
 def test_stars_leave_positions_open() -> None:
     signature = Signature.parse("(a, b=1, **more)")
     assert [a.parameter for a in bind(call("f(*x, b=2, **y)"), signature).arguments] == [None, "b", None]
-    assert may_name(signature, call("f(1, *x)")) == [None, None]
+    assert may_name(signature, call("f(1, *x)"), bind(call("f(1, *x)"), signature)) == [None, None]
 
 
 def test_a_signature_that_is_not_python_is_one_sentence() -> None:

@@ -112,7 +112,8 @@ def test_what_is_not_known_is_told_by_its_source(tmp_path: Path) -> None:
         "p.add_argument('--type', type=torch.kind)\np.parse_args()\n"
     )
     device, kind = read(script).options
-    assert device.default == Unknown("'cuda' if torch.cuda.is_available() else 'cpu'")
+    assert isinstance(device.default, Unknown)
+    assert device.default.text == "'cuda' if torch.cuda.is_available() else 'cpu'"
     assert kind.type == "torch.kind"
 
 

@@ -9,7 +9,7 @@ from fixture_cases import PROJECT
 from genwright.errors import UserError
 from genwright.inspect.interfaces import document, draft, draft_for_script, rank
 from genwright.inspect.manifest import load_manifest, parse_manifest
-from genwright.inspect.repository import Repository, read_source
+from genwright.inspect.repository import Repository
 
 
 def test_the_border_ranks_first() -> None:
@@ -33,7 +33,7 @@ def test_a_script_gets_the_interfaces_it_crosses() -> None:
         ("rebinds_globals.py", ["sample"]),
     ]:
         path = PROJECT / script
-        manifest = draft_for_script(Repository(PROJECT), path, read_source(path))
+        manifest = draft_for_script(Repository(PROJECT), path, path.read_text())
         assert sorted(i.name for i in manifest.interfaces) == sorted(names), script
 
 

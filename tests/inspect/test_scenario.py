@@ -83,8 +83,8 @@ def test_what_a_name_was_before_is_known() -> None:
 @pytest.mark.parametrize(
     ("source", "name", "value", "result"),
     [
-        ("class A: pass", "A.x", 1, "class A:\n    pass\n    x = 1"),
-        ("def f(a, b): return a", "f.b", 2, "def f(a, b):\n    b = 2\n    return a"),
+        ("class A: pass", "A.x", 1, "class A: pass; x = 1"),
+        ("def f(a, b): return a", "f.b", 2, "def f(a, b): b = 2; return a"),
         (
             "def f():\n    '''Doc.'''\n    return 1",
             "f.new",
@@ -93,7 +93,7 @@ def test_what_a_name_was_before_is_known() -> None:
         ),
         ("class A:\n    x: int", "A.x", 3, "class A:\n    x: int = 3"),
         ("async def f(*, k=1): ...", "f.k", 4, "async def f(*, k=4): ..."),
-        ("if True: args = object()", "args.n", 5, "if True:\n    args = object()\n    args.n = 5"),
+        ("if True: args = object()", "args.n", 5, "if True: args = object(); args.n = 5"),
         ("x = y = 1; z = 2", "y", 6, "x = y = 6; z = 2"),
         ("@decorate\nclass A:\n    def f(self, n=1): ...", "A.f.n", 2, "    def f(self, n=2): ..."),
     ],
