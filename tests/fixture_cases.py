@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from genwright.inspect.manifest import Manifest, load_manifest, parse_manifest
-from genwright.inspect.records import Record, read_records
-from genwright.inspect.repository import Repository
-from genwright.inspect.rewrite import Rewrite, rewrite
-from genwright.inspect.scenario import Scenario, parse_scenario
+from genwright.inspect.analysis.manifest import Manifest, load_manifest, parse_manifest
+from genwright.inspect.analysis.repository import Repository
+from genwright.inspect.analysis.scenario import Scenario, parse_scenario
+from genwright.inspect.rewrite.rewrite import Rewrite, rewrite
+from genwright.inspect.run.records import Record, read_records
 
 FIXTURES = Path(__file__).parent / "inspect" / "fixtures"
 PROJECT = FIXTURES / "project"

@@ -1,5 +1,5 @@
 """The folder of sample media under the name that generated scripts import it by; made on first use."""
 
-from genwright.inspect.samples import sample_folder
+from genwright.inspect.media.samples import sample_folder
 
 RESOURCES_PATH = f"{sample_folder()}/"

@@ -11,17 +11,17 @@ import typer
 from genwright.cli.app import Json, new_app
 from genwright.cli.progress import bar
 from genwright.errors import UserError
-from genwright.inspect.explain import explain as explain_text
-from genwright.inspect.explain import explain_data
-from genwright.inspect.interfaces import document, draft, draft_for_script, project_name, rank
-from genwright.inspect.locate import locate as locate_sites
-from genwright.inspect.locate import parse
-from genwright.inspect.manifest import Manifest, load_manifest
-from genwright.inspect.repository import Repository
-from genwright.inspect.rewrite import Rewrite
-from genwright.inspect.rewrite import rewrite as rewrite_script
-from genwright.inspect.scenario import Scenario, load_scenario
-from genwright.inspect.source_files import encoding_of
+from genwright.inspect.analysis.interfaces import document, draft, draft_for_script, project_name, rank
+from genwright.inspect.analysis.locate import locate as locate_sites
+from genwright.inspect.analysis.locate import parse
+from genwright.inspect.analysis.manifest import Manifest, load_manifest
+from genwright.inspect.analysis.repository import Repository
+from genwright.inspect.analysis.scenario import Scenario, load_scenario
+from genwright.inspect.analysis.source_files import encoding_of
+from genwright.inspect.report.explain import explain as explain_text
+from genwright.inspect.report.explain import explain_data
+from genwright.inspect.rewrite.rewrite import Rewrite
+from genwright.inspect.rewrite.rewrite import rewrite as rewrite_script
 
 app = new_app(no_args_is_help=True, help=__doc__)
 

@@ -17,10 +17,10 @@ from pkgutil import resolve_name
 from typing import Any
 
 from genwright.errors import UserError
-from genwright.inspect.calls import Finish
-from genwright.inspect.records import Record, RecordFolder, stamp
-from genwright.inspect.streams import RecordedAsyncGenerator, RecordedGenerator
-from genwright.inspect.summary import summarise
+from genwright.inspect.run.call_records import Finish
+from genwright.inspect.run.records import Record, RecordFolder, stamp
+from genwright.inspect.run.streams import RecordedAsyncGenerator, RecordedGenerator
+from genwright.inspect.run.summary import summarise
 
 
 class EndOfAnswers(EOFError):
@@ -165,7 +165,7 @@ class Executor:
         """A script that sets no interfaces up gets them from NAME.toml or NAME.json beside it or in this folder."""
         if self._homes:
             return
-        from genwright.inspect.manifest import load_manifest
+        from genwright.inspect.analysis.manifest import load_manifest
 
         for folder in (Path.cwd(), Path(sys.argv[0] or ".").absolute().parent):
             for path in (folder / f"{self.name}.toml", folder / f"{self.name}.json"):

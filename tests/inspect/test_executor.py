@@ -16,7 +16,7 @@ from fixture_cases import PROJECT, ROOT
 
 from genwright import Executor
 from genwright.errors import UserError
-from genwright.inspect.records import read_records
+from genwright.inspect.run.records import read_records
 
 
 @pytest.fixture
