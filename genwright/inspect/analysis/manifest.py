@@ -61,6 +61,7 @@ class Manifest:
 
     project: str
     interfaces: tuple[Interface, ...]
+    root: str = ""  # the project's folder, where the description tells
 
     def functions(self) -> list[Interface]:
         return [i for i in self.interfaces if i.kind == "function"]
@@ -213,4 +214,4 @@ def _from_interface_info(project: str, data: dict[str, Any]) -> Manifest:
             )
     if not interfaces:
         raise UserError(f"The interface file of {project} holds no implementation that Python can read.")
-    return Manifest(project, tuple(interfaces.values()))
+    return Manifest(project, tuple(interfaces.values()), str(data.get("Project_Root", "")))

@@ -31,6 +31,15 @@ class Record:
     files: list[dict[str, Any]] = field(default_factory=list)
 
 
+class RecordPath(str):
+    """A run's folder as text that ends with a slash; scripts join it with `+`, `/` or os.path.join."""
+
+    __slots__ = ()
+
+    def __truediv__(self, name: str) -> Path:
+        return Path(self) / name
+
+
 class RecordFolder:
     """A run's folder, `records/NAME/LABEL-0001`, made anew for each run; its calls lie in `calls/`."""
 
