@@ -4,18 +4,24 @@
 that it names have the names that the script takes from nowhere else, as the project's own modules would.
 """
 
-import ast
 import builtins
 import dis
+import glob
 import importlib.abc
 import importlib.machinery
+import importlib.metadata
+import io
+import json
 import os
 import runpy
+import shutil
+import symtable
 import sys
 import types
+from importlib.resources.abc import TraversableResources
 from pathlib import Path
 
-OWN = {"genwright", "Inspection"} | set(sys.stdlib_module_names)
+OWN = {"genwright", "Inspection", "setuptools", "_distutils_hack"} | set(sys.stdlib_module_names)
 
 
 class Anything:
@@ -40,6 +46,9 @@ class Anything:
         unpacked = dis.opname[code[at]] == "UNPACK_SEQUENCE"
         return iter([Anything() for _ in range(code[at + 1] if unpacked else 1)])
 
+    def keys(self) -> list[str]:
+        return []
+
     def __next__(self):
         return Anything()
 
@@ -63,8 +72,11 @@ class Anything:
     async def __aenter__(self):
         return Anything()
 
+    def __eq__(self, other) -> bool:
+        return isinstance(other, Anything)
+
     def __hash__(self) -> int:
-        return id(self)
+        return 1
 
     def __fspath__(self) -> str:
         return "stub"
@@ -83,7 +95,8 @@ for _names, _value in {
     "add sub mul truediv floordiv mod pow matmul and or xor lshift rshift": Anything,
     "radd rsub rmul rtruediv rfloordiv rmod rpow rmatmul rand ror rxor neg pos abs invert round": Anything,
     "getitem enter reversed": Anything,
-    "lt gt le ge contains setitem delitem": False,
+    "lt gt contains setitem delitem": False,
+    "le ge": True,
     "int index len": 1,
     "float": 1.0,
     "bool": True,
@@ -106,6 +119,7 @@ def stub(name: str):
 class StubModule(types.ModuleType):
     __path__ = ()
     __version__ = "2.0.0"
+    __file__ = "stub.py"
 
     def __getattr__(self, name: str):
         if name.startswith("__"):
@@ -117,25 +131,69 @@ class StubModule(types.ModuleType):
 class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def find_spec(self, name, path, target=None):
         known = name.partition(".")[0] in OWN
-        return None if known else importlib.machinery.ModuleSpec(name, self, is_package=True)
+        if known:
+            return None
+        spec = importlib.machinery.ModuleSpec(name, self, is_package=True)
+        spec.submodule_search_locations = [os.getcwd()]
+        return spec
 
     def create_module(self, spec):
         return StubModule(spec.name)
 
     def exec_module(self, module) -> None: ...
 
+    def get_resource_reader(self, name: str):
+        return Resources()
+
+
+class Resources(TraversableResources):
+    def files(self) -> Path:
+        return Path.cwd()
+
+
+def stub_files(script: str) -> None:
+    """A project's own files and programs are stubs too: what the script looks for is there, and is empty."""
+    opened = builtins.open
+
+    def asked() -> bool:
+        return sys._getframe(2).f_code.co_filename == script
+
+    def open_stub(file, mode="r", *arguments, **keywords):
+        if isinstance(file, Anything):
+            return io.BytesIO(b"{}") if "b" in mode else io.StringIO("{}")
+        try:
+            return opened(file, mode, *arguments, **keywords)
+        except FileNotFoundError:
+            if not asked() or set(mode) & set("wax+"):
+                raise
+            return io.BytesIO(b"{}") if "b" in mode else io.StringIO("{}")
+
+    def there(exists):
+        return lambda path, *arguments, **keywords: (asked() and path != "") or exists(path, *arguments, **keywords)
+
+    builtins.open = open_stub
+    for owner, name in ((os.path, "exists"), (os.path, "isfile"), (Path, "exists"), (Path, "is_file")):
+        setattr(owner, name, there(getattr(owner, name)))
+    found = glob.glob
+    glob.glob = lambda pattern, **keywords: found(pattern, **keywords) or (["stub.png"] if asked() else [])
+    json.JSONEncoder.default = lambda self, value: str(value)
+    importlib.metadata.version = lambda name: "1.0"
+    Path.stat = lambda path, **keywords: os.stat(path if os.access(path, os.F_OK) or not asked() else ".", **keywords)
+    os.rename = lambda *arguments: None
+    shutil.which = lambda name, *arguments: f"/stub/{name}"
+
 
 def undefined(source: str) -> set[str]:
-    """The names that a script uses and that neither it nor Python defines."""
-    tree = ast.parse(source)
-    used = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
-    bound = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)}
-    bound |= {a.arg for a in ast.walk(tree) if isinstance(a, ast.arg)}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            bound |= {a.asname or a.name.partition(".")[0] for a in node.names}
-        bound |= {getattr(node, "name", None) or ""}
-    return used - bound - set(dir(builtins)) - {"__file__", "__name__", ""}
+    """The global names that a script uses and that neither its top level nor Python defines."""
+    top = symtable.symtable(source, "script", "exec")
+    bound = {s.get_name() for s in top.get_symbols() if s.is_assigned() or s.is_imported()}
+    used, pending = set(), [top]
+    while pending:
+        table = pending.pop()
+        pending += table.get_children()
+        used |= {s.get_name() for s in table.get_symbols() if s.is_referenced() and (s.is_global() or table is top)}
+        bound |= {s.get_name() for s in table.get_symbols() if s.is_declared_global() and s.is_assigned()}
+    return used - bound - set(dir(builtins)) - {"__file__", "__name__"}
 
 
 def main(script: str, name: str) -> None:
@@ -153,10 +211,11 @@ def main(script: str, name: str) -> None:
                 setattr(made, each, getattr(made, each))
 
     def first_call(self, event, called, target, *arguments, **keywords):
-        print(f"reached {event} {called}", flush=True)
+        print(f"\nreached {event} {called}", flush=True)
         os._exit(0)
 
     Executor._call = first_call
+    stub_files(script)
     sys.argv = [script]
     runpy.run_path(script, run_name="__main__")
     sys.exit("the script ended without a call")

@@ -1,10 +1,12 @@
 """The manifest: a project's interfaces by name, in TOML or JSON."""
 
 import ast
+import contextlib
 import json
 import re
 import tomllib
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from genwright.inspect.analysis.bind import Signature
 from genwright.inspect.analysis.definitions import define
 from genwright.inspect.analysis.source_files import read_data
 
+_NOT_PYTHON = (SyntaxError, ValueError, RecursionError, MemoryError)
 _KEYS = {"name", "kind", "module", "class", "signature", "files", "returns", "summary", "factories"}
 
 
@@ -180,6 +183,37 @@ def _entry(interface: Interface) -> dict[str, Any]:
     return {k: v for k, v in entry.items() if v}
 
 
+def _parsed(text: str) -> ast.Module:
+    """An implementation's syntax tree; of one that is not Python any more, the classes and functions that it heads."""
+    text = text.replace("\u200b", "").replace("\ufeff", "")
+    for source in (text, "\n".join(_heads(text))):
+        with warnings.catch_warnings(action="ignore"), contextlib.suppress(*_NOT_PYTHON):
+            return ast.parse(source)
+    return ast.Module([], [])
+
+
+def _heads(text: str) -> Iterator[str]:
+    """The first lines of top-level classes, of their methods and of functions, each with an empty body."""
+    inside = False
+    for match in re.finditer(r"^([ \t]*)((?:async )?def|class) +(\w+)(.*)", text, re.MULTILINE):
+        indent, kind, name, rest = match.groups()
+        if kind == "class" and not indent:
+            inside = True
+            yield f"class {name}:\n ..."
+        elif kind != "class" and (inside or not indent):
+            inside = inside and bool(indent)
+            whole = re.match(r"(\(.*\))\s*(->[^:]*)?:", rest)
+            signature = whole.group(1) if whole and _is_signature(whole.group(1)) else "(self, *args, **kwargs)"
+            yield f"{' ' if inside else ''}{kind} {name}{signature}: ..."
+
+
+def _is_signature(text: str) -> bool:
+    try:
+        return bool(Signature.parse(text))
+    except UserError:
+        return False
+
+
 def _from_interface_info(project: str, data: dict[str, Any]) -> Manifest:
     """Inspection's own description of a project: implementations as source text, each with the path it came from."""
     root = [part for part in str(data.get("Project_Root", "")).lower().split("/") if part]
@@ -191,12 +225,7 @@ def _from_interface_info(project: str, data: dict[str, Any]) -> Manifest:
         path = [part for part in str(item.get("Path", "")).split("/") if part]
         module = ".".join(path[len(root) :] if [p.lower() for p in path[: len(root)]] == root else path[-1:])
         module = module.removesuffix(".py").removesuffix(".__init__")
-        try:
-            with warnings.catch_warnings(action="ignore"):
-                tree = ast.parse(str(item.get("Implementation", "")))
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            continue
-        found = define(tree, module)
+        found = define(_parsed(str(item.get("Implementation", ""))), module)
         wanted = re.sub(r"^class[ _]", "", str(item.get("Name", "")).strip())
         named = [d for d in found if d.owner == wanted]
         for definition in named or found:

@@ -16,13 +16,14 @@ SAMPLES = {
     "video": ("videos/test_video", (".avi", ".mp4")),
     "pdf": ("images/test_image", (".pdf",)),
 }
-# Generated scripts spell the folder of images so.
 FOLDERS = {
-    "image": "images/test_images_floder",
+    "image": "images/test_images",
     "audio": "audios/test_audios",
     "video": "videos/test_videos",
     "pdf": "pdfs/test_pdfs",
 }
+# The folder that generated scripts read, spelt as they spell it; it holds a PDF too.
+_GENERATED = "images/test_images_floder"
 _SIDE, _FRAMES = 64, 8
 
 
@@ -48,7 +49,8 @@ def _makers() -> dict[str, Callable[[], bytes]]:
     """Every sample's name, and what makes its bytes."""
     stem, suffixes = SAMPLES["image"]
     makers: dict[str, Callable[[], bytes]] = {f"{stem}{suffix}": partial(_picture, 0, suffix) for suffix in suffixes}
-    makers |= {f"{FOLDERS['image']}/{i}.jpg": partial(_picture, i, ".jpg") for i in range(1, 4)}
+    for folder in (FOLDERS["image"], _GENERATED):
+        makers |= {f"{folder}/{i}.jpg": partial(_picture, i, ".jpg") for i in range(1, 4)}
     makers |= {f"{FOLDERS['audio']}/{i}.wav": partial(media_files.wav, 220 * i) for i in range(1, 4)}
     makers |= {"audios/test_audio.wav": partial(media_files.wav, 440), "audios/test_audio.mp3": media_files.mp3}
     makers |= {
@@ -57,7 +59,7 @@ def _makers() -> dict[str, Callable[[], bytes]]:
     }
     makers["videos/test_video.mp4"] = lambda: media_files.mp4(_frames(), _SIDE)
     pdf = partial(media_files.pdf, "A page to test with.")
-    return makers | {"images/test_image.pdf": pdf, f"{FOLDERS['pdf']}/1.pdf": pdf}
+    return makers | {"images/test_image.pdf": pdf, f"{FOLDERS['pdf']}/1.pdf": pdf, f"{_GENERATED}/test_image.pdf": pdf}
 
 
 def _frames() -> list[bytes]:

@@ -103,8 +103,7 @@ class ManifestAdapter(BaseAdapter):
         if name == "result":
             self.__dict__[name] = value
         else:
-            owners = [o for o in self.dispatch.held() if snake_case(o) == name]
-            self.dispatch.keep((owners or [type(value).__name__])[0], value)
+            self.dispatch.keep(self.dispatch.class_named(name, value), value)
 
 
 class AdapterFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):

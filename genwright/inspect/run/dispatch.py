@@ -91,12 +91,20 @@ class Dispatch:
         return getattr(getattr(module, owner, None), factory, None) or getattr(module, factory)
 
     def only_class(self) -> str:
-        """The class that a script means when it names none."""
-        self.read_manifest()
-        classes = list(dict.fromkeys(n.partition(".")[0] for n in self.homes if "." in n or n[:1].isupper()))
-        if not classes:
+        """The class that a script means when it names none: the first one of the manifest."""
+        if not self._classes():
             raise UserError(f"The manifest of {self.project!r} names no class; pass interface_class_name.")
-        return classes[0]
+        return self._classes()[0]
+
+    def class_named(self, attribute: str, value: Any) -> str:
+        """The class whose object a script means by an adapter's attribute."""
+        names = [c.__name__ for c in type(value).__mro__]
+        fitting = [c for c in self._classes() if snake_case(c) == attribute or c in names]
+        return fitting[0] if fitting else self.only_class()
+
+    def _classes(self) -> list[str]:
+        self.read_manifest()
+        return list(dict.fromkeys(n.partition(".")[0] for n in self.homes if "." in n or n[:1].isupper()))
 
     def read_manifest(self) -> None:
         """A script that sets no interfaces up gets them from NAME.toml or NAME.json beside it or in this folder."""

@@ -36,8 +36,8 @@ def found(source: str, folder: Path) -> list[Resource]:
         ('import librosa\nfor a in ["your_audio.wav"]: librosa.load(a)', ("audio", False, "audios/test_audio.wav")),
         ('import cv2\nc = {"v": "path/to/your/clip.mp4"}\ncv2.VideoCapture(c["v"])',
          ("video", False, "videos/test_video.mp4")),
-        ('import os\nimage_dir = "path/to/data"\nos.listdir(image_dir)', ("image", True, "images/test_images_floder")),
-        ('import os\nfor r in os.walk("path/to/images/"): pass', ("image", True, "images/test_images_floder")),
+        ('import os\nimage_dir = "path/to/data"\nos.listdir(image_dir)', ("image", True, "images/test_images")),
+        ('import os\nfor r in os.walk("path/to/images/"): pass', ("image", True, "images/test_images")),
         ('p.add_argument("--audio-folder", default="path/to/folder")\na = p.parse_args()\nimport os\n'
          "os.listdir(a.audio_folder)", ("audio", True, "audios/test_audios")),
         ('import click\n@click.option("--image", default="path/to/a.gif")\ndef f(image): open(image, "rb")',
@@ -111,7 +111,11 @@ def test_samples_are_what_they_say(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("GENWRIGHT_HOME", str(tmp_path))
     folder = sample_folder()
     pictures = [p for p in (folder / "images").glob("*.*") if p.suffix != ".pdf"]
-    for image in [*pictures, *(folder / "images" / "test_images_floder").iterdir()]:
+    for image in [
+        *pictures,
+        *(folder / "images" / "test_images").iterdir(),
+        *(folder / "images").glob("*_floder/*.jpg"),
+    ]:
         with Image.open(image) as opened:
             opened.load()
             assert opened.size == (64, 64) and opened.format.lower().startswith(image.suffix[1:3].lower())
