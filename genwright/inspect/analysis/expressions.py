@@ -108,7 +108,8 @@ class Expressions:
             return self._attribute(value.node, name)
         if isinstance(value, Instance):
             own = self._attribute(value.of.node, name) if isinstance(value.of, Local) else NOTHING
-            return own or frozenset([Member(value, name)])
+            # Only what a class inherits from elsewhere can be something else than what the script gives it.
+            return own or (frozenset([Member(value, name)]) if self.base_of(value.of) else NOTHING)
         return frozenset([Member(value, name)]) if isinstance(value, Made) else NOTHING
 
     def _attribute(self, owner: ast.AST, name: str) -> Values:
