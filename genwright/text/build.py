@@ -33,13 +33,22 @@ from genwright.text.engine.engine import Engine
 from genwright.text.engine.executor import PredictingExecutor, ResidentExecutor
 from genwright.text.engine.streamed import StreamedExecutor
 from genwright.text.loader import Loader
-from genwright.text.memory import MAX_BATCH, STEPS_AHEAD, cache_spec, divide_memory, max_batch, offload_dir, step_tokens
+from genwright.text.memory import (
+    MAX_BATCH,
+    STEPS_AHEAD,
+    USUAL_CONTEXT,
+    cache_spec,
+    divide_memory,
+    max_batch,
+    offload_dir,
+    step_tokens,
+)
 from genwright.text.ops.backends import new_ops
 from genwright.text.ops.torch_ops import TorchOps
 from genwright.text.planning import model_facts, plan_model
 from genwright.text.settings import AUTO, EngineConfig
 
-PLANNED = 512, 128  # tokens of a prompt and its answer that a placement is planned for, unless max_context is set
+PLANNED_ANSWER = 128  # tokens of an answer that a placement is planned for; the rest of the context is the prompt's
 KEEP = "keep"  # the quant that leaves packed weights as they are stored
 SELF = "self:"  # prefix of a draft that is a copy of the model in another weight format, such as self:int4
 
@@ -56,9 +65,7 @@ def build_engine(
 ) -> Engine:
     """Load a checkpoint and its draft onto a device."""
     ops = new_ops(config.backend, device, config.deterministic)
-    loaders = [_loader(checkpoint, config.quant, config, device, progress)]
-    if (draft := _open_draft(checkpoint, config)) is not None:
-        loaders.append(_loader(draft, _self_draft_format(config), config, device, progress))
+    loaders = _loaders(checkpoint, config, device, progress)
     pages, max_context = divide_memory(loaders, config, device)
     most, max_tokens = max_batch(config, device), step_tokens(config, device)
     contexts = [max_context, *(min(max_context, loader.checkpoint.config.longest_context) for loader in loaders[1:])]
@@ -101,22 +108,40 @@ def settle_offload(
     """The settings with a policy of the planner in place of `auto`; a model that fits is resident."""
     if config.offload != AUTO:
         return config, None
-    longest = config.max_context or min(sum(PLANNED), checkpoint.config.max_context)
-    answer = min(PLANNED[1], longest // 2) or 1
+    longest = config.max_context or min(USUAL_CONTEXT, checkpoint.config.max_context)
+    resident = config.with_settings({"offload": None})
+    if _fits(checkpoint, resident.with_settings({"max_context": longest}), device):
+        tell("The model fits: it runs resident.")
+        return resident, None
+    answer = min(PLANNED_ANSWER, longest // 2) or 1
     work = Workload(max(1, longest - answer), answer, MAX_BATCH[device.type])
     loader = _loader(checkpoint, config.quant, config, device, lambda done, total: None)
     plan, _, machine = plan_model(loader, config, work, tell)
-    if plan.policy.resident:
-        tell("The model fits: it runs resident.")
-    else:
-        tell(f"Placement: {plan.policy.describe('GPU' if machine.has_gpu else 'memory')}")
+    tell(f"Placement: {plan.policy.describe('GPU' if machine.has_gpu else 'memory')}")
     planned = Planned(plan.policy, machine, model_facts(loader, config.kv))
-    if plan.policy.resident:
-        return config.with_settings({"offload": None}), planned
     # Larger steps would need more memory than was planned for.
     tokens = min(plan.policy.batch * work.prompt_length, STEP_TOKENS[device.type])
     steps = {"max_step_tokens": config.max_step_tokens or tokens}
     return config.with_settings({"offload": plan.policy, **steps}), planned
+
+
+def _fits(checkpoint: Checkpoint, config: EngineConfig, device: torch.device) -> bool:
+    """Whether the device has room for the weights and a sequence of the longest context."""
+    try:
+        divide_memory(_loaders(checkpoint, config, device, lambda done, total: None), config, device)
+    except UserError:
+        return False
+    return True
+
+
+def _loaders(
+    checkpoint: Checkpoint, config: EngineConfig, device: torch.device, progress: Callable[[int, int], None]
+) -> list[Loader]:
+    """Of the model, and of its draft model if it has one."""
+    loaders = [_loader(checkpoint, config.quant, config, device, progress)]
+    if (draft := _open_draft(checkpoint, config)) is not None:
+        loaders.append(_loader(draft, _self_draft_format(config), config, device, progress))
+    return loaders
 
 
 def _open_draft(model: Checkpoint, config: EngineConfig) -> Checkpoint | None:
