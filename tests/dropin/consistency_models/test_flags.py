@@ -109,6 +109,7 @@ def test_scripts_that_need_absent_packages_are_replaced_whole(tmp_path: Path, mo
         script = tmp_path / f"{name}.py"
         script.parent.mkdir(exist_ok=True)
         script.write_text("import mpi4py, tensorflow\n")
+        monkeypatch.delitem(sys.modules, name.replace("/", "."), raising=False)
         monkeypatch.setattr(sys, "argv", [])
         monkeypatch.setattr(sys, "path", [*sys.path])
         monkeypatch.setenv("PYTHONPATH", "")

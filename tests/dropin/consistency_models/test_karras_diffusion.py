@@ -113,7 +113,7 @@ def test_samplers_take_the_originals_arguments() -> None:
     seen = []
     found = kd.sample_heun(denoiser, x, sigmas, get_generator("dummy"), callback=seen.append, progress=True)
     assert [call["i"] for call in seen] == [0, 1, 2, 3] and {"x", "sigma", "sigma_hat", "denoised"} <= seen[0].keys()
-    d = (x - denoiser(x, sigmas[:1])) / 80
+    d = kd.to_d(x, torch.tensor(80.0), denoiser(x, sigmas[:1]))
     euler = x + d * (sigmas[1] - 80)
     heun = x + (d + (euler - denoiser(euler, sigmas[1:2])) / sigmas[1]) * (sigmas[1] - 80) / 2
     torch.testing.assert_close(seen[1]["x"], heun, rtol=1e-4, atol=1e-4)
@@ -127,6 +127,13 @@ def test_samplers_take_the_originals_arguments() -> None:
     noise = torch.randn(2, 3, 4, 4, generator=torch.Generator().manual_seed(1))
     renoised = denoiser(x, torch.tensor([80.0])) + noise * math.sqrt(level**2 - 0.002**2)
     torch.testing.assert_close(first, denoiser(renoised, torch.tensor([level])), rtol=1e-4, atol=1e-5)
+
+
+def test_an_ancestral_step_adds_noise_up_to_the_next_level() -> None:
+    from cm.karras_diffusion import get_ancestral_step
+
+    down, up = get_ancestral_step(3.0, 2.0)
+    assert down**2 + up**2 == pytest.approx(4) and up**2 == pytest.approx(4 * (9 - 4) / 9)
 
 
 def test_edits_keep_the_known_part() -> None:

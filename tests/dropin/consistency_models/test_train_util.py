@@ -88,6 +88,23 @@ def test_cm_train_and_its_flags(data_dir, tiny_pt, ranks, monkeypatch) -> None:
     assert len(losses) == len(changes) + 1
 
 
+@pytest.mark.parametrize("name", ["model000002.pt", "published.pt"])
+def test_cm_train_resumes_with_its_target(name, data_dir, tiny_pt, ranks, monkeypatch, capsys) -> None:
+    """Beside a numbered checkpoint is its target; another name is where model and target begin."""
+    common = {"data_dir": data_dir, "teacher_model_path": tiny_pt, **CM}
+    train("cm_train", ranks, monkeypatch, **common)
+    (ranks / "model000002.pt").rename(ranks / name)
+    capsys.readouterr()
+    again = {"resume_checkpoint": ranks / name, "total_training_steps": 3, "lr": 1e-9}
+    rows = train("cm_train", ranks, monkeypatch, **common | again)
+    numbered = name == "model000002.pt"
+    assert [row["step"] for row in rows] == (["3"] if numbered else ["1", "2", "3"])
+    assert ("target_model000002.pt..." in capsys.readouterr().out) == numbered
+    start = state(ranks / ("target_model000002.pt" if numbered else name))
+    expected = 0.9 * start["out.2.bias"] + 0.1 * state(ranks / name)["out.2.bias"]  # the model hardly moves
+    torch.testing.assert_close(state(ranks / "target_model000003.pt")["out.2.bias"], expected, rtol=1e-4, atol=1e-6)
+
+
 def test_progressive_distillation_halves_its_steps(data_dir, tiny_pt, ranks, monkeypatch) -> None:
     """The original's own loop passes names to its loss that this does not have."""
     stages = {"training_mode": "progdist", "scale_mode": "progdist", "distill_steps_per_iter": 1, "lr_anneal_steps": 1}

@@ -12,6 +12,7 @@ from cm import dist_util
 from cm.editing import iterative_colorization, iterative_inpainting, iterative_superres
 from cm.random_util import DummyGenerator, Generator
 from cm.samplers import (
+    get_ancestral_step,
     get_sigmas_karras,
     sample_dpm,
     sample_euler,
@@ -20,6 +21,7 @@ from cm.samplers import (
     sample_onestep,
     sample_progdist,
     stochastic_iterative_sampler,
+    to_d,
 )
 from genwright.arguments import one_of
 from genwright.errors import UserError
@@ -31,9 +33,10 @@ from genwright.images.training import losses
 from genwright.images.training.losses import per_image
 
 __all__ = [
-    "KarrasDenoiser", "get_sigmas_karras", "get_weightings", "iterative_colorization", "iterative_inpainting",
-    "iterative_superres", "karras_sample", "sample_dpm", "sample_euler", "sample_euler_ancestral", "sample_heun",
-    "sample_onestep", "sample_progdist", "stochastic_iterative_sampler",
+    "KarrasDenoiser", "get_ancestral_step", "get_sigmas_karras", "get_weightings", "iterative_colorization",
+    "iterative_inpainting", "iterative_superres", "karras_sample", "sample_dpm", "sample_euler",
+    "sample_euler_ancestral", "sample_heun", "sample_onestep", "sample_progdist", "stochastic_iterative_sampler",
+    "to_d",
 ]  # fmt: skip
 
 _LPIPS = ("vgg16-397923af.pth", "lpips_weights.pt")  # as torchvision and piq keep them

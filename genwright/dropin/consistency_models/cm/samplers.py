@@ -9,6 +9,7 @@ import torch
 from rich.progress import Progress
 from torch import Tensor
 
+from cm.nn import append_dims
 from cm.random_util import DummyGenerator, Generator
 from genwright.images.sampling import samplers, schedules
 from genwright.images.sampling.per_sample_rng import Noise
@@ -21,6 +22,17 @@ Callback = Callable[[dict[str, Any]], object]
 def get_sigmas_karras(n: int, sigma_min: float, sigma_max: float, rho: float = 7.0, device: Any = "cpu") -> Tensor:
     """EDM's schedule of n levels, and 0."""
     return torch.tensor([*schedules.karras(n, sigma_min, sigma_max, rho), 0.0], device=device)
+
+
+def to_d(x: Tensor, sigma: Tensor, denoised: Tensor) -> Tensor:
+    """The derivative dx/dsigma."""
+    return (x - denoised) / append_dims(sigma, x.ndim)
+
+
+def get_ancestral_step(sigma_from: Any, sigma_to: Any) -> tuple[Any, Any]:
+    """The level to step down to, and the noise to add up to sigma_to."""
+    sigma_up = (sigma_to**2 * (sigma_from**2 - sigma_to**2) / sigma_from**2) ** 0.5
+    return (sigma_to**2 - sigma_up**2) ** 0.5, sigma_up
 
 
 @torch.no_grad()
