@@ -50,6 +50,14 @@ def test_files_rows_and_batches_follow_their_flags(data_dir, ranks, monkeypatch)
     assert (slow - last).norm() > (fast - last).norm() > 0
 
 
+def test_training_has_no_end_but_the_one_it_is_given(data_dir, ranks, monkeypatch) -> None:
+    monkeypatch.setenv("DIFFUSION_TRAINING_TEST", "1")  # the original's: stop after the first checkpoint
+    endless = EDM | {"lr_anneal_steps": 0, "save_interval": 3, "schedule_sampler": "lognormal"}
+    rows = train("edm_train", ranks, monkeypatch, data_dir=data_dir, **endless)
+    assert [row["step"] for row in rows] == ["1", "2", "3"]
+    assert (ranks / "model000003.pt").is_file()
+
+
 def test_fp16_scales_the_loss(data_dir, ranks, monkeypatch) -> None:
     rows = train("edm_train", ranks, monkeypatch, data_dir=data_dir, **EDM, use_fp16="True", fp16_scale_growth=0.5)
     scales = [float(row["lg_loss_scale"]) for row in rows if row["step"] != "0"]
