@@ -26,4 +26,13 @@ ORIGINS: Mapping[str, Origin] = {
         _FLEXLLMGEN,
         tuple(module for name, module in _FLEXLLMGEN.items() if name != "completion"),
     ),
+    "consistency_models": Origin(
+        "consistency_models: few-step image models.",
+        {
+            **{name: name for name in ("image_sample", "cm_train", "edm_train", "ternary_search")},
+            "evaluator": "evaluations.evaluator",
+        },
+        # These need mpi4py, CLIP or TensorFlow themselves.
+        ("ternary_search", "evaluations.evaluator"),
+    ),
 }
