@@ -65,7 +65,7 @@ def test_a_script_gets_our_modules_and_its_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["flexgen"], "There is no drop-in 'flexgen'; there is flexllmgen."),
+        (["flexgen"], "There is no drop-in 'flexgen'; there is flexllmgen,"),
         (["flexllmgen", "--script"], "--script needs a file."),
         (["flexllmgen", "--script", "none.py"], "There is no script none.py."),
         (["flexllmgen", "helm_run"], "flexllmgen has no command 'helm_run'; its commands are flex_opt, completion,"),
