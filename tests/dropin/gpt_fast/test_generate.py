@@ -157,7 +157,7 @@ def test_interactive_prompts_are_answered_as_they_come(checkpoints: Path, monkey
 
 
 def test_a_number_is_a_synthetic_prompt(checkpoints: Path, capsys) -> None:
-    from generate import main, parser
+    from generate import parser
 
     assert parser().parse_args(["--prompt", "17"]).prompt == 17
     assert parser().parse_args(["--prompt", "17 days"]).prompt == "17 days"

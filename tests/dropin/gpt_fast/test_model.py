@@ -1,4 +1,4 @@
-"""The Transformer of gpt-fast's name: transformers' logits, masks, torch.compile, and the original's parameter names."""
+"""gpt-fast's Transformer: logits of transformers, masks, torch.compile, and the original's parameter names."""
 
 import re
 from pathlib import Path
