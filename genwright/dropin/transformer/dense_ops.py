@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed import _functional_collectives as traceable
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 from torch.nn.functional import scaled_dot_product_attention
@@ -53,14 +53,21 @@ class DenseOps(TorchOps):
         return x if self.ranks is None else traceable.all_reduce(x, "sum", self.ranks)
 
     def product(self, x: Tensor, weight: Any, bias: Tensor | None = None) -> Tensor:
-        if isinstance(weight, nn.Module):
-            return weight(x)
-        return torch.cat([module(x) for module in weight], dim=-1)
+        y: Tensor = weight(x)
+        return y
 
     def add_linear(
         self, residual: Tensor, x: Tensor, weights: Weights, name: str, post_norm: str = "", eps: float = 0
     ) -> Tensor:
         return residual + self.all_reduce(self.product(x, weights[name]))
+
+    def add_gated_mlp(
+        self, x: Tensor, weights: Weights, norm: str, eps: float, activation: str = "silu", post_norm: str = ""
+    ) -> Tensor:
+        """`gate` and `up` are separate, so that each is the parameter that the original has."""
+        normed = self.norm(x, weights, norm, eps)
+        gate, up = (self.linear(normed, weights, name) for name in ("gate", "up"))
+        return self.add_linear(x, self.activate(gate, activation) * up, weights, "down")
 
     def add_moe(self, x: Tensor, weights: Weights, norm: str, eps: float, moe: Moe) -> Tensor:
         residual, x = x, self.norm(x, weights, norm, eps)

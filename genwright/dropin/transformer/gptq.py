@@ -79,16 +79,15 @@ def _layers(model: Transformer, length: int, wanted: set[str]) -> Iterator[Block
 
 class _Layer(Block):
     def __init__(self, model: Transformer, block: TransformerBlock, name: str, length: int, wanted: set[str]):
-        assert model.freqs_cis is not None and model.causal_mask is not None and block.attention.kv_cache is not None
+        assert model.freqs_cis is not None and block.attention.kv_cache is not None
         self.block, positions = block, torch.arange(length)
         kept = block.attention.kv_cache
         self.cache: Any = DenseCache(block.layer, kept.k_cache, kept.v_cache)
-        mask = model.causal_mask[None, None, positions]
-        self.step: Any = DenseStep(positions, 1, positions, model.freqs_cis[positions], mask)
+        self.step: Any = DenseStep(positions, 1, positions, model.freqs_cis[positions], model.causal(positions))
         modules = {
             "qkv": ("attention.wqkv",),
             "out": ("attention.wo",),
-            "gate_up": ("feed_forward.w1", "feed_forward.w3"),
+            "gate": ("feed_forward.w1", "feed_forward.w3"),
             "down": ("feed_forward.w2",),
         }
         self.matrices = {
@@ -125,7 +124,8 @@ class _Observing(DenseOps):
         self.observe = observe
 
     def linear(self, x: Tensor, weights: Weights, name: str) -> Tensor:
-        self.observe(name, x)
+        if name != "up":  # which has the inputs of gate
+            self.observe(name, x)
         return super().linear(x, weights, name)
 
     def add_linear(

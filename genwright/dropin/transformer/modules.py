@@ -146,14 +146,17 @@ class TransformerBlock(nn.Module):
         }
         if self.model_config.moe is None:
             mlp = self.feed_forward
-            return {**found, "gate_up": (mlp.w1, mlp.w3), "down": mlp.w2}
+            return {**found, "gate": mlp.w1, "up": mlp.w3, "down": mlp.w2}
         return {**found, "router": self.block_sparse_moe.gate, "experts": self.block_sparse_moe.cond_ffn}
 
     def forward(self, x: Tensor, input_pos: Tensor, freqs_cis: Tensor, mask: Mask) -> Tensor:
         """One layer: x [batch, tokens, dim]."""
         kept = self.attention.kv_cache
         assert kept is not None
-        cache: Any = DenseCache(self.layer, kept.k_cache[: len(x)], kept.v_cache[: len(x)])
+        k, v = kept.k_cache, kept.v_cache
+        if len(x) < len(k):
+            k, v = k[: len(x)], v[: len(x)]
+        cache: Any = DenseCache(self.layer, k, v)
         step: Any = DenseStep(x, len(x), input_pos, freqs_cis, mask)  # no block reads the tokens
         y = llama.block(self.ops, self.model_config, self.weights(), cache, x.flatten(0, 1), step)
         return y.view_as(x)
@@ -173,7 +176,6 @@ class Transformer(nn.Module):
         self.norm = RMSNorm(config.dim, eps=config.norm_eps)
         self.output = nn.Linear(config.dim, config.vocab_size, bias=False)
         self.freqs_cis: Tensor | None = None
-        self.causal_mask: Tensor | None = None
         self.max_batch_size = self.max_seq_length = -1
         self.get_mask_mod = get_mask_mod
         self.ops = DenseOps()
@@ -196,8 +198,11 @@ class Transformer(nn.Module):
         inverse, scale = frequencies(self.model_config.rope, self.config.head_dim)
         table = cos_sin(inverse, scale, torch.arange(self.config.block_size, device=inverse.device))
         self.freqs_cis = torch.stack(table, dim=-1).squeeze(1).to(dtype)
-        ones = torch.ones(self.max_seq_length, self.max_seq_length, dtype=torch.bool)
-        self.causal_mask = ones.tril()
+
+    def causal(self, input_pos: Tensor) -> Tensor:
+        """Which keys the queries at these positions see, [1, 1, queries, max_seq_length]."""
+        keys = torch.arange(self.max_seq_length, device=input_pos.device)
+        return (keys <= input_pos[:, None])[None, None]
 
     def _dtype(self) -> torch.dtype:
         """The type that the model computes in; a quantized head has it in its scales."""
@@ -212,14 +217,14 @@ class Transformer(nn.Module):
         """Logits [batch, tokens, vocab]: `model(mask, idx, input_pos)`, or `model(idx, input_pos)` for causal."""
         if isinstance(mask, Tensor):
             idx, input_pos = mask, idx if input_pos is None else input_pos
-        assert self.freqs_cis is not None and self.causal_mask is not None, "Caches must be initialized first"
+        assert self.freqs_cis is not None, "Caches must be initialized first"
         assert idx is not None and input_pos is not None
         visible: Mask
         if isinstance(mask, BlockMask):
             mask.mask_mod = self.get_mask_mod(mask.mask_mod, input_pos[0])
             visible = mask
         else:
-            visible = self.causal_mask[None, None, input_pos]
+            visible = self.causal(input_pos)
         freqs_cis = self.freqs_cis[input_pos]
         step: Any = DenseStep(idx.flatten(), len(idx), input_pos, freqs_cis, visible)
         outer = {"embed": self.tok_embeddings.weight, "norm": self.norm.weight, "head": self.output}

@@ -32,7 +32,7 @@ for name, module, quantizer in (
             model = handler.convert_for_runtime()
             model.load_state_dict(state, assign=True)
     if compiled and not quantizer:
-        functions = script["generate"].__globals__
+        functions = script["decode_n_tokens"].__globals__
         functions["decode_one_token"] = torch.compile(functions["decode_one_token"], fullgraph=True)
     prompt = torch.tensor([1, 15043, 29892, 590, 1024, 338], dtype=torch.int32)
     tokens += script["generate"](model.eval(), prompt, 12, temperature=0, top_k=1).tolist()
