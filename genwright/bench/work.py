@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from genwright.bench.experiments import Point
+from genwright.placement.weights import templates
 from genwright.quant.packed import tensors_of
 from genwright.text.config import ModelConfig
 from genwright.text.llm import LLM
@@ -83,6 +84,6 @@ def _pairs(tokens: int, length: float, window: float) -> float:
 def _weights(model: Model) -> Iterator[tuple[str, int, int]]:
     """Name, parameters and bytes of each weight that steps multiply with."""
     for part in (model.outer, *model.blocks):
-        for name, weight in part.items():
+        for name, weight in templates(part).items():
             if name not in TABLES:
                 yield name, math.prod(weight.shape), sum(tensor.nbytes for tensor in tensors_of(weight))

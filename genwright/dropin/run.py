@@ -48,7 +48,15 @@ def run_script(name: str, script: str, arguments: list[str]) -> None:
             return
     _import_from(folder(name), path.resolve().parent)
     sys.argv = [script, *arguments]
-    runpy.run_path(script, run_name="__main__")
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if not (package and (folder(name) / package).is_dir()):
+            raise
+        raise UserError(
+            f"The drop-in {name} has no module {error.name}; docs/coming-from.md says what it has."
+        ) from None
 
 
 def _run_module(name: str, module: str, arguments: list[str]) -> None:

@@ -1,13 +1,13 @@
 """PlacedActivations: the hidden states of a step's micro-batches between blocks, with rows in all tiers."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from genwright.placement.disk import DiskFile
+from genwright.placement.disk import ALIGNMENT, round_up
 from genwright.placement.policy import Policy
 from genwright.placement.tiers import Tier, Tiers
 
@@ -17,8 +17,8 @@ T = TypeVar("T")
 class State:
     """One micro-batch's hidden state x [tokens, dim]: its first rows on the GPU, the next in CPU memory."""
 
-    def __init__(self, cpu: Tensor, file: DiskFile | None) -> None:
-        self.cpu, self.file = cpu, file  # for as many bytes as the largest micro-batch has there
+    def __init__(self, cpu: int, disk: int) -> None:
+        self.cpu, self.disk = cpu, disk  # offsets of its bytes there
         self.shape = torch.Size()
         self.gpu: Tensor | None = None  # the first rows, or all of x once it is asked for
         self.writing: Future[None] | None = None  # rows to disk
@@ -30,31 +30,42 @@ class State:
 class PlacedActivations:
     """Keeps a micro-batch's state until its next block; `ask` for one early, and it moves while another computes."""
 
-    def __init__(self, policy: Policy, tiers: Tiers, row_bytes: int, rows: int) -> None:
-        """States of up to `rows` rows of `row_bytes` bytes."""
-        self._shares = policy.shares("activations")
+    def __init__(self, policy: Policy, tiers: Tiers, row_bytes: int, together: int, rows: int, batches: int) -> None:
+        """For steps of up to `rows` rows in up to `batches` micro-batches, each of up to `together` rows."""
+        self._shares, self._row_bytes = policy.shares("activations"), row_bytes
         self._tiers, self._on_gpu = tiers, tiers.device.type == "cuda"
-        self._sizes = [(rows * share // 100 + 2) * row_bytes if share else 0 for share in self._shares]
+        _, cpu, disk = (
+            (rows * share // 100 + batches) * row_bytes + batches * ALIGNMENT if share else 0 for share in self._shares
+        )
+        self._cpu = tiers.cpu(cpu)
+        self._file = tiers.disk("activations", disk) if disk else None
+        staged = (together * self._shares[2] // 100 + 1) * row_bytes if disk else 0
+        self._staging = tiers.cpu(staged)  # of the thread, on the way from and to the disk
         self._states: list[State] = []
         overlap = self._on_gpu and policy.overlap
         self._stream = torch.cuda.Stream(tiers.device) if overlap else None  # in order: stored before it is loaded
         self._disk_stream = torch.cuda.Stream(tiers.device) if self._on_gpu else None
         self._thread = ThreadPoolExecutor(1, "activations")  # in order: a state is written before it is read
-        self._staging = tiers.cpu(self._sizes[2]) if self._sizes[2] else None  # of the thread
+
+    def begin(self, counts: Sequence[int]) -> None:
+        """Begin a step whose micro-batches have so many rows."""
+        self._states, cpu, disk = [], 0, 0
+        for count in counts:
+            self._states.append(State(cpu, disk))
+            _, on_cpu, on_disk = self._rows(count)
+            cpu = round_up(cpu + on_cpu * self._row_bytes)
+            disk = round_up(disk + on_disk * self._row_bytes)
 
     def put(self, index: int, x: Tensor) -> None:
         """Keep micro-batch `index`'s state, which is not read otherwise from now on."""
-        while index >= len(self._states):
-            file = self._tiers.disk(f"activations-{len(self._states)}", self._sizes[2]) if self._sizes[2] else None
-            self._states.append(State(self._tiers.cpu(self._sizes[1]), file))
-        state, (gpu, cpu, disk) = self._states[index], self._split(x)
+        state, (gpu, cpu, disk) = self._states[index], x.split(self._rows(len(x)))
         state.shape, state.asked = x.shape, False
         if len(gpu) == len(x):
             state.gpu = x
             return
         state.gpu = gpu.clone()  # a view would keep all of x
         if len(cpu):
-            self._on_stream(lambda: _bytes_of(state.cpu, cpu).copy_(cpu, non_blocking=True), x)
+            self._on_stream(lambda: _bytes_of(self._cpu, state.cpu, cpu).copy_(cpu, non_blocking=True), x)
             self._count(Tier.GPU, Tier.CPU, cpu)
         if len(disk):
             computed = torch.cuda.current_stream(x.device).record_event() if self._on_gpu else None
@@ -62,19 +73,18 @@ class PlacedActivations:
             self._count(Tier.GPU, Tier.DISK, disk)
 
     def ask(self, index: int) -> None:
-        """Start to bring a state back."""
-        if index >= len(self._states) or self._states[index].asked or self._states[index].gpu is None:
-            return
+        """Start to bring a state back, unless it is in use."""
         state = self._states[index]
+        if state.asked or state.gpu is None:
+            return
         state.asked, kept = True, state.gpu
-        assert kept is not None
         if len(kept) == state.shape[0]:
             return
         x = kept.new_empty(state.shape)
-        gpu, cpu, disk = self._split(x)
+        gpu, cpu, disk = x.split(self._rows(len(x)))
         gpu.copy_(kept)
         if len(cpu):
-            self._on_stream(lambda: cpu.copy_(_bytes_of(state.cpu, cpu), non_blocking=True), x)
+            self._on_stream(lambda: cpu.copy_(_bytes_of(self._cpu, state.cpu, cpu), non_blocking=True), x)
             state.loaded = self._event()
             self._count(Tier.CPU, Tier.GPU, cpu)
         if len(disk):
@@ -99,9 +109,10 @@ class PlacedActivations:
     def close(self) -> None:
         self._thread.shutdown(cancel_futures=True)
 
-    def _split(self, x: Tensor) -> tuple[Tensor, ...]:
-        first, second = (len(x) * share // 100 for share in (self._shares[0], self._shares[0] + self._shares[1]))
-        return x.tensor_split((first, second))
+    def _rows(self, count: int) -> list[int]:
+        """How many rows are in each tier."""
+        first, second = (count * share // 100 for share in (self._shares[0], self._shares[0] + self._shares[1]))
+        return [first, second - first, count - second]
 
     def _on_stream(self, copy: Callable[[], T], x: Tensor) -> None:
         """Run a copy after what computes x, beside what computes later."""
@@ -119,17 +130,17 @@ class PlacedActivations:
         return (self._stream or torch.cuda.current_stream(self._tiers.device)).record_event()
 
     def _write(self, state: State, rows: Tensor, computed: torch.cuda.Event | None) -> None:
-        assert state.file is not None and self._staging is not None
+        assert self._file is not None
         if computed is not None:
             computed.synchronize()
-        staged = _bytes_of(self._staging, rows)
+        staged = _bytes_of(self._staging, 0, rows)
         self._copy(staged, rows)
-        state.file.write_from(staged).result()
+        self._file.write_from(staged, state.disk).result()
 
     def _read(self, state: State, rows: Tensor, made: torch.cuda.Event | None) -> None:
-        assert state.file is not None and self._staging is not None
-        staged = _bytes_of(self._staging, rows)
-        state.file.read_into(staged).result()
+        assert self._file is not None
+        staged = _bytes_of(self._staging, 0, rows)
+        self._file.read_into(staged, state.disk).result()
         if made is not None:
             made.synchronize()  # the memory may have been in use before
         self._copy(rows, staged)
@@ -146,6 +157,6 @@ class PlacedActivations:
         self._tiers.use.move(source, target, rows.nbytes)
 
 
-def _bytes_of(buffer: Tensor, rows: Tensor) -> Tensor:
-    """The start of a buffer, in the shape of some rows."""
-    return buffer[: rows.nbytes].view(rows.dtype).view(rows.shape)
+def _bytes_of(buffer: Tensor, offset: int, rows: Tensor) -> Tensor:
+    """Bytes of a buffer in the shape of some rows."""
+    return buffer[offset : offset + rows.nbytes].view(rows.dtype).view(rows.shape)

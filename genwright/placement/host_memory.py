@@ -38,6 +38,13 @@ class HostMemory:
                 self._registered.append((address, memory))
         return buffer
 
+    def free(self, address: int) -> None:
+        """Unpin the buffer that starts there, which nobody uses any more."""
+        gone = [each for each in self._registered if each[0] == address]
+        _unregister(gone)
+        for each in gone:
+            self._registered.remove(each)
+
     def _use_pageable(self, size: int) -> None:
         self.pinned = False
         warnings.warn(

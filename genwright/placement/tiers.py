@@ -1,6 +1,9 @@
 """Tiers: GPU memory, CPU memory and disk; what a model holds in each, and what moves between them."""
 
+import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import Enum
 from threading import Lock
 
@@ -9,6 +12,8 @@ import torch
 from genwright.placement.disk import DiskFile
 from genwright.placement.host_memory import HostMemory
 from genwright.placement.offload_folder import OffloadFolder
+
+PREFILL, DECODING = "prefill", "decoding"  # stages of a request
 
 
 class Tier(Enum):
@@ -46,6 +51,25 @@ class Tiers:
         self.device, self.use = device, TierUse()
         self.host = HostMemory(pin and device.type == "cuda")
         self._folder = folder
+        self.stage = PREFILL
+        self.seconds: dict[str, float] | None = None  # of each kind of move and stage, while they are measured
+
+    @contextmanager
+    def timed(self, kind: str) -> Iterator[None]:
+        """Measure moves of a kind, if `seconds` is set; the host then waits for the device before and after them."""
+        if self.seconds is None:
+            yield
+            return
+        started = self._synchronized()
+        yield
+        name = f"{kind}_{self.stage}"
+        self.seconds[name] = self.seconds.get(name, 0.0) + self._synchronized() - started
+
+    def _synchronized(self) -> float:
+        """The time when the device has done its work."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        return time.perf_counter()
 
     def gpu(self, size: int) -> torch.Tensor:
         """Bytes of the device that computes."""

@@ -78,7 +78,7 @@ class WeightStream:
     """
 
     def __init__(self, blocks: Sequence[PlacedBlock], tiers: Tiers, overlap: bool) -> None:
-        self.blocks, self._ahead = blocks, 2 if overlap else 1
+        self.blocks, self._tiers, self._ahead = blocks, tiers, 2 if overlap else 1
         size = max(block.layout.staging_size for block in blocks)
         disk_size = max(block.layout.size - block.layout.cpu_end for block in blocks)
         self._slots = [Slot(size, disk_size, tiers) for _ in range(self._ahead)]
@@ -94,10 +94,13 @@ class WeightStream:
 
     def take(self, index: int) -> Arriving:
         """A block's weights, which may be used until `release`."""
-        if not self._arriving or self._arriving[0].index != index:
-            self._restart(index)
-        if not self._by_choice:
-            self._arriving[0].bring_all_experts()
+        with self._tiers.timed("load_weight"):
+            if not self._arriving or self._arriving[0].index != index:
+                self._restart(index)
+            if not self._by_choice:
+                self._arriving[0].bring_all_experts()
+            if self._tiers.seconds is not None:
+                self._arriving[0].wait()
         return self._arriving[0]
 
     def release(self, index: int) -> None:

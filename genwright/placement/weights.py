@@ -10,7 +10,7 @@ from torch import Tensor
 from genwright.placement.block_layout import Entry, Layout, Move
 from genwright.placement.policy import Policy
 from genwright.placement.tiers import Tier, Tiers
-from genwright.quant.packed import Packed, Weight, tensors_of
+from genwright.quant.packed import Packed, Weight
 
 
 class PlacedBlock(Mapping[str, Weight]):
@@ -64,14 +64,6 @@ class PlacedBlock(Mapping[str, Weight]):
             tensors[entry.name][entry.field] = _view(source[start : start + entry.nbytes], entry)
         return {name: _assemble(layout.templates[name], fields) for name, fields in tensors.items()}
 
-    @property
-    def sizes(self) -> dict[str, int]:
-        """Bytes of each weight."""
-        found = dict.fromkeys(self.layout.templates, 0)
-        for entry in self.layout.entries:
-            found[entry.name] += entry.nbytes
-        return found
-
     def __getitem__(self, name: str) -> Weight:
         layout = self.layout
         fields = {
@@ -109,11 +101,9 @@ class PlacedBlock(Mapping[str, Weight]):
         return len(self.layout.templates)
 
 
-def weight_bytes(block: Mapping[str, Weight]) -> dict[str, int]:
-    """Bytes of each weight, wherever it is."""
-    if isinstance(block, PlacedBlock):
-        return block.sizes
-    return {name: sum(tensor.nbytes for tensor in tensors_of(weight)) for name, weight in block.items()}
+def templates(block: Mapping[str, Weight]) -> Mapping[str, Weight]:
+    """The weights for their shapes and sizes; those of a placed block have no values, so that nothing is read."""
+    return block.layout.templates if isinstance(block, PlacedBlock) else block
 
 
 def _bytes(weights: Mapping[str, Weight], entry: Entry) -> Tensor:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from genwright.kernels import PAGE
-from genwright.placement.weights import weight_bytes
+from genwright.placement.weights import templates
 from genwright.quant.formats import Format
 from genwright.quant.fp8 import BLOCK
 from genwright.quant.packed import Packed, Weight, tensors_of
@@ -48,8 +48,8 @@ class Model:
         outer = {name: weight for name, weight in self.outer.items() if name not in LOOKED_UP}
         moe = self.cfg.moe
         share = {"experts.gate_up": moe.top_k / moe.experts, "experts.down": moe.top_k / moe.experts} if moe else {}
-        sizes = [size for block in (outer, *self.blocks) for size in weight_bytes(block).items()]
-        return int(sum(share.get(name, 1.0) * size for name, size in sizes))
+        weights = [item for block in (outer, *self.blocks) for item in templates(block).items()]
+        return int(sum(share.get(name, 1.0) * tensor.nbytes for name, w in weights for tensor in tensors_of(w)))
 
     @cached_property
     def fingerprint(self) -> str:

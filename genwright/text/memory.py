@@ -21,7 +21,7 @@ from genwright.text.settings import EngineConfig
 
 MAX_BATCH = {"cpu": 64, "cuda": 256}  # sequences in a step
 MAX_STEP_TOKENS = {"cpu": 512, "cuda": 2048}  # tokens in a step; longer prompts are computed in chunks
-USUAL_CONTEXT = 2048  # tokens of a sequence to leave room for, if there is no max_context
+USUAL_CONTEXT = 2048  # tokens of a sequence, if there is no max_context
 STEPS_AHEAD = {"cpu": 0, "cuda": 1}  # steps launched before the host has read the tokens of the one before
 DRAFT_SHARE = 10  # percent of the memory for caches that stays for a draft's, if the model's cache is elsewhere
 
@@ -59,10 +59,12 @@ def _other_rooms(loader: Loader, config: EngineConfig, device: torch.device) -> 
     given = config.budget("cpu")
     memory = free_memory(torch.device("cpu")) if given is None else given
     _, on_cpu, on_disk = (blocks * share // 100 for share in config.policy.shares("weights"))
+    states = _tokens(loader, config, device) * loader.checkpoint.config.dim * loader.dtype.itemsize
+    on_cpu += states * config.policy.activations_cpu // 100
     if device.type == "cuda" and on_cpu > memory:
         raise UserError(
-            f"The weights in CPU memory take {on_cpu / 1e9:.2f} GB, but only {memory / 1e9:.2f} GB may be used; place "
-            "more of them on the GPU or on disk."
+            f"The weights and states in CPU memory take {on_cpu / 1e9:.2f} GB, but only {memory / 1e9:.2f} GB may be "
+            "used; place more of them on the GPU or on disk."
         )
     # Half of the disk, because the space is reserved even if few sequences come.
     return [max(0, memory - on_cpu), max(0, free_space(offload_dir(config)) - on_disk) // 2]
@@ -86,22 +88,31 @@ def _streaming_bytes(loader: Loader, config: EngineConfig, device: torch.device)
     buffers = 2 if policy.overlap else 1
     elsewhere = facts.largest_block * (100 - policy.weights_gpu) / 100
     staged = min(facts.largest_block, elsewhere + facts.largest_weight + facts.largest_experts) if elsewhere else 0
-    longest = config.max_context or min(loader.checkpoint.config.max_context, USUAL_CONTEXT)
-    sequences = max_batch(config, device)
-    tokens = min(step_tokens(config, device), sequences * longest)
+    tokens = _tokens(loader, config, device)
     together = micro_batch_tokens(policy, tokens, device)
-    states = tokens * policy.activations_gpu / 100 + (buffers * together if policy.activations_gpu < 100 else 0)
-    computed = together * facts.working + sequences * facts.logits + facts.widened
-    pages = _staged_pages(loader, config, longest) if policy.cache_gpu < 100 else 0
+    kept = policy.activations_gpu + (policy.activations_cpu if device.type == "cpu" else 0)
+    states = tokens * kept / 100 + (buffers * together if policy.activations_gpu < 100 else 0)
+    computed = together * facts.working + max_batch(config, device) * facts.logits + facts.widened
+    pages = _staged_pages(loader, config) if policy.cache_gpu < 100 else 0
     return int(buffers * staged + states * facts.hidden + computed + pages + (RESERVE if device.type == "cuda" else 0))
 
 
-def _staged_pages(loader: Loader, config: EngineConfig, longest: int) -> int:
+def _staged_pages(loader: Loader, config: EngineConfig) -> int:
     """Bytes of one layer's pages of some micro-batches."""
     spec, policy = cache_spec(loader, config), config.policy
     assert policy is not None
     sequences = policy.micro_batch or max_batch(config, loader.device)
-    return int(CACHE_BUFFERS * sequences * -(-longest // PAGE) * PAGE * spec.row_bytes)
+    return int(CACHE_BUFFERS * sequences * -(-_longest(loader, config) // PAGE) * PAGE * spec.row_bytes)
+
+
+def _longest(loader: Loader, config: EngineConfig) -> int:
+    """Tokens of a sequence to leave room for."""
+    return config.max_context or min(loader.checkpoint.config.max_context, USUAL_CONTEXT)
+
+
+def _tokens(loader: Loader, config: EngineConfig, device: torch.device) -> int:
+    """The most tokens of a step."""
+    return min(step_tokens(config, device), max_batch(config, device) * _longest(loader, config))
 
 
 def max_batch(config: EngineConfig, device: torch.device) -> int:

@@ -62,6 +62,13 @@ def test_a_script_gets_our_modules_and_its_own(tmp_path: Path) -> None:
     assert second == str(folder("flexllmgen") / "flexllmgen" / "timer.py")
 
 
+def test_a_module_that_the_drop_in_lacks_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text("import flexllmgen.dist_flex_opt\n")
+    done = dropin("flexllmgen", "--script", "script.py", cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.startswith("genwright: The drop-in flexllmgen has no module flexllmgen.dist_flex_opt;")
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

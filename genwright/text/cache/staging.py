@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from genwright.kernels import PAGE
-from genwright.placement.tiers import Tier, Tiers
+from genwright.placement.tiers import Tier
 from genwright.text.cache.disk_cache import DiskCache, wait
-from genwright.text.cache.layout import Cache, CacheSpec, LayerCache
+from genwright.text.cache.layout import Cache, LayerCache
 from genwright.text.cache.staged_pages import StagedPages
 from genwright.text.cache.tiered import TieredCache
 
@@ -64,21 +64,25 @@ class Slot:
     unwritten: bool = False  # pages that the disk does not have yet
 
     @staticmethod
-    def allocate(spec: CacheSpec, pages: int, memory: Tiers, disk: bool) -> "Slot":
-        on_gpu = memory.device.type == "cuda"
-        shapes = spec.page_tensors(pages)
+    def allocate(cache: TieredCache, pages: int, disk: bool) -> "Slot":
+        shapes, memory = cache.spec.page_tensors(pages), cache.memory
 
         def allocated(new: Callable[[int], Tensor]) -> dict[str, Tensor]:
             sizes = {name: math.prod(shape) * dtype.itemsize for name, (shape, dtype) in shapes.items()}
             return {name: new(sizes[name]).zero_().view(dtype).view(shape) for name, (shape, dtype) in shapes.items()}
 
         rows = allocated(memory.gpu)
-        return Slot(rows, allocated(memory.cpu) if disk and on_gpu else rows)
+        if not disk or memory.device.type == "cpu":
+            return Slot(rows, rows)
+        memory.use.hold(Tier.CPU, pages * PAGE * cache.spec.row_bytes)
+        return Slot(rows, allocated(cache.host.empty))
 
-    def free(self, memory: Tiers) -> None:
-        memory.use.hold(Tier.GPU, -sum(rows.nbytes for rows in self.rows.values()))
+    def free(self, cache: TieredCache) -> None:
+        cache.memory.use.hold(Tier.GPU, -sum(rows.nbytes for rows in self.rows.values()))
         if self.host is not self.rows:
-            memory.use.hold(Tier.CPU, -sum(rows.nbytes for rows in self.host.values()))
+            cache.memory.use.hold(Tier.CPU, -sum(rows.nbytes for rows in self.host.values()))
+            for rows in self.host.values():
+                cache.host.free(rows.data_ptr())
 
 
 class Staging:
@@ -104,9 +108,10 @@ class Staging:
         self._work = [(layer, pages) for layer in layers for pages in batches]
         self._follows = [False, *(second.follows(first) for first, second in pairwise(batches))]
         self._reserve(max((count for pages in batches for count in pages.pages), default=0))
-        for place in range(min(2, len(self._work))):
-            self._read(place)
-        self._load(0)
+        with self._memory.timed("load_cache"):
+            for place in range(min(2, len(self._work))):
+                self._read(place)
+            self._load(0)
 
     def take(self) -> LayerCache:
         """The next layer's pages of the next micro-batch; the compute stream waits for them."""
@@ -118,12 +123,16 @@ class Staging:
     def put(self) -> None:
         """What was taken has been computed: bring its new rows back and the next pages over."""
         self._slots[self._taken % SLOTS].computed = self._compute.record()
-        self._store(self._taken)
-        self._taken += 1
-        self._load(self._taken)
-        if self._taken >= 2:
-            self._write(self._taken - 2)
-        self._read(self._taken + 1)
+        with self._memory.timed("store_cache"):
+            self._store(self._taken)
+            self._taken += 1
+        with self._memory.timed("load_cache"):
+            self._load(self._taken)
+        with self._memory.timed("store_cache"):
+            if self._taken >= 2:
+                self._write(self._taken - 2)
+        with self._memory.timed("load_cache"):
+            self._read(self._taken + 1)
 
     def finish(self) -> None:
         """Wait until all rows are back in their tiers."""
@@ -142,14 +151,15 @@ class Staging:
         """Make the slots large enough; no copy is under way."""
         if pages <= self._capacity:
             return
-        for slot in self._slots:
-            slot.free(self._memory)
-        self._slots.clear()  # before new ones are made
         if self._memory.device.type == "cuda":
             torch.cuda.synchronize(self._memory.device)  # the allocator knows nothing of the copies' streams
-        self._capacity = pages + pages // 4  # sequences grow
-        spec, memory, disk = self._cache.spec, self._memory, self._has_disk
-        self._slots = [Slot.allocate(spec, self._capacity, memory, disk) for _ in range(SLOTS)]
+        for slot in self._slots:
+            slot.free(self._cache)
+        self._slots.clear()  # before new ones are made
+        self._capacity, pages = 0, pages + pages // 4  # sequences grow
+        while len(self._slots) < SLOTS:
+            self._slots.append(Slot.allocate(self._cache, pages, self._has_disk))
+        self._capacity = pages
 
     def _read(self, place: int) -> None:
         """Start to read from disk what is computed at that place."""
@@ -182,7 +192,6 @@ class Staging:
             self._start_reads(place)
         wait(slot.reads)
         slot.reads = []
-        self._in.wait(slot.computed)
         self._in.wait(slot.stored)
         with self._in:
             for run in pages.fresh[group]:

@@ -10,6 +10,7 @@ from itertools import accumulate
 import numpy as np
 import torch
 
+from genwright.placement.host_memory import HostMemory
 from genwright.placement.tiers import Tier, Tiers
 from genwright.text.cache.disk_cache import DiskCache
 from genwright.text.cache.layout import Cache, CacheSpec, PagedCache
@@ -37,25 +38,26 @@ class TieredCache:
         sparse: bool = False,  # rows of generated tokens come from sparse attention, which a prompt's do not
     ):
         self.spec, self.memory, self.sparse = spec, memory, sparse
+        self.host = HostMemory(memory.device.type == "cuda")  # pinned, whether weights are or not
         held = [(tier, count, share) for tier, count, share in zip(Tier, pages, shares, strict=True) if share]
         self.kinds = [tier for tier, _, _ in held]
-        self.tiers = [_new_cache(tier, spec, count, memory) for tier, count, _ in held]
+        self.tiers = [self._new_cache(tier, count) for tier, count, _ in held]
         self.shares = [share for _, _, share in held]
         self.first_pages = list(accumulate((tier.pages for tier in self.tiers), initial=0))[:-1]
         self.pages = sum(tier.pages for tier in self.tiers)
 
+    def _new_cache(self, tier: Tier, pages: int) -> PagedCache:
+        spec, memory = self.spec, self.memory
+        if tier is Tier.DISK:
+            return DiskCache(spec, pages, memory.disk)
+        memory.use.hold(tier, pages * spec.page_bytes)
+        if tier is Tier.GPU:
+            return Cache(spec, pages, memory.device)
+        return Cache(spec, pages, torch.device("cpu"), self.host.empty)
+
     def tier_of(self, page: int) -> int:
         """The index of a page's tier."""
         return int(np.searchsorted(self.first_pages, page, side="right")) - 1
-
-
-def _new_cache(tier: Tier, spec: CacheSpec, pages: int, memory: Tiers) -> PagedCache:
-    if tier is Tier.GPU:
-        memory.use.hold(Tier.GPU, pages * spec.page_bytes)
-        return Cache(spec, pages, memory.device)
-    if tier is Tier.CPU:
-        return Cache(spec, pages, torch.device("cpu"), memory.cpu)
-    return DiskCache(spec, pages, memory.disk)
 
 
 class TieredPages:

@@ -11,7 +11,7 @@ from genwright.kernels import PAGE
 from genwright.placement.activations import PlacedActivations
 from genwright.placement.cost import MICRO_BATCH_TOKENS
 from genwright.placement.policy import Policy
-from genwright.placement.tiers import Tiers
+from genwright.placement.tiers import DECODING, PREFILL, Tiers
 from genwright.placement.weight_stream import WeightStream
 from genwright.placement.weights import PlacedBlock
 from genwright.text.architectures.deepseek import predict
@@ -69,7 +69,8 @@ class StreamedExecutor(PredictingExecutor):
         blocks = [block for block in model.blocks if isinstance(block, PlacedBlock)]
         self._weights = WeightStream(blocks, tiers, policy.overlap)
         row_bytes = model.cfg.dim * model.dtype.itemsize
-        self._activations = PlacedActivations(policy, tiers, row_bytes, micro_tokens)
+        batches = max_batch + max_tokens // micro_tokens + 1  # a micro-batch ends with its sequences or its tokens
+        self._activations = PlacedActivations(policy, tiers, row_bytes, micro_tokens, max_tokens, batches)
         self._micro_tokens = micro_tokens
 
     def _new_buffers(self, device: torch.device) -> StepBuffers:
@@ -84,8 +85,10 @@ class StreamedExecutor(PredictingExecutor):
         if not any(batch.wanted for batch in batches):
             batches[-1].wanted = True
         model, cfg, ops = self.model, self.model.cfg, self.ops
+        self.tiers.stage = PREFILL if any(len(chunk.tokens) > 1 for chunk in chunks) else DECODING
         self._weights.begin(self._experts_by_choice(sum(len(chunk.tokens) for chunk in chunks)))
         self._caches.begin(range(cfg.layers), [batch.placed for batch in batches])
+        self._activations.begin([len(batch.step.tokens) for batch in batches])
         with amx_guard(model):
             for i, batch in enumerate(batches):
                 self._activations.put(i, model.architecture.embed(ops, cfg, model.outer, batch.step))

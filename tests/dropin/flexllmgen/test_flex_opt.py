@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from genwright.errors import UserError
+
 ROOT = Path(__file__).parents[3]
 # Every flag of FlexLLMGen's files, with a value that is not the default and what it gives.
 SHARED: dict[str, tuple[list[str], Any]] = {
@@ -47,12 +49,12 @@ FLAGS: dict[str, dict[str, tuple[list[str], Any]]] = {
 }
 
 
-def run(*arguments: str | Path, cwd: Path, code: int = 0) -> subprocess.CompletedProcess[str]:
+def run(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
     """`genwright dropin flexllmgen ...` in a folder from which only this checkout can be imported."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     command = [sys.executable, "-m", "genwright", "dropin", "flexllmgen", *map(str, arguments)]
     done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True)
-    assert done.returncode == code, done.stderr
+    assert done.returncode == 0, done.stderr
     return done
 
 
@@ -133,25 +135,26 @@ def test_the_benchmark_prints_and_logs_as_the_original(tiny, tmp_path: Path, mon
     assert log.name == "fo-125m-gbs2-ngbs1-prompt40-gen6-percent-100-0-100-0-100-0-gpu-cache.log"
     assert REPORT.fullmatch(log.read_text().rstrip())
     assert log.read_text() in printed
-    for words, projected in (
-        (["--cut-gen-len", "4"], "True"),
-        (["--debug-mode", "fewer_batch"], "True"),
-        ([], "False"),
-    ):
+    placed = ["--percent", "0", "50", "50", "0", "0", "0", "--offload-dir", "offload", "--sep-layer", "0"]
+    debug = (["--debug-mode", mode, *placed] for mode in ("fewer_batch", "breakdown"))
+    for words in (["--cut-gen-len", "4"], *debug, placed, []):
         flex_opt(tiny, "--no-log", "--verbose", "1", *words)
         printed = capsys.readouterr().out
-        assert (found := REPORT.search(printed)) and found[1] == projected
+        assert (found := REPORT.search(printed))
+        assert (found[1] == "True") == bool({"--cut-gen-len", "--debug-mode"} & set(words))
+        assert ("load_weight            (per-layer): " in printed) == ("breakdown" in words)
         assert "Outputs" not in printed
     flex_opt(tiny, "--log-file", "my.log", "--verbose", "0")
     assert not REPORT.search(capsys.readouterr().out)
-    assert {path.name for path in tmp_path.iterdir()} == {log.name, "my.log"}
+    assert not list((tmp_path / "offload").iterdir())
+    assert {path.name for path in tmp_path.iterdir()} == {log.name, "my.log", "offload"}
 
 
 def test_the_commands_run(tiny, tmp_path: Path) -> None:
     done = run("completion", "--model", "facebook/opt-125m", "--path", tiny.path, "--compress-weight", cwd=tmp_path)
     assert re.fullmatch(r"Initialize...\nGenerate...\nOutputs:\n-{70}\n0: (?s:.*)\n-{70}\nShutdown...\n", done.stdout)
-    done = run("--model", "facebook/opt-125m", "--path", tiny.path, "--percent", "100", "0", cwd=tmp_path, code=1)
-    assert done.stderr == "genwright: --percent needs six numbers, not 2.\n"
+    with pytest.raises(UserError, match="--percent needs six numbers, not 2"):
+        flex_opt(tiny, "--percent", "100", "0")
 
 
 def test_completion_runs_unmodified(original: Path, tiny, tmp_path: Path) -> None:
@@ -160,9 +163,12 @@ def test_completion_runs_unmodified(original: Path, tiny, tmp_path: Path) -> Non
     for name in names:
         shutil.copy(tiny.path / "opt-125m-np" / name, tmp_path / "facebook" / "opt-30b")
     script = original / "flexllmgen" / "apps" / "completion.py"
-    done = run("--script", script, "--model", "facebook/opt-125m", "--path", tiny.path, cwd=tmp_path)
-    assert "Question: What is the longest river on the earth?\nAnswer:" in done.stdout
-    assert done.stdout.endswith("Shutdown...\n")
+    placed = ["--percent", "0", "50", "0", "50", "0", "0", "--offload-dir", "offload", "--pin-weight", "0"]
+    for flags in ([], [*placed, "--cpu-cache-compute", "--compress-weight", "--compress-cache"]):
+        done = run("--script", script, "--model", "facebook/opt-125m", "--path", tiny.path, *flags, cwd=tmp_path)
+        assert "Question: What is the longest river on the earth?\nAnswer:" in done.stdout
+        assert done.stdout.endswith("Shutdown...\n")
+    assert not list((tmp_path / "offload").iterdir())
 
 
 def test_the_originals_flex_opt_is_replaced_whole(original: Path, tiny, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """OptLM's tokens: transformers' on the same weights, and those of FlexLLMGen's own code on a CPU."""
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import asdict
@@ -115,6 +116,21 @@ def test_a_cut_answer_is_padded_and_a_debug_mode_projects_the_rest(tiny, capsys)
         assert len(timers("generate").costs) == NEW
         assert min(timers("generate").costs) > 0
     assert f"#batches decoding: {(NEW - 1) * 8}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("percent", [(100, 0) * 3, (0, 100) * 3, (0, 0) * 3])
+def test_a_breakdown_shows_what_moves(tiny, capsys, percent: tuple[int, ...]) -> None:
+    model = make(tiny, (2, 2), percent, overlap=False)
+    model.generate(prompts(4), max_new_tokens=NEW, debug_mode="breakdown")
+    printed = capsys.readouterr().out
+    found = dict(re.findall(r"^(\w+) +\(per-(?:layer|batch)\): ([0-9.]+) s$", printed, re.MULTILINE))
+    parts = [f"{part}_{stage}" for stage in ("prefill", "decoding") for part in ("load_cache", "store_cache")]
+    moves = {"load_weight", *parts}
+    assert set(found) == moves | {"compute_layer_prefill", "compute_layer_decoding"}
+    assert all((float(found[part]) > 0) == (percent[0] < 100) for part in moves - {"load_cache_prefill"})
+    assert float(found["compute_layer_decoding"]) > 0
+    assert model.generate(prompts(4), max_new_tokens=3).shape == (4, 27)  # and measures no more
+    assert capsys.readouterr().out == ""
 
 
 def test_the_policy_is_the_engines(tiny) -> None:

@@ -1,6 +1,7 @@
 """FlexLLMGen's main module: the names that scripts import from it, and its benchmark command."""
 
 import argparse
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,7 @@ import numpy as np
 from flexllmgen.compression import CompressionConfig
 from flexllmgen.local_tokenizer import find_tokenizer
 from flexllmgen.opt_config import DUMMY_WEIGHT, OptConfig, download_opt_weights, get_opt_config
-from flexllmgen.opt_lm import DEBUG_MODES, OptLM, Policy
+from flexllmgen.opt_lm import BREAKDOWN, DEBUG_MODES, OptLM, Policy
 from flexllmgen.policy_flags import ON, add_policy_flags, make_policy
 from flexllmgen.pytorch_backend import DeviceType, TorchDevice, TorchDisk, TorchMixedDevice
 from flexllmgen.timer import timers
@@ -63,6 +64,8 @@ def run_flexllmgen(args: argparse.Namespace) -> None:
     """
     print(f"<run_flexllmgen>: args.model: {args.model}")
     policy, config = make_policy(args), get_opt_config(args.model)
+    if args.debug_mode == BREAKDOWN:
+        policy = replace(policy, overlap=False)
     gpu, cpu, disk = TorchDevice("cuda:0"), TorchDevice("cpu"), TorchDisk(args.offload_dir)
     env = ExecutionEnv(gpu, cpu, disk, TorchMixedDevice([gpu, cpu, disk]))
     count, gen_len = args.num_gpu_batches * args.gpu_batch_size, args.gen_len

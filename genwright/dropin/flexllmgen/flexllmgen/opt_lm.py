@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from flexllmgen.breakdown import measured_moves, print_breakdown
 from flexllmgen.compression import CompressionConfig
 from flexllmgen.opt_config import OptConfig, get_opt_config, open_weights
 from flexllmgen.timer import timers
@@ -17,9 +18,9 @@ from genwright.placement import policy as placement
 from genwright.text.engine.request import Piece, SamplingParams
 from genwright.text.llm import LLM
 
-DEBUG_MODES = ("fewer_batch", "breakdown")
+BREAKDOWN = "breakdown"
+DEBUG_MODES = ("fewer_batch", BREAKDOWN)
 _DEBUG_STEPS = 4  # that a debug mode runs, prefill included
-_STAGES = ("prefill", "decoding")
 
 
 @dataclass(frozen=True)
@@ -129,8 +130,9 @@ class OptLM:
         """Rows of prompt and answer [batch, prompt + max_new_tokens]; what follows a stop id is padding.
 
         `cut_gen_len` ends after so many tokens, and a debug mode after a few; the rest is padding. The seconds of each
-        step are in `timers("generate").costs`, those that a debug mode leaves out as the mean of the others. `verbose`
-        prints nothing, as in FlexLLMGen.
+        step are in `timers("generate").costs`, those that a debug mode leaves out as the mean of the others. In a
+        breakdown of a policy with overlap, moves count as far as they are waited for. `verbose` prints nothing, as in
+        FlexLLMGen.
         """
         batch, lengths = self.policy.gpu_batch_size * self.policy.num_gpu_batches, {len(row) for row in inputs}
         if len(inputs) != batch or len(lengths) != 1:
@@ -142,16 +144,17 @@ class OptLM:
             raise UserError(f"debug_mode must be {' or '.join(DEBUG_MODES)}, not {debug_mode!r}.")
         steps = min(cut_gen_len or max_new_tokens, max_new_tokens)
         run = min(steps, _DEBUG_STEPS) if debug_mode else steps
-        answers, costs = self._answers(rows, run, temperature if do_sample else 0.0, stop)
+        with measured_moves(self.llm, debug_mode == BREAKDOWN) as moves:
+            answers, costs = self._answers(rows, run, temperature if do_sample else 0.0, stop)
         output = np.full((len(rows), rows.shape[1] + max_new_tokens), self.config.pad_token_id, np.int32)
         output[:, : rows.shape[1]] = rows
         for row, answer in zip(output, answers, strict=True):
             row[rows.shape[1] : rows.shape[1] + len(answer)] = answer
+        if debug_mode == BREAKDOWN:
+            print_breakdown(costs, moves, self.num_layers, self.num_gpu_batches, max_new_tokens)
         if debug_mode:
             costs += [sum(costs[1:]) / max(len(costs) - 1, 1)] * (steps - len(costs))
         timers("generate").costs += costs
-        if debug_mode == "breakdown":
-            self._print_breakdown(costs, max_new_tokens)
         return output
 
     def complete(self, rows: Sequence[Sequence[int]], steps: int) -> list[list[int]]:
@@ -192,10 +195,3 @@ class OptLM:
                 f"A prompt of {len(prompt)} tokens and {steps} new ones exceed the context, {self.llm.max_context}."
             )
         return prompt
-
-    def _print_breakdown(self, costs: list[float], gen_len: int) -> None:
-        """Print the mean seconds of each part of the work on a layer."""
-        each = self.num_layers * self.num_gpu_batches
-        print(f"#layers: {self.num_layers}")
-        print(f"#batches prefill:  {each}")
-        print(f"#batches decoding: {(gen_len - 1) * each}")
