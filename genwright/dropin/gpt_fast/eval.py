@@ -16,7 +16,7 @@ from genwright.text.llm import LLM
 default_checkpoint = Path("checkpoints/meta-llama/Llama-2-7b-chat-hf/lit_model.pth")
 
 
-def eval(llm: LLM, tasks: list[str], limit: int | None = None) -> dict[str, dict[str, Any]]:
+def evaluate(llm: LLM, tasks: list[str], limit: int | None = None) -> dict[str, dict[str, Any]]:
     """The figures of each task."""
     if find_spec("lm_eval") is None:
         raise UserError(
@@ -44,7 +44,7 @@ def main(
         if torch.cuda.is_available():
             torch.cuda.synchronize()
         started = time.time()
-        found = eval(llm, list(tasks), limit)
+        found = evaluate(llm, list(tasks), limit)
     print(f"Time to run eval: {time.time() - started:.02f} seconds.\nFor model {checkpoint_path}")
     for task, figures in found.items():
         print(f"{task}: {figures}")

@@ -1,5 +1,6 @@
 """The benchmark's models: random weights, run by the engine."""
 
+import json
 import platform
 import time
 from collections.abc import Iterator
@@ -18,12 +19,12 @@ from model import Transformer as LLaMA
 from quantize import WeightOnlyInt8QuantHandler as LLaMAWeightOnlyInt8QuantHandler
 from torch import nn
 
-from genwright.dropin.transformer.checkpoint import open_llm
 from genwright.dropin.transformer.model_args import ModelArgs
 from genwright.dropin.transformer.modules import ConditionalFeedForward
 from genwright.dropin.transformer.runners import EngineRunner, Task
 from genwright.errors import UserError
 from genwright.text.architectures.registry import SHAPES, named_shape, read_config
+from genwright.text.config import ModelConfig
 from genwright.text.llm import LLM
 
 PROMPT = [1, 15043, 29892, 590, 1024, 338]
@@ -86,27 +87,29 @@ def run_experiment(
 @contextmanager
 def _random_llm(args: ModelArgs, **settings: Any) -> Iterator[LLM]:
     """A model of this shape with random weights: computed if the shape is a published one, else from a file."""
-    wanted = args.model_config()
-    for name in SHAPES:
-        shape = read_config(named_shape(name), name)
-        if (
-            replace(shape, layers=0, windows=(), max_context=0, moe=None, eos_ids=())
-            == replace(wanted, layers=0, windows=(), max_context=0, moe=None, eos_ids=())
-            and (shape.moe and shape.moe.experts) == args.num_experts
-        ):
-            with LLM(f"random:{name},layers={args.n_layer}", dtype="bfloat16", **settings) as llm:
-                yield llm
-            return
+    if (name := _published(args)) is not None:
+        with LLM(f"random:{name},layers={args.n_layer}", dtype="bfloat16", **settings) as llm:
+            yield llm
+        return
     with torch.device("meta"):
         model = (LLaMA if args.num_experts is None else MixtralMoE)(args)
-    state = {name: 0.02 * torch.randn(tensor.shape) for name, tensor in model.state_dict().items()}
+    state = {name: (0.02 * torch.randn(tensor.shape)).bfloat16() for name, tensor in model.state_dict().items()}
     with TemporaryDirectory() as folder:
-        path = Path(folder) / "random" / "model.pth"
-        path.parent.mkdir()
-        torch.save({name: tensor.bfloat16() for name, tensor in state.items()}, path)
-        kind = type("Args", (type(args),), {"configs": {"random": vars(args)}})
-        with open_llm(path, kind, **settings) as llm:
+        (Path(folder) / "config.json").write_text(json.dumps(args.hugging_face()), encoding="utf-8")
+        torch.save(state, path := Path(folder) / "model.pth")
+        with LLM(path, dtype="bfloat16", **settings) as llm:
             yield llm
+
+
+def _published(args: ModelArgs) -> str | None:
+    """The engine's name of a shape with any number of layers."""
+
+    def one_layer(config: ModelConfig) -> tuple[ModelConfig, int | None]:
+        plain = replace(config, layers=1, windows=(), max_context=0, eos_ids=(), moe=None)
+        return plain, None if config.moe is None else config.moe.experts
+
+    wanted = one_layer(args.model_config())
+    return next((name for name in SHAPES if one_layer(read_config(named_shape(name), name)) == wanted), None)
 
 
 def _activated_bytes(x: GPTModelConfig) -> float:
