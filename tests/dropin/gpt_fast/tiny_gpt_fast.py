@@ -22,12 +22,15 @@ SHAPES: dict[str, dict[str, Any]] = {
 GREEDY = ("--device", "cpu", "--num_samples", "1", "--max_new_tokens", "12", "--temperature", "0")
 
 
-def random_state(model: torch.nn.Module, seed: int = 0) -> dict[str, torch.Tensor]:
-    """Weights with which the likeliest token stands out, so that no rounding decides between two."""
-    torch.manual_seed(seed)
-    state = {name: 0.2 * torch.randn(tensor.shape) + ("norm" in name) for name, tensor in model.state_dict().items()}
-    embedding = state["tok_embeddings.weight"].mul_(10)
-    state["output.weight"] += 0.06 * embedding.roll(7, 0)
+def random_state(model: Any) -> dict[str, torch.Tensor]:
+    """Weights with which the likeliest tokens after `Hello, my name is` stand out by more than rounding can change."""
+    torch.manual_seed(14 if model.config.num_experts is None else 23)
+    scales = {"tok_embeddings.weight": 2.0, "output.weight": 0.2}
+    state = {
+        name: scales.get(name, 0.1) * torch.randn(tensor.shape) + ("norm" in name)
+        for name, tensor in model.state_dict().items()
+    }
+    state["output.weight"] += 0.05 * state["tok_embeddings.weight"].roll(7, 0)
     return {name: tensor.bfloat16() for name, tensor in state.items()}
 
 
