@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from genwright.inspect.manifest import Manifest, load_manifest, parse_manifest
-from genwright.inspect.records import Record, read_records
-from genwright.inspect.repository import Repository
-from genwright.inspect.rewrite import Rewrite, rewrite
-from genwright.inspect.scenario import Scenario, parse_scenario
+from genwright.inspect.analysis.manifest import Manifest, load_manifest, parse_manifest
+from genwright.inspect.analysis.repository import Repository
+from genwright.inspect.analysis.scenario import Scenario, parse_scenario
+from genwright.inspect.rewrite.rewrite import Rewrite, rewrite
+from genwright.inspect.run.records import Record, read_records
 
 FIXTURES = Path(__file__).parent / "inspect" / "fixtures"
 PROJECT = FIXTURES / "project"
@@ -67,7 +67,7 @@ def run(arguments: list[str], folder: Path, answers: list[str] | None = None) ->
         "PYTHONDONTWRITEBYTECODE": "1",
         "TINYMODEL_LOG": str(log),
         "GENWRIGHT_RECORDS": str(folder / "records"),
-        "GENWRIGHT_RESOURCES": str(folder.parent / "resources"),
+        "GENWRIGHT_HOME": str(folder.parent / "home"),
     }
     # What a person would type; a rewritten script must not read it.
     typed = "".join(f"{a}\n" for a in answers) if answers is not None else "typed by nobody\n"

@@ -82,6 +82,7 @@ LAZY = {
     "genwright.text.ops.backends": "triton is missing on machines without a GPU",
     "genwright.text.ops.step": "triton is missing on machines without a GPU",
     "genwright.text.catalogue": "help and `pull` list models without torch, which named shapes need",
+    "genwright.dropin.gpt_fast.eval": "lm-eval may not be installed",
     "genwright.inspect.executor": "generated scripts import it, and most have no manifest",
 }
 

@@ -33,7 +33,7 @@ def dropin(
     given = arguments or []
     if name is None:
         for each, origin in ORIGINS.items():
-            print(f"{each:<12} {origin.about} Commands: {', '.join(origin.commands)}")
+            print(f"{each:<18} {origin.about} Commands: {', '.join(origin.commands)}")
     elif given == ["--path"]:  # with a value, it is the original's own flag
         print(folder(name))
     elif given[:1] == ["--script"]:

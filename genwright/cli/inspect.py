@@ -1,8 +1,10 @@
 """`genwright inspect`: analyse a model repository's script and rewrite it to run unattended and be recorded."""
 
+import gc
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,16 +13,17 @@ import typer
 from genwright.cli.app import Json, new_app
 from genwright.cli.progress import bar
 from genwright.errors import UserError
-from genwright.inspect.explain import explain as explain_text
-from genwright.inspect.explain import explain_data
-from genwright.inspect.interfaces import document, draft, draft_for_script, project_name, rank
-from genwright.inspect.locate import locate as locate_sites
-from genwright.inspect.locate import parse
-from genwright.inspect.manifest import Manifest, load_manifest
-from genwright.inspect.repository import Repository, read_source
-from genwright.inspect.rewrite import Rewrite
-from genwright.inspect.rewrite import rewrite as rewrite_script
-from genwright.inspect.scenario import Scenario, load_scenario
+from genwright.inspect.analysis.interfaces import document, draft, draft_for_script, project_name, rank
+from genwright.inspect.analysis.locate import locate as locate_sites
+from genwright.inspect.analysis.locate import parse
+from genwright.inspect.analysis.manifest import Manifest, load_manifest
+from genwright.inspect.analysis.repository import Repository
+from genwright.inspect.analysis.scenario import Scenario, load_scenario
+from genwright.inspect.analysis.source_files import encoding_of
+from genwright.inspect.report.explain import explain as explain_text
+from genwright.inspect.report.explain import explain_data
+from genwright.inspect.rewrite.rewrite import Rewrite
+from genwright.inspect.rewrite.rewrite import rewrite as rewrite_script
 
 app = new_app(no_args_is_help=True, help=__doc__)
 
@@ -28,6 +31,7 @@ Row = dict[str, Any]  # the JSON object of one script
 Scripts = Annotated[list[Path], typer.Argument(metavar="SCRIPT...", help="The scripts, or folders of scripts.")]
 ManifestFile = Annotated[Path | None, typer.Option("--manifest", help="The project's interfaces; drafted by default.")]
 ScenarioFile = Annotated[Path | None, typer.Option("--scenario", help="The inputs of the unattended run, as TOML.")]
+NoSamples = Annotated[bool, typer.Option("--no-samples", help="Leave placeholder paths as they are.")]
 Root = Annotated[Path | None, typer.Option("--repo", help="The repository; by default found from the script's path.")]
 
 
@@ -42,7 +46,8 @@ def interfaces(
     if not repo.is_dir():
         raise UserError(f"{repo} is not a folder; pass a repository.")
     repository = Repository(repo)
-    candidates = rank(repository)
+    with _uncollected(), bar("Reading", show=len(repository.files) > 100) as progress:
+        candidates = rank(repository, progress=progress)
     manifest = draft(repository, project_name(repository), candidates)
     data = json.dumps(manifest.to_dict(), ensure_ascii=False, indent=1) + "\n"
     if out is not None:
@@ -59,7 +64,7 @@ def locate(scripts: Scripts, manifest: ManifestFile = None, repo: Root = None, a
 
     def one(script: Path) -> Row:
         repository, known = _open(script, manifest, repo)
-        tree = parse(read_source(script), script.name)
+        tree = parse(repository.source(script), script.name)
         return locate_sites(tree, known, repository.module(script), repository.package(script)).to_dict()
 
     def show(script: Path, found: Row) -> None:
@@ -80,6 +85,7 @@ def rewrite(
     manifest: ManifestFile = None,
     scenario: ScenarioFile = None,
     repo: Root = None,
+    no_samples: NoSamples = False,
     as_json: Json = False,
 ) -> None:
     """Rewrite scripts to run unattended and record every interface call; prints the diff."""
@@ -87,19 +93,21 @@ def rewrite(
     files = _expand(scripts)
 
     def one(script: Path) -> Row:
-        made, _ = _rewrite(script, manifest, given, repo)
+        made, _ = _rewrite(script, manifest, given, repo, not no_samples)
         if made.missing:
             raise UserError(f"{script.name} needs values that the scenario lacks: {'; '.join(made.missing)}.")
         target = out / _relative(script, files)
         if target.resolve() == script.resolve():
             raise UserError(f"{target} is the original script; choose another folder with --out.")
-        _write(target, made.text)
+        _write(target, made.text, encoding_of(made.text))
         return {**made.to_dict(), "written": str(target), "diff": made.diff}
 
     def show(script: Path, result: Row) -> None:
         print(result["diff"])
         sites = len(result["sites"])
         print(f"{result['written']}: {sites} sites, {result['untouched']:.1%} of the lines untouched", file=sys.stderr)
+        for used in result["samples"]:
+            print(f"  line {used['line']}: {used['value']!r} becomes the sample {used['sample']}", file=sys.stderr)
         for gap in result["unresolved"]:
             print(f"  line {gap['line']}: {gap['text']}: not resolved: {gap['reason']}", file=sys.stderr)
 
@@ -112,6 +120,7 @@ def explain(
     manifest: ManifestFile = None,
     scenario: ScenarioFile = None,
     repo: Root = None,
+    no_samples: NoSamples = False,
     lang: Annotated[str, typer.Option(help="en or zh.")] = "en",
     as_json: Json = False,
 ) -> None:
@@ -119,7 +128,7 @@ def explain(
     given = load_scenario(scenario) if scenario else Scenario()
 
     def one(script: Path) -> Row:
-        made, known = _rewrite(script, manifest, given, repo)
+        made, known = _rewrite(script, manifest, given, repo, not no_samples)
         if as_json:
             return explain_data(made, known.project, given)
         return {"text": explain_text(made, known.project, given, lang)}
@@ -127,9 +136,11 @@ def explain(
     _for_each(scripts, one, lambda _, result: print(result["text"], end=""), as_json)
 
 
-def _rewrite(script: Path, manifest: Path | None, scenario: Scenario, root: Path | None) -> tuple[Rewrite, Manifest]:
+def _rewrite(
+    script: Path, manifest: Path | None, scenario: Scenario, root: Path | None, samples: bool
+) -> tuple[Rewrite, Manifest]:
     repository, known = _open(script, manifest, root)
-    return rewrite_script(script, known, scenario, repository), known
+    return rewrite_script(script, known, scenario, repository, samples=samples), known
 
 
 def _open(script: Path, manifest: Path | None, root: Path | None) -> tuple[Repository, Manifest]:
@@ -137,7 +148,7 @@ def _open(script: Path, manifest: Path | None, root: Path | None) -> tuple[Repos
     if root is not None and not root.is_dir():
         raise UserError(f"--repo must be a folder, not {root}.")
     repository = Repository(root) if root else Repository.around(script)
-    source = read_source(script)
+    source = repository.source(script)
     return repository, load_manifest(manifest) if manifest else draft_for_script(repository, script, source)
 
 
@@ -167,7 +178,8 @@ def _for_each(
         for done, script in enumerate(files):
             progress(done, len(files))
             try:
-                results.append(one(script))
+                with _uncollected():
+                    results.append(one(script))
                 if not as_json:
                     show(script, results[-1])
             except UserError as error:
@@ -182,9 +194,21 @@ def _for_each(
         raise UserError(f"{failures} of {len(files)} scripts failed.")
 
 
-def _write(path: Path, text: str) -> None:
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without garbage collection, which would look through syntax trees again and again and find nothing."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _write(path: Path, text: str, encoding: str = "utf-8") -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8", newline="")  # keeps the script's line endings
-    except OSError as error:
+        path.write_text(text, encoding=encoding, newline="")  # keeps the script's line endings
+    except (OSError, UnicodeEncodeError) as error:
         raise UserError(f"{path} cannot be written: {error}.") from error

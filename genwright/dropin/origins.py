@@ -20,10 +20,28 @@ _FLEXLLMGEN = {
     "profile_bandwidth": "flexllmgen.profile_bandwidth",
     "profile_matmul": "flexllmgen.profile_matmul",
 }
+_GPT_FAST = {
+    "generate": "generate",
+    "quantize": "quantize",
+    "eval": "eval",
+    "convert_hf_checkpoint": "scripts.convert_hf_checkpoint",
+    "download": "scripts.download",
+}
 ORIGINS: Mapping[str, Origin] = {
     "flexllmgen": Origin(
         "FlexLLMGen: OPT models larger than the GPU.",
         _FLEXLLMGEN,
         tuple(module for name, module in _FLEXLLMGEN.items() if name != "completion"),
     ),
+    "consistency_models": Origin(
+        "consistency_models: few-step image models.",
+        {
+            **{name: name for name in ("image_sample", "cm_train", "edm_train", "ternary_search")},
+            "evaluator": "evaluations.evaluator",
+        },
+        # These need mpi4py, CLIP or TensorFlow themselves.
+        ("ternary_search", "evaluations.evaluator"),
+    ),
+    "gpt_fast": Origin("gpt-fast: Llama and Mixtral models for one user.", _GPT_FAST),
+    "torchbench": Origin("PyTorch's benchmarks/gpt_fast: tracked experiments.", {"benchmark": "benchmark"}),
 }

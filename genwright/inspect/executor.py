@@ -1,26 +1,23 @@
 """The executor: what a rewritten script calls instead of the model's interfaces.
 
-It imports neither libcst nor torch, so a rewritten script needs only this package and the repository itself.
+It does not import torch, so a rewritten script needs only this package and the repository itself.
 """
 
-import contextlib
 import inspect
 import io
 import itertools
 import os
 import sys
 import types
-import weakref
-from collections.abc import Callable
 from pathlib import Path
-from pkgutil import resolve_name
 from typing import Any
 
 from genwright.errors import UserError
-from genwright.inspect.calls import Finish
-from genwright.inspect.records import Record, RecordFolder, stamp
-from genwright.inspect.streams import RecordedAsyncGenerator, RecordedGenerator
-from genwright.inspect.summary import summarise
+from genwright.inspect.run.call_records import Finish
+from genwright.inspect.run.dispatch import Dispatch, member_of
+from genwright.inspect.run.records import Record, RecordFolder, RecordPath, stamp
+from genwright.inspect.run.streams import RecordedAsyncGenerator, RecordedGenerator
+from genwright.inspect.run.summary import summarise
 
 
 class EndOfAnswers(EOFError):
@@ -33,17 +30,14 @@ class Executor:
     def __init__(self, name: str, label: str) -> None:
         self.name, self.label = name, label
         self._folder = RecordFolder(name, label)
-        self.now_record_path = str(self._folder.path)
-        self._targets: dict[str, Callable[[], Any]] = {}
-        self._files: dict[str, tuple[str, ...]] = {}
-        self._homes: dict[str, str] = {}
-        self._objects: dict[str, Callable[[], Any]] = {}
+        self.now_record_path = RecordPath(f"{self._folder.path}/")
+        self._names = Dispatch(name, _find_manifest)
         self._numbers: dict[int, int] = {}
+        self._last: tuple[str, Any] = ("", None)
         self._next = itertools.count(1)  # atomic, for scripts with threads
         self._answers: list[str] = []
         self.stdin = io.StringIO()
         self._ended = False
-        self._is_set_up = False
         self._folder.write_run(self._run())
 
     def setup(
@@ -55,9 +49,9 @@ class Executor:
         scenario: dict[str, Any] | None = None,
     ) -> None:
         """Tell where each interface lives (name: module), which arguments are files, and what the scenario gives."""
-        self._is_set_up = True
-        self._homes |= interfaces or {}
-        self._files |= {name: tuple(arguments) for name, arguments in (files or {}).items()}
+        self._names.is_set_up = True
+        self._names.homes |= interfaces or {}
+        self._names.files |= {name: tuple(arguments) for name, arguments in (files or {}).items()}
         self._answers = list(answers or [])
         self.stdin = io.StringIO("".join(f"{a}\n" for a in self._answers))
         self._folder.write_run(self._run(overrides, scenario))
@@ -69,7 +63,7 @@ class Executor:
             "script": sys.argv[0] if sys.argv else "",
             "argv": sys.argv[1:],
             "python": sys.version.split()[0],
-            "interfaces": self._homes,
+            "interfaces": self._names.homes,
             "answers": self._answers,
             "set": overrides or {},
             "scenario": scenario or {},
@@ -85,44 +79,42 @@ class Executor:
         if hasattr(target, "callback") and hasattr(target, "main") and callback is not None:
             # A click command parses the command line and then calls its callback: that call is the crossing.
             target.callback = lambda *args, **kwargs: self._call("run", name, callback, args, kwargs)
-            self._targets[name] = lambda: _Unrecorded(target)
+            self._names.targets[name] = lambda: _Unrecorded(target)
         elif names.get(name) is target:
-            self._targets[name] = lambda: names[name]
+            self._names.targets[name] = lambda: names[name]
         else:
-            self._targets[name] = lambda: target
+            self._names.targets[name] = lambda: target
         return target
 
     def run(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
         """Call an interface: a function, or a method of the object last created for its class."""
-        if "." not in name and name in self._targets:
-            return self._call("run", name, self._targets[name](), args, kwargs)
-        owner, _, member = self._qualified(name).rpartition(".")
-        if not owner:
-            return self._call("run", name, self._resolve(name), args, kwargs)
-        held = self._objects[owner]() if owner in self._objects else None
-        if held is None:
-            raise UserError(f"{name!r} needs an object of {owner}, and none that was created is alive.")
-        return self._on(held, f"{owner}.{member}", args, kwargs)
+        full, held, target = self._names.find(name)
+        return self._call("run", full, target, args, kwargs, self._number(held) if held is not None else None)
+
+    @property
+    def adapter(self) -> Any:
+        """The objects that were created and the last result, as generated scripts ask for them."""
+        from genwright.inspect.run.adapters import ExecutionResult, ManifestAdapter
+
+        adapter = ManifestAdapter(self._names)
+        name, returned = self._last
+        adapter.result = ExecutionResult(name, bool(name), interface_return=returned)
+        return adapter
 
     def on(self, held: Any, /) -> "_On":
         """Name the object that the next `run` is for."""
         return _On(self, held)
 
     def create_interface_objects(
-        self, /, *args: Any, interface_class_name: str, interface_factory: str = "", **kwargs: Any
+        self, /, *args: Any, interface_class_name: str = "", interface_factory: str = "", **kwargs: Any
     ) -> Any:
         """Construct an interface's object, by its class or by a factory of the class or beside it."""
-        name = interface_class_name
-        if interface_factory:
-            beside = self._targets.get(interface_factory)
-            maker = beside() if beside else self._factory(name, interface_factory)
-        else:
-            maker = self._resolve(name)
+        name = interface_class_name or self._names.only_class()
+        maker = self._names.factory(name, interface_factory) if interface_factory else self._names.resolve(name)
         made = self._call("create", name, maker, args, kwargs)
         if inspect.iscoroutine(made):
             return self._later(made, name)
-        self._keep(name, made)
-        return made
+        return self._keep(name, made)
 
     def input(self, prompt: object = "", /) -> str:
         """Answer as the scenario says; past its answers the input ends, and asking on ends the run."""
@@ -151,74 +143,19 @@ class Executor:
     def _event(self, event: str, prompt: str, answer: str | None) -> None:
         self._folder.write(Record(next(self._next), event, "input", [prompt], {}, status="returned", result=answer))
 
-    def _qualified(self, name: str) -> str:
-        """`generate` is `OptLM.generate` when that is the only interface of the name."""
-        if "." in name or name in self._homes:
-            return name
-        self._read_manifest()
-        methods = [n for n in self._homes if n.rpartition(".")[2] == name]
-        if len(methods) > 1:
-            raise UserError(f"{name!r} may be {' or '.join(sorted(methods))}; run it by its qualified name.")
-        return methods[0] if methods else name
-
-    def _read_manifest(self) -> None:
-        """A script that sets no interfaces up gets them from NAME.toml or NAME.json beside it or in this folder."""
-        if self._homes:
-            return
-        from genwright.inspect.manifest import load_manifest
-
-        for folder in (Path.cwd(), Path(sys.argv[0] or ".").absolute().parent):
-            for path in (folder / f"{self.name}.toml", folder / f"{self.name}.json"):
-                if path.is_file():
-                    manifest = load_manifest(path)
-                    self._homes = {i.name: i.module for i in manifest.interfaces}
-                    self._files = {i.name: i.files for i in manifest.interfaces if i.files}
-                    return
-
-    def _resolve(self, name: str) -> Any:
-        """The function or class that a name means now."""
-        if name in self._targets:
-            return self._targets[name]()
-        self._read_manifest()
-        home = self._homes.get(name) or next((m for n, m in self._homes.items() if n.startswith(f"{name}.")), None)
-        if not home:
-            raise UserError(f"the executor {self.name!r} knows no interface {name!r}; it knows {sorted(self._homes)}.")
-        try:
-            return resolve_name(f"{home}.{name}")
-        except AttributeError as error:
-            message = f"the module {home!r} has no {name!r}, which the manifest of {self.name!r} places there."
-            raise UserError(message) from error
-
-    def _factory(self, owner: str, factory: str) -> Any:
-        """A factory is a method of the class, or a function of the module that has the class."""
-        if owner in self._targets:
-            return getattr(self._resolve(owner), factory)
-        self._read_manifest()
-        home = self._homes.get(f"{owner}.{factory}") or self._homes.get(owner)
-        if not home:
-            raise UserError(f"the executor {self.name!r} knows no class {owner!r}; it knows {sorted(self._homes)}.")
-        module = resolve_name(home)
-        return getattr(getattr(module, owner, None), factory, None) or getattr(module, factory)
-
-    def _keep(self, name: str, made: Any) -> None:
-        self._numbers[id(made)] = len(self._numbers) + 1
-        self._objects[name] = lambda: made
-        if self._is_set_up:
-            # A rewritten script holds its objects itself, and decides how long they live.
-            with contextlib.suppress(TypeError):
-                self._objects[name] = weakref.ref(made)
-
     def _number(self, held: Any) -> int:
         return self._numbers.setdefault(id(held), len(self._numbers) + 1)
 
-    async def _later(self, coroutine: Any, name: str) -> Any:
-        made = await coroutine
-        self._keep(name, made)
+    def _keep(self, name: str, made: Any) -> Any:
+        self._numbers[id(made)] = len(self._numbers) + 1
+        self._names.keep(name, made)
         return made
 
+    async def _later(self, coroutine: Any, name: str) -> Any:
+        return self._keep(name, await coroutine)
+
     def _on(self, held: Any, name: str, args: tuple, kwargs: dict[str, Any]) -> Any:
-        member = name.rpartition(".")[2]
-        target = held if member == "__call__" else getattr(held, member)
+        target = member_of(held, name.rpartition(".")[2])
         return self._call("run", name, target, args, kwargs, self._number(held))
 
     def _call(
@@ -244,11 +181,13 @@ class Executor:
             finish.returned(result)
             return RecordedAsyncGenerator(result, finish.streamed)
         finish.returned(result)
+        if not self._names.is_set_up:  # a rewritten script does not ask, and its results are not kept alive
+            self._last = (name, result)
         return result
 
     def _paths(self, name: str, args: tuple, kwargs: dict[str, Any]) -> dict[str, Path]:
         """The arguments that name files: those the manifest says, and any other that names an existing one."""
-        declared = self._files.get(name, ())
+        declared = self._names.files.get(name, ())
         paths: dict[str, Path] = {}
         for key, value in [*((str(i), a) for i, a in enumerate(args)), *kwargs.items()]:
             if isinstance(value, str | os.PathLike) and len(os.fspath(value)) < 4096:
@@ -256,6 +195,12 @@ class Executor:
                 if key in declared or (stamp(path) is not None and path.is_file()):
                     paths[key] = path
         return paths
+
+
+def _find_manifest(name: str, folders: list[Path]) -> Any:
+    from genwright.inspect.run.named_manifests import find_manifest
+
+    return find_manifest(name, folders)
 
 
 class _On:
@@ -268,7 +213,7 @@ class _On:
         kind = vars(super)["__thisclass__"].__get__(held).__mro__[1] if isinstance(held, super) else type(held)
         # An inherited method is the interface of the class that the manifest names.
         names = [f"{owner.__name__}.{name}" for owner in kind.__mro__]
-        known = [n for n in names if n in self._executor._homes]
+        known = [n for n in names if n in self._executor._names.homes]
         return self._executor._on(self._held, (known or names)[0], args, kwargs)
 
 

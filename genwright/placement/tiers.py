@@ -47,8 +47,18 @@ class TierUse:
 class Tiers:
     """Makes one model's buffers and files in each tier, and counts their bytes."""
 
-    def __init__(self, device: torch.device, pin: bool = True, folder: OffloadFolder | None = None) -> None:
+    def __init__(
+        self,
+        device: torch.device,
+        pin: bool = True,
+        folder: OffloadFolder | None = None,
+        gpu_limit: int | None = None,  # bytes that PyTorch may allocate on a GPU until `close`
+    ) -> None:
         self.device, self.use = device, TierUse()
+        self._limited = device.type == "cuda" and gpu_limit is not None
+        if self._limited and gpu_limit is not None:
+            total = torch.cuda.get_device_properties(device).total_memory
+            torch.cuda.set_per_process_memory_fraction(min(1.0, gpu_limit / total), device)
         self.host = HostMemory(pin and device.type == "cuda")
         self._folder = folder
         self.stage = PREFILL
@@ -88,6 +98,8 @@ class Tiers:
         return self._folder.create(name, size)
 
     def close(self) -> None:
-        """Remove the files."""
+        """Remove the files, and the limit on a GPU's memory."""
+        if self._limited:
+            torch.cuda.set_per_process_memory_fraction(1.0, self.device)
         if self._folder is not None:
             self._folder.close()

@@ -22,6 +22,17 @@ PIECE = 1 << 21  # weights that are rounded together; temporary memory is severa
 Observe = Callable[[str, Tensor], None]  # called with a name and the inputs [tokens, inputs] of its matrices
 
 
+@dataclass(frozen=True)
+class Settings:
+    """`damping` times the Hessian's mean diagonal is added to it; errors are applied after `block` columns at once."""
+
+    damping: float = DAMPING
+    block: int = BLOCK
+
+
+DEFAULT = Settings()
+
+
 class Block(Protocol):
     """One layer: its matrices [outputs, inputs] that are to be quantized, and its forward pass."""
 
@@ -32,15 +43,17 @@ class Block(Protocol):
         ...
 
 
-def calibrate(hidden: list[Tensor], blocks: Iterable[Block], form: Format) -> Iterator[dict[str, Packed]]:
+def calibrate(
+    hidden: list[Tensor], blocks: Iterable[Block], form: Format, settings: Settings = DEFAULT
+) -> Iterator[dict[str, Packed]]:
     """Quantize each block's matrices, using the inputs that the already quantized blocks before it produce."""
     for block in blocks:
-        packed = _pack_block(block, hidden, form)
+        packed = _pack_block(block, hidden, form, settings)
         hidden = [block.run(x) for x in hidden]
         yield packed
 
 
-def _pack_block(block: Block, hidden: list[Tensor], form: Format) -> dict[str, Packed]:
+def _pack_block(block: Block, hidden: list[Tensor], form: Format, settings: Settings) -> dict[str, Packed]:
     hessians: dict[str, Tensor] = {}
 
     def observe(name: str, x: Tensor) -> None:
@@ -51,11 +64,11 @@ def _pack_block(block: Block, hidden: list[Tensor], form: Format) -> dict[str, P
         block.run(x, observe)
     packed: dict[str, Packed] = {}
     for observed, matrices in block.matrices.items():
-        inverse = Inverse.of(hessians.pop(observed)) if observed in hessians else None
+        inverse = Inverse.of(hessians.pop(observed), settings.damping) if observed in hessians else None
         for name, matrix in matrices.items():
             pieces = []
             for rows in matrix.split(max(1, PIECE // matrix.shape[1] // fp8.BLOCK) * fp8.BLOCK):
-                pieces.append(round_columns(rows, inverse, form))
+                pieces.append(round_columns(rows, inverse, form, settings.block))
                 rows.copy_(pieces[-1].dequantize(rows.dtype))
             packed[name] = type(pieces[0]).cat(pieces)
     return packed
@@ -72,11 +85,11 @@ class Inverse:
     upper: Tensor
 
     @classmethod
-    def of(cls, hessian: Tensor) -> "Inverse":
+    def of(cls, hessian: Tensor, damping: float = DAMPING) -> "Inverse":
         """From the Hessian X^T X, which is damped (the paper's step 3)."""
         diagonal = hessian.diagonal().clone()
         mean, order = diagonal.mean(), diagonal.argsort(descending=True, stable=True)
-        hessian.diagonal().add_(torch.where(diagonal == 0, mean.clamp(min=1.0), DAMPING * mean))
+        hessian.diagonal().add_(torch.where(diagonal == 0, mean.clamp(min=1.0), damping * mean))
         # L L^T = H in reversed order, so that L^-1, reversed again, is the upper factor of H^-1. Each line frees the
         # matrix of the line before, because it is nearly as large as all weights of a layer.
         hessian = hessian[order.flip(0)[:, None], order.flip(0)]
@@ -93,7 +106,7 @@ class Inverse:
         return cls(order, inverse.flip(0, 1))
 
 
-def round_columns(weight: Tensor, inverse: Inverse | None, form: Format) -> Packed:
+def round_columns(weight: Tensor, inverse: Inverse | None, form: Format, block: int = BLOCK) -> Packed:
     """Quantize [rows, columns] so that tr((w - q) H (w - q)^T) is small; without H, round to nearest.
 
     Scales are those of rounding to nearest, so the stored format does not depend on the order of the columns.
@@ -105,8 +118,8 @@ def round_columns(weight: Tensor, inverse: Inverse | None, form: Format) -> Pack
     step, low, width = _grid(packed)
     groups = (order // width).tolist()
     w = weight.float().T[order]  # [columns, rows], so that a column is contiguous; overwritten by the codes q
-    for first in range(0, len(w), BLOCK):
-        last = min(first + BLOCK, len(w))
+    for first in range(0, len(w), block):
+        last = min(first + block, len(w))
         errors = torch.empty_like(w[first:last])
         for i in range(first, last):
             column, at = w[i], groups[i]

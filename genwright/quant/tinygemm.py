@@ -25,3 +25,9 @@ def repack(words: Tensor, scales_and_zeros: Tensor, inputs: int, group: int) -> 
     scales, zeros = used.unbind(-1)
     minimums = (zeros - ZERO * scales).to(torch.float16)
     return Int4(pack(q), scales.to(torch.float16), minimums, inputs, group)
+
+
+def tile(q: Tensor, inner: int) -> Tensor:
+    """The words of q [n, k], 0 <= q <= 15, for `inner` inner tiles: the inverse of the order that `repack` reads."""
+    q = q.view(q.shape[0] // 8, 8, q.shape[1] // (16 * inner), inner // 2, 2, 2, 4, 2)
+    return pack(q.permute(0, 2, 1, 6, 3, 4, 5, 7).reshape(q.shape[0], q.shape[2], 32, inner // 2, 8)).squeeze(-1)

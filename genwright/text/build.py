@@ -37,13 +37,22 @@ from genwright.text.engine.sharded import ShardedEngine
 from genwright.text.engine.streamed import StreamedExecutor
 from genwright.text.engine.vocabulary_ranks import VocabularyRanks
 from genwright.text.loader import Loader
-from genwright.text.memory import MAX_BATCH, STEPS_AHEAD, cache_spec, divide_memory, max_batch, offload_dir, step_tokens
+from genwright.text.memory import (
+    MAX_BATCH,
+    STEPS_AHEAD,
+    USUAL_CONTEXT,
+    cache_spec,
+    divide_memory,
+    max_batch,
+    offload_dir,
+    step_tokens,
+)
 from genwright.text.ops.backends import new_ops
 from genwright.text.ops.torch_ops import TorchOps
 from genwright.text.planning import model_facts, plan_model
 from genwright.text.settings import AUTO, EngineConfig
 
-PLANNED = 512, 128  # tokens of a prompt and its answer that a placement is planned for, unless max_context is set
+PLANNED_ANSWER = 128  # tokens of an answer that a placement is planned for; the rest of the context is the prompt's
 KEEP = "keep"  # the quant that leaves packed weights as they are stored
 SELF = "self:"  # prefix of a draft that is a copy of the model in another weight format, such as self:int4
 
@@ -74,9 +83,6 @@ def build_engine(
     if ranks is not None:
         ranks.arrange(config.layout, device)
         config = config.with_settings({"graph": config.graph and ranks.on_device})
-    if device.type == "cuda" and config.policy is not None:
-        given, total = config.budget("cuda"), torch.cuda.get_device_properties(device).total_memory
-        torch.cuda.set_per_process_memory_fraction(1.0 if given is None else min(1.0, given / total), device)
     ops = new_ops(config.backend, device, config.deterministic, None if ranks is None else ranks.stage)
     loaders = _loaders(checkpoint, config, device, progress, 0 if ranks is None else ranks.rank)
     sharing = (1, True) if ranks is None else (ranks.place.local_ranks, ranks.on_device)
@@ -148,22 +154,31 @@ def settle_offload(
     """The settings with a policy of the planner in place of `auto`; a model that fits is resident."""
     if config.offload != AUTO:
         return config, None
-    longest = config.max_context or min(sum(PLANNED), checkpoint.config.max_context)
-    answer = min(PLANNED[1], longest // 2) or 1
+    longest = config.max_context or min(USUAL_CONTEXT, checkpoint.config.max_context)
+    resident = config.with_settings({"offload": None})
+    if _fits(checkpoint, resident.with_settings({"max_context": longest}), device):
+        tell("The model fits: it runs resident.")
+        return resident, None
+    answer = min(PLANNED_ANSWER, longest // 2) or 1
     work = Workload(max(1, longest - answer), answer, MAX_BATCH[device.type])
     loader = _loader(checkpoint, config.quant, config, device, _quiet)
     plan, _, machine = plan_model(loader, config, work, tell)
-    if plan.policy.resident:
-        tell("The model fits: it runs resident.")
-    else:
-        tell(f"Placement: {plan.policy.describe('GPU' if machine.has_gpu else 'memory')}")
+    tell(f"Placement: {plan.policy.describe('GPU' if machine.has_gpu else 'memory')}")
     planned = Planned(plan.policy, machine, model_facts(loader, config.kv))
-    if plan.policy.resident:
-        return config.with_settings({"offload": None}), planned
     # Larger steps would need more memory than was planned for.
     tokens = min(plan.policy.batch * work.prompt_length, STEP_TOKENS[device.type])
     steps = {"max_step_tokens": config.max_step_tokens or tokens}
     return config.with_settings({"offload": plan.policy, **steps}), planned
+
+
+def _fits(checkpoint: Checkpoint, config: EngineConfig, device: torch.device) -> bool:
+    """Whether the device has room for the weights and a sequence of the longest context."""
+    try:
+        loaders = _loaders(checkpoint, config, device, _quiet, 0)
+        divide_memory(loaders, config, device, config.layout.ranks, device.type == "cuda")
+    except UserError:
+        return False
+    return True
 
 
 def _open_draft(model: Checkpoint, config: EngineConfig) -> Checkpoint | None:
@@ -271,4 +286,5 @@ def _tiers(loader: Loader, policy: Policy, config: EngineConfig, cache_pages: in
     states = step_tokens(config, loader.device) * cfg.dim * loader.dtype.itemsize
     needed = (blocks * policy.shares("weights")[2] + states * policy.shares("activations")[2]) // 100
     needed += cache_pages * cache_spec(loader, config).page_bytes
-    return Tiers(loader.device, policy.pin, OffloadFolder(offload_dir(config), needed) if needed else None)
+    folder = OffloadFolder(offload_dir(config), needed) if needed else None
+    return Tiers(loader.device, policy.pin, folder, config.budget("cuda"))

@@ -53,6 +53,16 @@ def test_missing_values_are_asked_for_in_one_message(project: Path, tmp_path: Pa
     assert "--prompt (str): What to continue." in done.stderr and "PATH (str)" in done.stderr
 
 
+def test_samples_are_listed_and_can_be_turned_off(project: Path, tmp_path: Path) -> None:
+    manifest = ["--manifest", project / "tinymodel.toml"]
+    done = genwright("rewrite", project / "media_paths.py", *manifest, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "line 5: 'path/to/image.jpg' becomes the sample images/test_image.jpg" in done.stderr
+    done = genwright("rewrite", project / "media_paths.py", *manifest, "--no-samples", "--json", cwd=tmp_path)
+    assert json.loads(done.stdout)["samples"] == []
+    assert 'image_path = "path/to/image.jpg"' in (tmp_path / "rewritten" / "media_paths.py").read_text()
+
+
 def test_a_batch_goes_on_after_a_failure(project: Path, tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text("def (")
     manifest = project / "tinymodel.toml"

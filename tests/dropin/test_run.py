@@ -72,7 +72,7 @@ def test_a_module_that_the_drop_in_lacks_is_one_sentence(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["flexgen"], "There is no drop-in 'flexgen'; there is flexllmgen."),
+        (["flexgen"], "There is no drop-in 'flexgen'; there is flexllmgen, "),
         (["flexllmgen", "--script"], "--script needs a file."),
         (["flexllmgen", "--script", "none.py"], "There is no script none.py."),
         (["flexllmgen", "helm_run"], "flexllmgen has no command 'helm_run'; its commands are flex_opt, completion,"),

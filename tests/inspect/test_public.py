@@ -16,13 +16,13 @@ from pathlib import Path
 import pytest
 from call_count import calls
 
-from genwright.inspect.interfaces import draft_for_script
-from genwright.inspect.manifest import load_manifest
-from genwright.inspect.outputs import output_variables
-from genwright.inspect.pure import Unknown
-from genwright.inspect.repository import Repository, read_source
-from genwright.inspect.rewrite import Rewrite, rewrite
-from genwright.inspect.scenario import Scenario
+from genwright.inspect.analysis.interfaces import draft_for_script
+from genwright.inspect.analysis.interpreter_values import Unknown
+from genwright.inspect.analysis.manifest import load_manifest
+from genwright.inspect.analysis.outputs import output_variables
+from genwright.inspect.analysis.repository import Repository
+from genwright.inspect.analysis.scenario import Scenario
+from genwright.inspect.rewrite.rewrite import Rewrite, rewrite
 
 HOME = Path(os.environ.get("GENWRIGHT_PUBLIC_SCRIPTS", "/nonexistent"))
 pytestmark = pytest.mark.skipif(
@@ -61,7 +61,7 @@ ORIGINALS = {
 def original(name: str) -> Rewrite:
     script = HOME / name
     repository = Repository(script.parent if name.startswith("pytorch") else Repository.around(script).root)
-    manifest = draft_for_script(repository, script, read_source(script))
+    manifest = draft_for_script(repository, script, repository.source(script))
     return rewrite(script, manifest, ORIGINALS[name][2], repository)
 
 

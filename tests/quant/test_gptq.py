@@ -47,6 +47,15 @@ def test_rounding_equals_the_paper(name: str) -> None:
     assert (unpack(packed.words).double() == expected).double().mean() > 0.99  # ties fall either way
 
 
+def test_blocks_change_nothing_and_damping_does() -> None:
+    weight, x = torch.randn(6, 192, generator=torch.Generator().manual_seed(1)), inputs(500, 192)
+    form = parse_format("int4:g32")
+    whole, parts = (round_columns(weight, Inverse.of(x.T @ x), form, block).words for block in (192, 16))
+    assert (unpack(whole) == unpack(parts)).double().mean() > 0.99
+    damped = round_columns(weight, Inverse.of(x.T @ x, damping=1e6), form)
+    assert torch.equal(damped.words, form.quantize(weight).words)  # nothing is corrected
+
+
 @pytest.mark.parametrize("columns", [256, 100, 7])
 @pytest.mark.parametrize("name", ["int4", "int4:g64:asym", "int8", "fp8", "fp8:channel"])
 def test_the_error_of_the_product_falls(name: str, columns: int) -> None:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from genwright.quant.tinygemm import columns, repack
+from genwright.quant.tinygemm import columns, repack, tile
 
 
 def pack_tiles(q: torch.Tensor, inner: int) -> torch.Tensor:
@@ -48,3 +48,9 @@ def test_tiles_are_converted_to_int4(inner: int, k: int, group: int) -> None:
         step = packed.scales.double().max()
         assert (packed.dequantize(torch.float64) - wanted).abs().max() < 0.01 * step
         assert (packed.dequantize(torch.float32) - weight[:, :inputs]).abs().max() < 0.6 * step
+
+
+@pytest.mark.parametrize("inner", [2, 4, 8])
+def test_tiles_are_written_as_they_are_read(inner: int) -> None:
+    q = torch.randint(0, 16, (24, 256), generator=torch.Generator().manual_seed(0))
+    assert torch.equal(tile(q, inner), pack_tiles(q, inner))

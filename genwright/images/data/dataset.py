@@ -4,6 +4,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 from zipfile import BadZipFile
 
 import numpy as np
@@ -13,6 +14,9 @@ from torch import Tensor
 from genwright.errors import UserError
 from genwright.images.data import streaming
 from genwright.images.data.streaming import StreamedImages
+
+if TYPE_CHECKING:
+    from PIL.Image import Image as PILImage
 
 UNREADABLE = (OSError, ValueError, TypeError, BadZipFile, EOFError, KeyError)  # raised by np.load
 SUFFIXES = {".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp"}
@@ -212,20 +216,35 @@ def _read_folder(folder: Path, image_size: int) -> ImageDataset:
 
 
 def _read_image(path: Path, size: int) -> np.ndarray:
-    # As in the original: halve with a box filter while at least twice too large, then resize bicubically, then crop.
+    return center_crop(read_rgb(path), size)
+
+
+def read_rgb(path: Path) -> "PILImage":
+    """Read an image file."""
     from PIL import Image
 
     try:
         with Image.open(path) as file:
-            image = file.convert("RGB")
+            return file.convert("RGB")
     except (OSError, ValueError, Image.DecompressionBombError) as error:
         raise UserError(f"{path} is not an image file that Pillow can read.") from error
+
+
+def center_crop(image: "PILImage", size: int) -> np.ndarray:
+    """The square in the middle, resized: [size, size, 3] uint8."""
+    array = resize_shorter_side(image, size)
+    top, left = ((side - size) // 2 for side in array.shape[:2])
+    return array[top : top + size, left : left + size]
+
+
+def resize_shorter_side(image: "PILImage", size: int) -> np.ndarray:
+    """As in the original: halve with a box filter while at least twice too large, then resize bicubically."""
+    from PIL import Image
+
     while min(image.size) >= 2 * size:
         image = image.resize((image.width // 2, image.height // 2), Image.Resampling.BOX)
     scale = size / min(image.size)
-    image = image.resize((round(image.width * scale), round(image.height * scale)), Image.Resampling.BICUBIC)
-    top, left = (image.height - size) // 2, (image.width - size) // 2
-    return np.asarray(image)[top : top + size, left : left + size]
+    return np.asarray(image.resize((round(image.width * scale), round(image.height * scale)), Image.Resampling.BICUBIC))
 
 
 def _listed(words: "tuple[str, ...] | list[str]") -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from genwright.images.model.blocks import add_residual, conv, norm_act, resample
 from genwright.images.model.unet_config import GROUPS, UNetConfig
@@ -110,11 +111,14 @@ class Stage(nn.Sequential):
 
 
 class UNet(nn.Module):
-    """x [N, 3, H, W], t [N] and labels [N] (class-conditional models only) -> [N, 3, H, W]."""
+    """x [N, 3, H, W], t [N] and labels [N] (class-conditional models only) -> [N, 3, H, W].
 
-    def __init__(self, config: UNetConfig):
+    With `recompute`, training computes the activations of each stage again for the backward pass, to save memory.
+    """
+
+    def __init__(self, config: UNetConfig, recompute: bool = False):
         super().__init__()
-        self.config = config
+        self.config, self.recompute = config, recompute
         emb_channels = 4 * config.num_channels
         self.time_embed: Any = nn.Sequential(
             nn.Linear(config.num_channels, emb_channels), nn.SiLU(), nn.Linear(emb_channels, emb_channels)
@@ -175,12 +179,17 @@ class UNet(nn.Module):
         h = x.to(self.out[2].weight.dtype).contiguous(memory_format=torch.channels_last)
         skips = []
         for stage in self.input_blocks:
-            h = stage(h, emb)
+            h = self._run(stage, h, emb)
             skips.append(h)
-        h = self.middle_block(h, emb)
+        h = self._run(self.middle_block, h, emb)
         for stage in self.output_blocks:
-            h = stage(torch.cat([h, skips.pop()], dim=1), emb)
+            h = self._run(stage, torch.cat([h, skips.pop()], dim=1), emb)
         return self.out[2](norm_act(h, self.out[0])).to(x.dtype)
+
+    def _run(self, stage: nn.Module, h: Tensor, emb: Tensor) -> Tensor:
+        if self.recompute and torch.is_grad_enabled():
+            return checkpoint(stage, h, emb, use_reentrant=False)
+        return stage(h, emb)
 
 
 def timestep_embedding(t: Tensor, dim: int) -> Tensor:
@@ -195,9 +204,14 @@ def new_unet(config: UNetConfig, seed: int) -> UNet:
     """A UNet to train: PyTorch's initial weights, but 0 in the last layer of every block and of the network."""
     torch.manual_seed(seed)
     unet = UNet(config)
+    zero_last_layers(unet)
+    return unet
+
+
+def zero_last_layers(unet: UNet) -> None:
+    """Set the last layer of every block and of the network to 0."""
     last = [block.out_layers[3] for block in unet.modules() if isinstance(block, ResBlock)]
     last += [block.proj_out for block in unet.modules() if isinstance(block, AttentionBlock)]
     for layer in (*last, unet.out[2]):
         nn.init.zeros_(layer.weight)
         nn.init.zeros_(layer.bias)
-    return unet

@@ -45,7 +45,11 @@ def _join(
     return total, acc
 
 
-@triton.jit(do_not_specialize=["window", "table_stride", "table_width"])  # one binary for every context length
+# One binary for every context length, and for sequences after any number of others.
+@triton.jit(
+    do_not_specialize=["window", "table_stride", "table_width"],
+    do_not_specialize_on_alignment=["page_table", "lengths"],
+)
 def _decode(
     q, k_cache, v_cache, k_scales, v_scales, k_minimums, v_minimums, page_table, lengths, out,
     maxima, sums, mixed, arrivals, scale, window, table_stride, table_width,

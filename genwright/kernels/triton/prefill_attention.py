@@ -52,7 +52,10 @@ def attend_block(
     return new_m, total, acc
 
 
-@triton.jit(do_not_specialize=["window", "table_stride"])
+# One binary for every context length, and for sequences after any number of others.
+@triton.jit(
+    do_not_specialize=["window", "table_stride"], do_not_specialize_on_alignment=["page_table", "lengths", "offsets"]
+)
 def _prefill(
     q, k_cache, v_cache, k_scales, v_scales, k_minimums, v_minimums, page_table, lengths, offsets, out,
     scale, window, table_stride,

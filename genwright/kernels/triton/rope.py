@@ -11,7 +11,7 @@ from genwright.kernels.triton.pages import bits_of, packing, store_rows
 BLOCK_H = 4  # heads per program
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["positions", "slots"])  # of the rows after any number of others
 def _rope_write(
     qkv, cos, sin, positions, slots, q, k_cache, v_cache, k_scales, v_scales, k_minimums, v_minimums,
     q_norm, k_norm, eps, row_stride,

@@ -4,8 +4,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+BLOCK = 1024
 
-@triton.jit
+
+# One binary for every step, so that no stream waits for a compiler.
+@triton.jit(do_not_specialize=["count"], do_not_specialize_on_alignment=["known"])
 def _take_unread(ids, known, count, BLOCK: tl.constexpr):
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     token = tl.load(ids + i, i < count, 0)
@@ -16,5 +19,4 @@ def _take_unread(ids, known, count, BLOCK: tl.constexpr):
 
 def take_unread(ids: Tensor, known: Tensor) -> None:
     """Replace each negative id -1 - i by known[i], or by 0 where that is negative; both int64."""
-    block = min(1024, triton.next_power_of_2(len(ids)))
-    _take_unread[(triton.cdiv(len(ids), block),)](ids, known, len(ids), BLOCK=block)
+    _take_unread[(triton.cdiv(len(ids), BLOCK),)](ids, known, len(ids), BLOCK=BLOCK)

@@ -20,7 +20,7 @@ class RunReport:
 
     policy: str
     seconds: float
-    moved: dict[str, int]  # bytes, such as those from "CPU to GPU"
+    moved: dict[str, int]  # bytes, such as those from "CPU to GPU"; without a GPU the first tier is "memory"
     peak: dict[str, int]  # bytes of each tier since the model was loaded
     measured: Timing | None  # None if the run's results are not at hand
     predicted: Timing | None
@@ -29,7 +29,7 @@ class RunReport:
     @property
     def bus_share(self) -> float | None:
         """What was moved from CPU memory to the GPU, as a share of what the bus could have moved in this time."""
-        return None if self.bus is None else self.moved.get(_way(Tier.CPU, Tier.GPU), 0) / self.seconds / self.bus
+        return None if self.bus is None else self.moved.get("CPU to GPU", 0) / self.seconds / self.bus
 
     def as_json(self) -> dict[str, Any]:
         found = {**asdict(self), "bus_share": self.bus_share}
@@ -84,13 +84,12 @@ class RunMeter:
             measured = Timing(len(samples), prompts, tokens, prefill, total - prefill)
             if self._predict is not None and tokens:
                 predicted = self._predict(Workload(prompts, tokens, len(samples)))
-        peak = {tier.value: use.peak[tier] for tier in Tier if use.peak[tier]}
-        if executor.model.device.type == "cuda":
+        on_gpu = executor.model.device.type == "cuda"
+        names = {tier: tier.value for tier in Tier} | ({} if on_gpu else {Tier.GPU: "memory"})
+        peak = {names[tier]: use.peak[tier] for tier in Tier if use.peak[tier]}
+        if on_gpu:
             peak[Tier.GPU.value] = torch.cuda.max_memory_reserved(executor.model.device)
-        moved = use.moved - self._moved
-        ways = {_way(*pair): count for pair, count in moved.items()}
-        return RunReport(executor.policy.describe(), seconds, ways, peak, measured, predicted, self._bus)
-
-
-def _way(source: Tier, target: Tier) -> str:
-    return f"{source.value} to {target.value}"
+        moved = {f"{names[a]} to {names[b]}": count for (a, b), count in (use.moved - self._moved).items()}
+        policy = executor.policy.describe(names[Tier.GPU])
+        bus = self._bus if on_gpu else None
+        return RunReport(policy, seconds, moved, peak, measured, predicted, bus)

@@ -1,0 +1,1 @@
+"""consistency_models' scripts, over its package `cm`."""

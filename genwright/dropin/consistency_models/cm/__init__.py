@@ -1,0 +1,1 @@
+"""consistency_models' package: its module, class and function names, over Genwright's images."""

@@ -1,0 +1,1 @@
+"""consistency_models' evaluation: FID, sFID, Inception Score, precision and recall."""

@@ -1,0 +1,1 @@
+"""gpt-fast's modules and commands, under their own names when this folder is on the path."""

@@ -1,0 +1,65 @@
+"""gpt-fast's eval command: tasks of lm-evaluation-harness, run on the engine."""
+
+import argparse
+import time
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from model import ModelArgs
+
+from genwright.dropin.transformer.checkpoint import open_llm
+from genwright.errors import UserError
+from genwright.text.llm import LLM
+
+default_checkpoint = Path("checkpoints/meta-llama/Llama-2-7b-chat-hf/lit_model.pth")
+
+
+def evaluate(llm: LLM, tasks: list[str], limit: int | None = None) -> dict[str, dict[str, Any]]:
+    """The figures of each task."""
+    if find_spec("lm_eval") is None:
+        raise UserError(
+            "--tasks needs the package lm-eval, and its data sets the network: pip install genwright[eval]."
+        )
+    from genwright.bench.harness import run_tasks
+
+    return run_tasks(llm, tasks, None, limit, lambda done, total: None)
+
+
+def main(
+    checkpoint_path: Path = default_checkpoint,
+    compile: bool = False,
+    tasks: tuple[str, ...] = ("hellaswag",),
+    limit: int | None = None,
+    max_seq_length: int | None = None,
+) -> None:
+    """Run tasks and print their figures; `compile` compiles kernels in a call before, which is not timed."""
+    print("Loading model ...")
+    started = time.time()
+    with open_llm(checkpoint_path, ModelArgs, max_context=max_seq_length) as llm:
+        print(f"Time to load model: {time.time() - started:.02f} seconds.")
+        if compile:
+            llm.generate([[1] * 8])
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        started = time.time()
+        found = evaluate(llm, list(tasks), limit)
+    print(f"Time to run eval: {time.time() - started:.02f} seconds.\nFor model {checkpoint_path}")
+    for task, figures in found.items():
+        print(f"{task}: {figures}")
+
+
+def parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description="Evaluate a model in gpt-fast's format on tasks of lm-eval.")
+    add = parser.add_argument
+    add("--checkpoint_path", type=Path, default=default_checkpoint, help="The model.pth file.")
+    add("--compile", action="store_true", help="Compile kernels and capture CUDA graphs in a first call.")
+    add("--tasks", nargs="+", default=["hellaswag"], help="Names of tasks.")
+    add("--limit", type=int, default=None, help="Documents of a task, at the most.")
+    add("--max_seq_length", type=int, default=None, help="Tokens of a sequence, at the most.")
+    return parser
+
+
+if __name__ == "__main__":
+    main(**vars(parser().parse_args()))

@@ -1,0 +1,1 @@
+"""gpt-fast's scripts."""

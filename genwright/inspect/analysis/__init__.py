@@ -1,0 +1,1 @@
+"""Static analysis of a script: nothing of it runs."""

@@ -1,0 +1,92 @@
+"""The options of a command line, and which of them an argv still lacks."""
+
+import argparse
+import copy
+from dataclasses import dataclass, field
+from typing import Any
+
+from genwright.inspect.analysis.interpreter_values import Parser
+
+
+@dataclass(frozen=True)
+class Option:
+    """One value of the command line; positional ones have no flags, `default` is None where there is none."""
+
+    name: str
+    flags: tuple[str, ...] = ()
+    type: str = "str"
+    default: Any = None
+    required: bool = False
+    choices: tuple[Any, ...] = ()
+    help: str = ""
+    takes_value: bool = True
+    command: str = ""
+
+    @property
+    def label(self) -> str:
+        return f"{self.command} {self.flags[-1] if self.flags else self.name.upper()}".strip()
+
+    def describe(self) -> str:
+        kind = f"one of {', '.join(map(str, self.choices))}" if self.choices else self.type
+        return f"{self.label} ({kind})" + (f": {self.help}" if self.help else "")
+
+
+@dataclass(frozen=True)
+class CommandLine:
+    """The options of a script and the library that reads them; `parser` is a real one when that is argparse."""
+
+    kind: str = ""
+    options: tuple[Option, ...] = ()
+    line: int = 0
+    parser: Parser | None = field(default=None, compare=False)
+
+    def missing(self, argv: list[str]) -> list[Option]:
+        """The required options that an argv does not give."""
+        required = [o for o in self.options if o.required]
+        if not required:
+            return []
+        if self.parser is not None:
+            given = _given(self.parser, argv)
+            return [o for o in required if o.name not in given and (not o.command or o.command in argv)]
+        commands = {o.command for o in self.options if o.command}
+        chosen = next((a for a in argv if a in commands), "")
+        rest = argv[argv.index(chosen) + 1 :] if chosen else argv
+        mine = [o for o in self.options if o.command in ("", chosen)]
+        flags = {flag: o for o in mine for flag in o.flags}
+        given, positional = {"command"} if chosen else set[str](), 0
+        tokens = iter(rest)
+        for token in tokens:
+            option = flags.get(token.partition("=")[0])
+            if option is None:
+                positional += not token.startswith("-")
+            else:
+                given.add(option.name)
+                if option.takes_value and "=" not in token:
+                    next(tokens, None)
+        # fire fills parameters by position too; click's arguments have no flags.
+        open_positions = [o for o in mine if o.name not in given and (not o.flags or self.kind == "fire")]
+        given |= {o.name for o in open_positions[:positional]}
+        return [o for o in required if o in mine and o.name not in given]
+
+
+def _given(parser: Parser, argv: list[str]) -> set[str]:
+    """The options that an argv gives, as argparse reads it once nothing is required or has a default."""
+    parser = copy.deepcopy(parser)
+    pending: list[argparse.ArgumentParser] = [parser]
+    while pending:
+        current = pending.pop()
+        current._defaults.clear()
+        for action in current._actions:
+            action.required, action.default = False, argparse.SUPPRESS
+            action.type = None
+            action.choices = action.choices if isinstance(action, argparse._SubParsersAction) else None
+            if isinstance(action, argparse._SubParsersAction):
+                pending += action.choices.values()
+            elif not action.option_strings and action.nargs is None:
+                action.nargs = "?"
+            elif not action.option_strings and action.nargs == "+":
+                action.nargs = "*"
+    try:
+        return set(vars(parser.parse_known_args(argv)[0]))
+    except (ValueError, argparse.ArgumentError, SystemExit):
+        return set()

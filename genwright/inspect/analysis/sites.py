@@ -1,0 +1,85 @@
+"""Where a script meets a project's interfaces."""
+
+import ast
+from dataclasses import dataclass
+from typing import Any
+
+from genwright.inspect.analysis.bind import Binding, Signature
+from genwright.inspect.analysis.dataflow import Flow
+from genwright.inspect.analysis.manifest import Interface
+
+Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+
+@dataclass(frozen=True)
+class Site:
+    """One call of an interface, or one construction of its object."""
+
+    interface: Interface
+    key: str
+    call: ast.Call
+    scope: str
+    signature: Signature | None
+    binding: Binding
+    factory: str = ""
+    on_object: bool = False
+    home: str = ""
+    note: str = ""
+
+    @property
+    def kind(self) -> str:
+        return {"class": "construction", "method": "method", "function": "function"}[self.interface.kind]
+
+    @property
+    def word(self) -> str:
+        """What `run` is given: on a named object the bare method, since the object tells its class."""
+        return self.interface.member if self.on_object else self.key
+
+    @property
+    def receiver(self) -> str:
+        if self.kind != "method":
+            return ""
+        function = self.call.func
+        by_attribute = isinstance(function, ast.Attribute) and self.interface.member != "__call__"
+        return ast.unparse(function.value if by_attribute and isinstance(function, ast.Attribute) else function)
+
+    def to_dict(self) -> dict[str, Any]:
+        entry = {
+            "interface": self.interface.name,
+            "kind": self.kind,
+            "line": self.call.lineno,
+            "in": self.scope or "<module>",
+            "class": self.interface.owner if self.kind != "function" else "",
+            "object": self.receiver,
+            "factory": self.factory,
+            "arguments": [str(a) for a in self.binding.arguments],
+            "problem": self.binding.problem,
+            "note": self.note,
+        }
+        return {k: v for k, v in entry.items() if v or k == "arguments"}
+
+
+@dataclass(frozen=True)
+class Unresolved:
+    """A place that may concern an interface but cannot be routed, and why."""
+
+    line: int
+    text: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Location:
+    """What a script has of a manifest's interfaces."""
+
+    sites: list[Site]
+    unresolved: list[Unresolved]
+    defined: list[tuple[Interface, Definition]]
+    flow: Flow
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "sites": [s.to_dict() for s in self.sites],
+            "unresolved": [vars(u) for u in self.unresolved],
+            "defined": [i.name for i, _ in self.defined],
+        }

@@ -1,0 +1,64 @@
+"""What an expression of a script may be."""
+
+import ast
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Ref:
+    """Something imported, by its dotted name; `undefined` when nothing binds the name but, maybe, a star import."""
+
+    dotted: str
+    undefined: bool = False
+
+
+@dataclass(frozen=True)
+class Local:
+    """A function or class that the script defines."""
+
+    node: ast.AST
+
+
+@dataclass(frozen=True)
+class Instance:
+    """An object of a class, and the call that made it (None when only an annotation tells).
+
+    It is `derived` when it went through something that usually gives back the object itself, but need not.
+    """
+
+    of: Ref | Local
+    site: ast.Call | None = None
+    derived: bool = False
+
+
+@dataclass(frozen=True)
+class Made:
+    """What calling something imported gave: an object of unknown class."""
+
+    by: str
+
+
+@dataclass(frozen=True)
+class Member:
+    """A method or attribute of an object, by name."""
+
+    instance: Instance | Made
+    name: str
+
+
+@dataclass(frozen=True)
+class Items:
+    """A list, tuple, set or dict, by what it holds."""
+
+    values: frozenset["Value"]
+
+
+@dataclass(frozen=True)
+class Text:
+    """A text literal of the script that may name a file."""
+
+    node: ast.Constant
+
+
+Value = Ref | Local | Instance | Made | Member | Items | Text
+Values = frozenset[Value]

@@ -1,0 +1,1 @@
+"""Sample media files for placeholder paths."""

@@ -1,0 +1,1 @@
+"""What the analysis found, told to people."""

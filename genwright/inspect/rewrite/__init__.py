@@ -1,0 +1,1 @@
+"""Rewrite a script: the scenario's changes, samples, routed calls, and the proof."""

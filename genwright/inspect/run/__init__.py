@@ -1,0 +1,1 @@
+"""What a rewritten script runs with: records of its calls."""

@@ -1,0 +1,42 @@
+"""Every add_argument of gpt-fast's files, by the command of ours that takes it."""
+
+FLAGS = {
+    "generate": {
+        "--prompt": "Hi",
+        "--interactive": None,
+        "--num_samples": "2",
+        "--max_new_tokens": "5",
+        "--batch_size": "2",
+        "--top_k": "3",
+        "--temperature": "0.5",
+        "--checkpoint_path": "model.pth",
+        "--compile": None,
+        "--compile_prefill": None,
+        "--profile": "trace",
+        "--speculate_k": "3",
+        "--draft_checkpoint_path": "draft.pth",
+        "--device": "cpu",
+    },
+    "quantize": {
+        "--checkpoint_path": "model.pth",
+        "--mode": "int4",
+        "-q": "int4-gptq",
+        "--groupsize": "64",
+        "--calibration_tasks": "text",
+        "--calibration_limit": "10",
+        "--calibration_seq_length": "20",
+        "--pad_calibration_inputs": "1",
+        "--percdamp": "0.1",
+        "--blocksize": "64",
+        "--label": "_x",
+    },
+    "eval": {
+        "--checkpoint_path": "model.pth",
+        "--compile": None,
+        "--tasks": "wikitext",
+        "--limit": "3",
+        "--max_seq_length": "100",
+    },
+    "scripts.convert_hf_checkpoint": {"--checkpoint_dir": "folder", "--model_name": "7B"},
+    "scripts.download": {"--repo_id": "org/name", "--hf_token": "token"},
+}
