@@ -23,7 +23,8 @@ HOUSE = (
 )
 TEXT = (
     ("batch", "conversation"),
-    ("llm", "worker"),
+    ("llm",),
+    ("worker",),
     ("build", "generation_config"),
     ("memory",),
     ("planning",),

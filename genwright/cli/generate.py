@@ -1,6 +1,7 @@
 """`genwright generate`: complete or answer prompts."""
 
 import json
+import os
 import sys
 import time
 from contextlib import closing
@@ -67,7 +68,7 @@ def generate(
 
 def _with_input(prompts: list[str]) -> list[str]:
     """The prompts; with `-` among them, or without any, one prompt that contains standard input."""
-    if prompts and "-" not in prompts:
+    if (prompts and "-" not in prompts) or os.environ.get("RANK", "0") != "0":  # of torchrun's ranks, 0 reads
         return prompts
     terminal = sys.stdin is None or sys.stdin.isatty()
     if terminal and not prompts:

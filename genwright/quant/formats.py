@@ -54,6 +54,11 @@ class Format:
             return 1 if self.channel else fp8.BLOCK
         return self.group or 1 if axis else 1
 
+    @property
+    def by_rows(self) -> bool:
+        """Whether a scale is for a whole row, so that columns cannot be quantized without the others."""
+        return self.channel or (self.kind == "int8" and self.group is None)
+
     def entries(self, shape: tuple[int, ...]) -> dict[str, Entry]:
         """Shapes and dtypes of the tensors that store a matrix of this shape."""
         tensors = self._empty(shape).tensors()

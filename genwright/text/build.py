@@ -10,6 +10,8 @@ import torch
 
 from genwright.errors import GenwrightWarning, UserError
 from genwright.kernels.cpu.amx import has_bf16
+from genwright.parallel.pipeline import Pipeline
+from genwright.parallel.ranks import Ranks
 from genwright.placement.footprint import STEP_TOKENS, Workload
 from genwright.placement.machine import Machine
 from genwright.placement.model_facts import ModelFacts
@@ -31,7 +33,9 @@ from genwright.text.drafts.prompt_lookup import PROMPT_LOOKUP, PromptLookup
 from genwright.text.drafts.speculation import Draft, Speculation, verification_costs
 from genwright.text.engine.engine import Engine
 from genwright.text.engine.executor import PredictingExecutor, ResidentExecutor
+from genwright.text.engine.sharded import ShardedEngine
 from genwright.text.engine.streamed import StreamedExecutor
+from genwright.text.engine.vocabulary_ranks import VocabularyRanks
 from genwright.text.loader import Loader
 from genwright.text.memory import (
     MAX_BATCH,
@@ -60,34 +64,76 @@ def open_model(model: str | Path, config: EngineConfig) -> Checkpoint:
     return open_checkpoint(resolve(str(model)), config.arch)
 
 
+def check_parts(checkpoint: Checkpoint, config: EngineConfig) -> None:
+    """Raise a UserError if the model or its draft cannot be divided among the ranks, before any of them starts."""
+    if config.layout.ranks > 1:
+        for rank in range(0, config.layout.ranks, config.layout.tp):
+            for loader in _loaders(checkpoint, config, torch.device("cpu"), _quiet, rank):
+                loader.total_bytes(draft=config.draft == MTP)
+
+
 def build_engine(
-    checkpoint: Checkpoint, config: EngineConfig, device: torch.device, progress: Callable[[int, int], None]
+    checkpoint: Checkpoint,
+    config: EngineConfig,
+    device: torch.device,
+    progress: Callable[[int, int], None],
+    ranks: Ranks | None = None,
 ) -> Engine:
-    """Load a checkpoint and its draft onto a device."""
-    ops = new_ops(config.backend, device, config.deterministic)
-    loaders = _loaders(checkpoint, config, device, progress)
-    pages, max_context = divide_memory(loaders, config, device)
+    """Load a checkpoint and its draft, or a rank's part of them, onto a device."""
+    if ranks is not None:
+        ranks.arrange(config.layout, device)
+        config = config.with_settings({"graph": config.graph and ranks.on_device})
+    ops = new_ops(config.backend, device, config.deterministic, None if ranks is None else ranks.stage)
+    loaders = _loaders(checkpoint, config, device, progress, 0 if ranks is None else ranks.rank)
+    sharing = (1, True) if ranks is None else (ranks.place.local_ranks, ranks.on_device)
+    pages, max_context = divide_memory(loaders, config, device, *sharing)
+    if ranks is not None:
+        max_context, *least = ranks.least(max_context, *itertools.chain(*pages))
+        pages = [[least.pop(0) for _ in each] for each in pages]
     most, max_tokens = max_batch(config, device), step_tokens(config, device)
     contexts = [max_context, *(min(max_context, loader.checkpoint.config.longest_context) for loader in loaders[1:])]
     executor, *drafts = (
-        _load(loader, ops, config, context, count, config.policy if loader is loaders[0] else None)
+        _load(loader, ops, config, context, count, config.policy if loader is loaders[0] else None, ranks)
         for loader, context, count in zip(loaders, contexts, pages, strict=True)
     )
-    if config.draft is None:
-        return Engine(executor, most, max_tokens, max_context, steps_ahead=STEPS_AHEAD[device.type])
-    if drafts:
-        proposer: Draft = DraftModel(drafts[0], executor.model, max_tokens, contexts[1])
-    else:
-        proposer = MtpDraft(executor) if config.draft == MTP else PromptLookup(device)
-    speculation = Speculation(proposer, config.speculate_k, *verification_costs(device))
-    return Engine(executor, most, max_tokens, max_context, speculation, STEPS_AHEAD[device.type])
+    speculation: Speculation | None = None
+    if config.draft is not None:
+        proposer: Draft = MtpDraft(executor) if config.draft == MTP else PromptLookup(device)
+        if drafts:
+            proposer = DraftModel(drafts[0], executor.model, max_tokens, contexts[1])
+        if ranks is not None:
+            proposer.cost = ranks.broadcast(proposer.cost)  # the ranks must propose alike
+        speculation = Speculation(proposer, config.speculate_k, *verification_costs(device))
+    sizes = most, max_tokens, max_context, speculation, STEPS_AHEAD[device.type]
+    if ranks is None:
+        return Engine(executor, *sizes)
+    vocab, columns = executor.model.cfg.vocab_size, executor.model.columns
+    return ShardedEngine(ranks, executor, *sizes, VocabularyRanks(ranks.stage, ops.all_gather, vocab, columns))
+
+
+def _quiet(done: int, total: int) -> None:
+    """Show no progress."""
+
+
+def _loaders(
+    checkpoint: Checkpoint,
+    config: EngineConfig,
+    device: torch.device,
+    progress: Callable[[int, int], None],
+    rank: int,
+) -> list[Loader]:
+    """The loaders of a rank's part of the model and of its draft model."""
+    loaders = [_loader(checkpoint, config.quant, config, device, progress, rank)]
+    if (draft := _open_draft(checkpoint, config)) is not None:
+        loaders.append(_loader(draft, _self_draft_format(config), config, device, progress, rank))
+    return loaders
 
 
 def plan_engine(
     checkpoint: Checkpoint, config: EngineConfig, device: torch.device, work: Workload, tell: Callable[[str], None]
 ) -> tuple[Plan, Budgets, Machine]:
     """Where the parts of a model would best be, and on what machine; nothing is loaded."""
-    return plan_model(_loader(checkpoint, config.quant, config, device, lambda done, total: None), config, work, tell)
+    return plan_model(_loader(checkpoint, config.quant, config, device, _quiet), config, work, tell)
 
 
 @dataclass(frozen=True)
@@ -115,7 +161,7 @@ def settle_offload(
         return resident, None
     answer = min(PLANNED_ANSWER, longest // 2) or 1
     work = Workload(max(1, longest - answer), answer, MAX_BATCH[device.type])
-    loader = _loader(checkpoint, config.quant, config, device, lambda done, total: None)
+    loader = _loader(checkpoint, config.quant, config, device, _quiet)
     plan, _, machine = plan_model(loader, config, work, tell)
     tell(f"Placement: {plan.policy.describe('GPU' if machine.has_gpu else 'memory')}")
     planned = Planned(plan.policy, machine, model_facts(loader, config.kv))
@@ -128,20 +174,10 @@ def settle_offload(
 def _fits(checkpoint: Checkpoint, config: EngineConfig, device: torch.device) -> bool:
     """Whether the device has room for the weights and a sequence of the longest context."""
     try:
-        divide_memory(_loaders(checkpoint, config, device, lambda done, total: None), config, device)
+        divide_memory(_loaders(checkpoint, config, device, _quiet, 0), config, device, 1, True)
     except UserError:
         return False
     return True
-
-
-def _loaders(
-    checkpoint: Checkpoint, config: EngineConfig, device: torch.device, progress: Callable[[int, int], None]
-) -> list[Loader]:
-    """Of the model, and of its draft model if it has one."""
-    loaders = [_loader(checkpoint, config.quant, config, device, progress)]
-    if (draft := _open_draft(checkpoint, config)) is not None:
-        loaders.append(_loader(draft, _self_draft_format(config), config, device, progress))
-    return loaders
 
 
 def _open_draft(model: Checkpoint, config: EngineConfig) -> Checkpoint | None:
@@ -180,6 +216,7 @@ def _loader(
     config: EngineConfig,
     device: torch.device,
     progress: Callable[[int, int], None],
+    rank: int = 0,
 ) -> Loader:
     dtype = _pick_dtype(config.dtype, device, checkpoint)
     if quant == KEEP and checkpoint.only_widened:
@@ -191,7 +228,11 @@ def _loader(
             stacklevel=4,
         )
     packed = quant == KEEP or checkpoint.stays_packed
-    return Loader(checkpoint, dtype, device, packed, _weight_format(quant), progress)
+    layout, layers = config.layout, checkpoint.config.layers
+    if layers < layout.pp:
+        raise UserError(f"{checkpoint.path} has {layers} layers, which are too few for {layout.pp} stages.")
+    part = rank % layout.tp, layout.tp, layout.expert_parallel, layout.layers(rank, layers) if layout.pp > 1 else None
+    return Loader(checkpoint, dtype, device, packed, _weight_format(quant), progress, *part)
 
 
 def _pick_dtype(name: str, device: torch.device, checkpoint: Checkpoint) -> torch.dtype:
@@ -203,37 +244,44 @@ def _pick_dtype(name: str, device: torch.device, checkpoint: Checkpoint) -> torc
 
 
 def _load(
-    loader: Loader, ops: TorchOps, config: EngineConfig, context: int, pages: Sequence[int], policy: Policy | None
+    loader: Loader,
+    ops: TorchOps,
+    config: EngineConfig,
+    context: int,
+    pages: Sequence[int],
+    policy: Policy | None,
+    ranks: Ranks | None,
 ) -> PredictingExecutor:
     """Load a model and make its executor, with CUDA graphs if its ops can be captured."""
     bits, most = CACHE_BITS[config.kv], max_batch(config, loader.device)
     max_tokens = step_tokens(config, loader.device)
+    pipeline = Pipeline(ranks) if ranks is not None and ranks.layout.pp > 1 else None
     if policy is not None:
         tiers = _tiers(loader, policy, config, pages[-1])
         count = itertools.count()
         moe = loader.checkpoint.config.moe
-        experts = 0 if moe is None else moe.experts
+        experts = 0 if moe is None else moe.experts // (loader.ranks if loader.expert_parallel else 1)
         model = loader.model(context, lambda block: PlacedBlock(block, policy, tiers, f"block-{next(count)}", experts))
         mtp = loader.block(model.cfg.layers) if config.draft == MTP else None
         if loader.device.type == "cuda":
             torch.cuda.empty_cache()  # what loading used
-        return StreamedExecutor(model, ops, pages, most, max_tokens, policy, tiers, mtp, bits)
+        return StreamedExecutor(model, ops, pages, most, max_tokens, policy, tiers, mtp, bits, pipeline)
     model = loader.model(context)
     mtp = loader.block(model.cfg.layers) if config.draft == MTP else None
     if not ops.capturable:
-        return ResidentExecutor(model, ops, pages[0], most, max_tokens, mtp, bits)
+        return ResidentExecutor(model, ops, pages[0], most, max_tokens, mtp, bits, pipeline)
     from genwright.text.engine.cuda_graphs import GraphExecutor
     from genwright.text.ops.triton_ops import TritonOps
 
     assert isinstance(ops, TritonOps)
     graph_tokens = ops.max_graph_tokens(model.cfg, model.blocks) if config.graph else 0
-    return GraphExecutor(model, ops, pages[0], most, max_tokens, mtp, bits, graph_tokens)
+    return GraphExecutor(model, ops, pages[0], most, max_tokens, mtp, bits, pipeline, graph_tokens)
 
 
 def _tiers(loader: Loader, policy: Policy, config: EngineConfig, cache_pages: int) -> Tiers:
     """The tiers of a placed model; a disk that is too small is refused before anything is loaded."""
     cfg = loader.checkpoint.config
-    blocks = sum(loader.block_bytes(layer) for layer in range(cfg.layers))
+    blocks = sum(map(loader.block_bytes, loader.own_layers))
     states = step_tokens(config, loader.device) * cfg.dim * loader.dtype.itemsize
     needed = (blocks * policy.shares("weights")[2] + states * policy.shares("activations")[2]) // 100
     needed += cache_pages * cache_spec(loader, config).page_bytes

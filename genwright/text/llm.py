@@ -14,9 +14,9 @@ from typing import Any, Self
 import torch
 
 from genwright.arguments import plain, short
-from genwright.device import pick_device
 from genwright.errors import UserError
-from genwright.text.build import build_engine, open_model, settle_offload
+from genwright.text.build import build_engine, check_parts, open_model, settle_offload
+from genwright.text.checkpoints.protocol import Checkpoint
 from genwright.text.config_file import token_ids
 from genwright.text.engine.engine import Engine
 from genwright.text.engine.loop import Delivery, EngineLoop, only_ends, receive, unpack
@@ -24,13 +24,12 @@ from genwright.text.engine.request import Piece, Request, Result, SamplingParams
 from genwright.text.engine.run_report import RunMeter
 from genwright.text.engine.streamed import StreamedExecutor
 from genwright.text.generation_config import recommended_sampling
-from genwright.text.ops.step import Chunk
 from genwright.text.settings import EngineConfig
 from genwright.text.tokenizer.tokenizer import Tokenizer
+from genwright.text.worker import follow_rank_0, meet_ranks, rank_device
 
 Prompt = str | Sequence[int]
 _FINGERPRINTED = ("kv", "deterministic", "max_context")  # settings that can change the tokens
-_NO_ROOM = "The cache has no room for {} tokens beside the running requests."
 
 
 class LLM:
@@ -57,10 +56,10 @@ class LLM:
                 f"config must be an EngineConfig, not {short(config)}; settings are keywords: device='cpu'."
             )
         self.config = (config or EngineConfig()).with_settings(settings)
-        device = pick_device(self.config.device)
-        if device.type == "cuda":
-            torch.cuda.set_device(device)  # kernels are compiled for the current device and use its streams
+        follow_rank_0(self.config)
         checkpoint = open_model(model, self.config)
+        check_parts(checkpoint, self.config)
+        device = rank_device(self.config.device)
         self.config, self.planned = settle_offload(checkpoint, self.config, device, tell)
         self.tokenizer = checkpoint.tokenizer()
         if self.config.chat_template is not None:
@@ -71,9 +70,23 @@ class LLM:
             + self._generation_config.ids("eos_token_id")
             + (self.tokenizer.eos_ids if self.tokenizer else ())
         )
-        self.loop = EngineLoop(build_engine(checkpoint, self.config, device, progress), device)
+        self.loop = EngineLoop(self._build(str(model), checkpoint, device, progress), device)
         self.model, self.max_context = self.engine.executor.model, self.engine.max_context
         weakref.finalize(self, self.loop.close)  # also when the interpreter exits
+
+    def _build(
+        self, model: str, checkpoint: Checkpoint, device: torch.device, progress: Callable[[int, int], None]
+    ) -> Engine:
+        if self.config.layout.ranks == 1:
+            return build_engine(checkpoint, self.config, device, progress)
+        ranks = meet_ranks(self.config)
+        try:
+            with ranks.guard():
+                ranks.broadcast({"model": model, "config": self.config.as_json()})
+                return build_engine(checkpoint, self.config, device, progress, ranks)
+        except BaseException:
+            ranks.close()
+            raise
 
     @property
     def engine(self) -> Engine:
@@ -162,7 +175,7 @@ class LLM:
         """The logits after every token, [tokens, vocab] in float32."""
         ids = self._encode(prompt)
         self.engine.check(ids)
-        return self.loop.call(partial(_logits, self.engine, ids))
+        return self.loop.call(partial(self.engine.logits, ids))
 
     @property
     def fingerprint(self) -> str:
@@ -263,23 +276,3 @@ def _cut(result: Result, kept: tuple[int, int] | None) -> Result:
         text=None if result.text is None else result.text[:characters],
         logprobs=None if result.logprobs is None else result.logprobs[:ids],
     )
-
-
-def _logits(engine: Engine, ids: list[int]) -> torch.Tensor:
-    """The logits after every token, computed between two steps of the engine."""
-    pool, max_tokens = engine.pool, engine.scheduler.max_tokens
-    pages = pool.start(ids[:1])
-    if pages is None:
-        raise UserError(_NO_ROOM.format(len(ids)))
-    rows = []
-    try:
-        for start in range(0, len(ids), max_tokens):
-            chunk = ids[start : start + max_tokens]
-            if not pool.extend(pages, start + len(chunk)):
-                raise UserError(_NO_ROOM.format(len(ids)))
-            rows.append(engine.executor.run([Chunk(chunk, start, pages.tables(), len(chunk))]).clone())
-            pages.length += len(chunk)
-            pool.share(pages, ids)  # frees pages that windows have passed
-    finally:
-        pool.release(pages)
-    return torch.cat(rows)

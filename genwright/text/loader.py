@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from genwright.errors import UserError
 from genwright.kernels import PAGE
 from genwright.placement.weights import templates
 from genwright.quant.formats import Format
@@ -17,6 +18,7 @@ from genwright.quant.packed import Packed, Weight, tensors_of
 from genwright.text.architectures.protocol import Architecture
 from genwright.text.architectures.registry import architecture
 from genwright.text.architectures.weight_map import Part, Source, Sources, WeightMap
+from genwright.text.cache.layout import CacheSpec
 from genwright.text.checkpoints.check_tensors import check_tensors
 from genwright.text.checkpoints.protocol import Checkpoint
 from genwright.text.checkpoints.random import RandomWeights
@@ -26,6 +28,7 @@ from genwright.text.ops.rope import cos_sin, frequencies
 from genwright.text.ops.step import RopeTables
 
 LOOKED_UP = ("embed", "positions")  # tables, of which a step reads some rows
+BEFORE_BLOCKS = (*LOOKED_UP, "project_in")  # weights of the first pipeline stage; the other outer ones are of the last
 PIECE = {"cpu": 1 << 19, "cuda": 1 << 24}  # elements to quantize at a time; temporaries take ten times as much
 
 
@@ -41,6 +44,8 @@ class Model:
     device: torch.device
     max_context: int  # a multiple of the page size
     rope_tables: dict[str, RopeTables]
+    columns: int  # of this rank's logits: the vocabulary or a part of it
+    cache_spec: CacheSpec  # of a cache in the model's dtype
 
     @property
     def step_bytes(self) -> int:
@@ -68,7 +73,8 @@ class Loader:
     """Loads weights in `dtype` to `device`.
 
     Matrices are quantized to `quant`; without it, stored formats are kept if `packed`, else dequantized. Ranks split
-    every expert, or with `expert_parallel` each rank has some experts whole.
+    every expert, or with `expert_parallel` each rank has some experts whole. A pipeline stage has some `layers`; the
+    first one has the embedding too, and the last one the head.
     """
 
     checkpoint: Checkpoint
@@ -80,6 +86,7 @@ class Loader:
     rank: int = 0
     ranks: int = 1
     expert_parallel: bool = False
+    layers: range | None = None
     _done: int = 0
     _total: int = 0
 
@@ -91,13 +98,26 @@ class Loader:
         """The model without its multi-token-prediction layer; `place` gets each block as soon as it is loaded."""
         check_tensors(self.checkpoint)
         cfg = self.checkpoint.config
-        blocks = [self.outer_sources(), *(self.weights.block(layer) for layer in range(cfg.layers))]
+        blocks = [self.outer_sources(), *(self.weights.block(layer) for layer in self.own_layers)]
         self._done, self._total = 0, sum(len(self._own(sources)) for block in blocks for sources in block.values())
         outer = self.load(blocks[0])
         loaded = [place(self.load(block)) for block in blocks[1:]]
-        outer.setdefault("head", outer["embed"])
+        if "embed" in outer:
+            outer.setdefault("head", outer["embed"])
         context, tables = -(-max_context // PAGE) * PAGE, rope_tables(cfg, max_context, self.device)
-        return Model(cfg, architecture(cfg), outer, loaded, self.dtype, self.device, context, tables)
+        head = self.weights.outer.get("head", self.weights.outer["embed"])
+        columns = self._part(head[0], self.form("head", head)).length
+        own = columns, self.cache_spec()
+        return Model(cfg, architecture(cfg), outer, loaded, self.dtype, self.device, context, tables, *own)
+
+    def cache_spec(self, bits: int | None = None) -> CacheSpec:
+        """What this rank stores of each token."""
+        layers = architecture(self.checkpoint.config).cache_layers(self.checkpoint.config)
+        return CacheSpec([layer.part(self.ranks) for layer in layers], self.dtype, bits, self.layers)
+
+    @property
+    def own_layers(self) -> range:
+        return range(self.checkpoint.config.layers) if self.layers is None else self.layers
 
     def block(self, layer: int) -> dict[str, Any]:
         """A layer's weights; the layer after the last is the multi-token-prediction layer."""
@@ -110,15 +130,16 @@ class Loader:
     def total_bytes(self, draft: bool = False) -> int:
         """The size of all loaded weights, with or without the multi-token-prediction layer."""
         check_tensors(self.checkpoint, draft)
-        layers = range(self.checkpoint.config.layers + draft)
+        layers = [*self.own_layers, *[self.checkpoint.config.layers] * draft]
         return self.bytes(self.outer_sources()) + sum(map(self.block_bytes, layers))
 
     def outer_sources(self) -> dict[str, Sources]:
         """The weights outside the blocks; a tied head is one of them if it is packed, as the embedding never is."""
         outer, embed = dict(self.weights.outer), self.weights.outer["embed"]
-        if "head" not in outer and self.form("head", embed) is not None:
+        first, last = self.own_layers.start == 0, self.own_layers.stop == self.checkpoint.config.layers
+        if "head" not in outer and (self.form("head", embed) is not None or not first):
             outer["head"] = embed
-        return outer
+        return {name: sources for name, sources in outer.items() if (first if name in BEFORE_BLOCKS else last)}
 
     def load(self, block: Mapping[str, Sources]) -> dict[str, Any]:
         return {name: self._weight(name, self._own(sources)) for name, sources in block.items()}
@@ -150,16 +171,21 @@ class Loader:
             packed = self.checkpoint.packed(source.name, self._part(source, form))
             yield packed.map(lambda tensor: tensor.to(self.device))
             return
-        matrix = self._tensor(source, None if stored is None else torch.float32, form)
+        part = self._part(source, form)
+        columns = part if part.axis == 1 and form.by_rows else None
+        matrix = self._tensor(source, None if stored is None else torch.float32, source.whole if columns else part)
         size = PIECE.get(self.device.type, PIECE["cuda"]) // matrix.shape[1]
         for rows in matrix.split(max(1, size // BLOCK) * BLOCK):
-            yield form.quantize(rows.to(self.device))
+            packed = form.quantize(rows.to(self.device))
+            yield packed if columns is None else packed.narrow(*columns).map(torch.Tensor.clone)
 
     def _own(self, sources: Sources) -> Sources:
         """The sources without the experts of other ranks."""
         moe = self.checkpoint.config.moe
         if not self.expert_parallel or moe is None:
             return sources
+        if moe.experts % self.ranks:
+            raise UserError(f"{moe.experts} experts cannot be divided evenly among {self.ranks} ranks.")
         return [source for source in sources if source.owner(moe.experts, self.ranks) in (None, self.rank)]
 
     def _part(self, source: Source, form: Format | None) -> Part:
@@ -186,13 +212,12 @@ class Loader:
         for source, target in zip(sources, fused.split(rows), strict=True):
             # A plain tensor is converted by the copy, because a converted one would need memory of its own.
             plain = self.checkpoint.format(source.name) is None and not isinstance(self.checkpoint, RandomWeights)
-            target.copy_(self._tensor(source, None if plain else dtype, None))
+            target.copy_(self._tensor(source, None if plain else dtype, self._part(source, None)))
             self._report()
         return fused
 
-    def _tensor(self, source: Source, dtype: torch.dtype | None, form: Format | None) -> torch.Tensor:
-        """This rank's part of a tensor; random ones are computed on the device, because a GPU is far faster."""
-        part = self._part(source, form)
+    def _tensor(self, source: Source, dtype: torch.dtype | None, part: Part) -> torch.Tensor:
+        """A part of a tensor; random ones are computed on the device, because a GPU is far faster."""
         if isinstance(self.checkpoint, RandomWeights):
             return self.checkpoint.tensor(source.name, dtype, part, self.device)
         return self.checkpoint.tensor(source.name, dtype, part)

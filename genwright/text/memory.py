@@ -10,7 +10,6 @@ from genwright.placement.footprint import STEP_TOKENS, Workload
 from genwright.placement.offload_folder import free_space
 from genwright.placement.policy import Policy
 from genwright.placement.prediction import tier_parts
-from genwright.text.architectures.registry import architecture
 from genwright.text.cache.budget import cache_pages, tiered_cache_pages
 from genwright.text.cache.layout import CACHE_BITS, CacheSpec
 from genwright.text.drafts.mtp import MTP
@@ -25,19 +24,24 @@ STEPS_AHEAD = {"cpu": 0, "cuda": 1}  # steps launched before the host has read t
 DRAFT_SHARE = 10  # percent of the memory for caches that stays for a draft's, if the model's cache is elsewhere
 
 
-def divide_memory(loaders: list[Loader], config: EngineConfig, device: torch.device) -> tuple[list[list[int]], int]:
-    """The cache pages of the model and its draft model in each tier, and the longest context that they hold."""
+def divide_memory(
+    loaders: list[Loader], config: EngineConfig, device: torch.device, local_ranks: int, own_device: bool
+) -> tuple[list[list[int]], int]:
+    """The cache pages of the model and its draft model in each tier, and the longest context that they hold.
+
+    Ranks of one machine share its memory, and a GPU's unless each has its `own_device`.
+    """
     cfg, specs = loaders[0].checkpoint.config, [cache_spec(loader, config) for loader in loaders]
     weights = sum(loader.total_bytes(draft=config.draft == MTP) for loader in loaders)
     given = config.budget(device.type)
-    budget = free_memory(device) if given is None else given
+    budget = free_memory(device) // (1 if own_device else local_ranks) if given is None else given
     in_flight, most = step_tokens(config, device) * (1 + STEPS_AHEAD[device.type]), max_batch(config, device)
     if config.policy is None:
         pages, longest = cache_pages(specs, in_flight, cfg, config.max_context, weights, budget, most)
         return [[count] for count in pages], longest
     weights += _streaming_bytes(loaders[0], config, device) - _moved_off(loaders[0], config.policy, device)
     shares = config.policy.shares("cache")
-    rooms = _other_rooms(loaders[0], config, device)
+    rooms = _other_rooms(loaders[0], config, device, local_ranks)
     if device.type == "cpu":  # the tiers GPU and CPU are parts of the same memory
         ours = max(shares[0], DRAFT_SHARE)
         rooms[0] = max(0, budget - weights) * shares[1] // (ours + shares[1])
@@ -46,16 +50,15 @@ def divide_memory(loaders: list[Loader], config: EngineConfig, device: torch.dev
 
 
 def cache_spec(loader: Loader, config: EngineConfig) -> CacheSpec:
-    cfg = loader.checkpoint.config
-    spec = CacheSpec(architecture(cfg).cache_layers(cfg), loader.dtype, CACHE_BITS[config.kv])
+    spec = loader.cache_spec(CACHE_BITS[config.kv])
     return spec.with_draft() if config.draft == MTP else spec
 
 
-def _other_rooms(loader: Loader, config: EngineConfig, device: torch.device) -> list[int]:
+def _other_rooms(loader: Loader, config: EngineConfig, device: torch.device, ranks: int) -> list[int]:
     """Bytes for the cache in CPU memory and on disk, beside the weights there."""
     assert config.policy is not None
     given = config.budget("cpu")
-    memory = free_memory(torch.device("cpu")) if given is None else given
+    memory = free_memory(torch.device("cpu")) // ranks if given is None else given
     parts = _parts(loader, config, device)
     on_cpu, on_disk = (sum(parts[tier].values()) - parts[tier]["cache"] for tier in ("cpu", "disk"))
     if device.type == "cuda" and on_cpu > memory:
@@ -64,7 +67,7 @@ def _other_rooms(loader: Loader, config: EngineConfig, device: torch.device) -> 
             "GB may be used; place more on the GPU or on disk."
         )
     # Half of the disk, because the space is reserved even if few sequences come.
-    return [max(0, memory - on_cpu), max(0, free_space(offload_dir(config)) - on_disk) // 2]
+    return [max(0, memory - on_cpu), max(0, free_space(offload_dir(config)) // ranks - on_disk) // 2]
 
 
 def offload_dir(config: EngineConfig) -> Path | None:
@@ -74,8 +77,7 @@ def offload_dir(config: EngineConfig) -> Path | None:
 def _moved_off(loader: Loader, policy: Policy, device: torch.device) -> int:
     """Bytes of a model's weights that are in other memory than the cache."""
     kept = policy.weights_gpu + (policy.weights_cpu if device.type == "cpu" else 0)
-    layers = range(loader.checkpoint.config.layers)
-    return sum(loader.block_bytes(layer) * (100 - kept) // 100 for layer in layers)
+    return sum(loader.block_bytes(layer) * (100 - kept) // 100 for layer in loader.own_layers)
 
 
 def _streaming_bytes(loader: Loader, config: EngineConfig, device: torch.device) -> int:

@@ -14,9 +14,8 @@ from genwright.placement.footprint import Workload
 from genwright.placement.machine import Machine, this_machine
 from genwright.placement.model_facts import ModelFacts
 from genwright.placement.planner import Budgets, Plan, plan
-from genwright.text.architectures.registry import architecture
 from genwright.text.architectures.weight_map import Sources
-from genwright.text.cache.layout import CACHE_BITS, CacheSpec
+from genwright.text.cache.layout import CACHE_BITS
 from genwright.text.config import ModelConfig
 from genwright.text.loader import Loader
 from genwright.text.settings import EngineConfig
@@ -54,8 +53,7 @@ def budgets(config: EngineConfig, device: torch.device) -> Budgets:
 
 def model_facts(loader: Loader, kv: str) -> ModelFacts:
     """The facts of the model that a loader would load, with a cache in the format `kv`."""
-    cfg, layers = loader.checkpoint.config, range(loader.checkpoint.config.layers)
-    spec = CacheSpec(architecture(cfg).cache_layers(cfg), loader.dtype, CACHE_BITS[kv])
+    cfg, layers, spec = loader.checkpoint.config, loader.own_layers, loader.cache_spec(CACHE_BITS[kv])
     row = sum(prod(shape) * dtype.itemsize for shape, dtype in spec.tensors().values())
     blocks = [loader.weights.block(layer) for layer in layers]
     sizes = [loader.bytes(block) for block in blocks]
@@ -63,22 +61,22 @@ def model_facts(loader: Loader, kv: str) -> ModelFacts:
     expert_parameters = sum(map(_parameters, experts))
     outer, itemsize = loader.outer_sources(), loader.dtype.itemsize
     return ModelFacts(
-        layers=cfg.layers,
+        layers=len(layers),
         itemsize=itemsize,
         outer=loader.bytes(outer),
-        block=sum(sizes) / cfg.layers,
+        block=sum(sizes) / len(layers),
         largest_block=max(sizes),
         widened=max(_widened(loader, name, sources) for name, sources in blocks[-1].items()),
-        parameters=(sum(map(_parameters, blocks)) - expert_parameters) / cfg.layers,
-        head=_parameters({"head": outer.get("head", outer["embed"])}),
+        parameters=(sum(map(_parameters, blocks)) - expert_parameters) / len(layers),
+        head=_parameters({"head": outer.get("head", outer.get("embed", ()))}),
         hidden=cfg.dim * itemsize,
         working=_working(cfg) * itemsize,
         logits=cfg.vocab_size * (itemsize + 4),  # as computed, and in float32
         cache_row=row,
         windows=cfg.windows,
         attention=2 * cfg.heads * _attention_width(cfg),
-        expert_bytes=sum(map(loader.bytes, experts)) / cfg.layers,
-        expert_parameters=expert_parameters / cfg.layers,
+        expert_bytes=sum(map(loader.bytes, experts)) / len(layers),
+        expert_parameters=expert_parameters / len(layers),
         experts=cfg.moe.experts if cfg.moe else 1,
         top_k=cfg.moe.top_k if cfg.moe else 1,
     )

@@ -8,6 +8,7 @@ from typing import Any
 
 from genwright.arguments import check_settings, parse_gigabytes, setting, short
 from genwright.errors import UserError
+from genwright.parallel.layout import Layout
 from genwright.placement.policy import Policy
 
 AUTO = "auto"  # the offload that the planner chooses
@@ -52,6 +53,11 @@ class EngineConfig:
         "auto, torch (plain PyTorch), cpu (C++ kernels), triton (NVIDIA GPUs) or inductor (torch.compile on them).",
         choices=("auto", "torch", "cpu", "triton", "inductor"),
     )
+    tp: int = setting(1, "Tensor parallel: cut every layer over this many ranks.", between=(1, 1024))
+    pp: int = setting(1, "Pipeline parallel: divide the layers into this many stages.", between=(1, 1024))
+    ep: int = setting(
+        1, "Expert parallel: like tp, but each of this many ranks has some experts whole.", between=(1, 1024)
+    )
     graph: bool = setting(True, "Use CUDA graphs on a GPU; without them steps are slower but easier to debug.")
     gpu_mem: float | str | None = setting(
         None, "GPU memory to use: 16GiB, 24GB, or a number of GB.", between=(0.0, 1e6)
@@ -78,6 +84,15 @@ class EngineConfig:
             raise UserError(
                 "Attention on the CPU and sparse attention have no deterministic mode; choose another policy."
             )
+        if self.ep > 1 and self.tp not in (1, self.ep):
+            raise UserError(f"ep must be 1 or the same as tp, not {self.ep} with tp={self.tp}.")
+        if self.pp > 1 and self.draft == "mtp":
+            raise UserError("The draft 'mtp' needs all layers on each rank; choose pp=1 or another draft.")
+
+    @property
+    def layout(self) -> Layout:
+        """Which part of the model each rank has."""
+        return Layout(max(self.tp, self.ep), self.pp, self.ep > 1)
 
     @property
     def policy(self) -> Policy | None:
@@ -88,6 +103,11 @@ class EngineConfig:
         """Bytes of GPU memory (`cuda`) or main memory (`cpu`) to use; None if no limit was set."""
         given = self.cpu_mem if kind == "cpu" else self.gpu_mem
         return None if given is None else int(float(given) * 1e9)
+
+    def as_json(self) -> dict[str, Any]:
+        """The settings as the keywords of EngineConfig."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {name: str(value) if isinstance(value, Policy) else value for name, value in values.items()}
 
     def with_settings(self, given: Mapping[str, Any]) -> "EngineConfig":
         """A copy with some settings replaced, by name."""

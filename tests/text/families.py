@@ -1,6 +1,8 @@
 """Tiny random models of every family, made by transformers, which the tests compare with."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import torch
 import transformers
@@ -106,11 +108,13 @@ def config_class(kind: str) -> type[transformers.PreTrainedConfig]:
     return found
 
 
-def make(family: str, folder: Path, **save: object) -> transformers.PreTrainedModel:
-    """A model of the family, in float32, saved to the folder."""
+def make(
+    family: str, folder: Path, sizes: Mapping[str, object] = MappingProxyType({}), **save: object
+) -> transformers.PreTrainedModel:
+    """A model of the family, in float32, saved to the folder; `sizes` replace the family's."""
     kind, changes = {**FAMILIES, **OTHERS, **SCALED}[family]
     torch.manual_seed(sum(map(ord, family)))
-    config = getattr(transformers, f"{kind}{'Text' * (kind == 'Gemma3')}Config")(**{**_SIZES, **changes})
+    config = getattr(transformers, f"{kind}{'Text' * (kind == 'Gemma3')}Config")(**{**_SIZES, **changes, **sizes})
     config._attn_implementation = "eager"
     model = getattr(transformers, f"{kind}ForCausalLM")(config).float().eval()
     with torch.no_grad():

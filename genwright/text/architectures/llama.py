@@ -68,12 +68,16 @@ def weight_map(cfg: ModelConfig) -> WeightMap:
     qkv = (("q", cfg.q_dim), ("k", cfg.kv_dim), ("v", cfg.kv_dim))
     layer: dict[str, Sources] = {
         "attention_norm": [Source("input_layernorm.weight", (d,))],
-        "qkv": [Source(f"self_attn.{name}_proj.weight", (rows, d), 0, heads) for name, rows in qkv],
+        "qkv": [
+            Source(f"self_attn.{name}_proj.weight", (rows, d), 0, heads, repeats=name != "q") for name, rows in qkv
+        ],
         "out": [Source("self_attn.o_proj.weight", (d, cfg.q_dim), 1, heads)],
         "mlp_norm": [Source("post_attention_layernorm.weight", (d,))],
     }
     if cfg.qkv_bias:
-        layer["qkv.bias"] = [Source(f"self_attn.{name}_proj.bias", (rows,), 0, heads) for name, rows in qkv]
+        layer["qkv.bias"] = [
+            Source(f"self_attn.{name}_proj.bias", (rows,), 0, heads, repeats=name != "q") for name, rows in qkv
+        ]
     if cfg.out_bias:
         layer["out.bias"] = [Source("self_attn.o_proj.bias", (d,))]
     if cfg.qk_norm:

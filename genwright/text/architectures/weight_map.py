@@ -36,6 +36,7 @@ class Source(NamedTuple):
     unit: int = 1  # rows or columns that are never split, such as those of a head
     expert: int | None = None  # its expert's index; expert parallelism gives it whole to one rank
     may_stay_whole: bool = False  # if it cannot be split evenly, every rank has it whole
+    repeats: bool = False  # if there are fewer units than ranks, several ranks have the same one
 
     @property
     def whole(self) -> Part:
@@ -46,6 +47,8 @@ class Source(NamedTuple):
         if self.axis is None or ranks == 1:
             return self.whole
         size, unit = self.shape[self.axis], lcm(self.unit, unit)
+        if self.repeats and size // self.unit < ranks and ranks % (size // self.unit) == 0 and unit == self.unit:
+            return Part(self.axis, rank * (size // unit) // ranks * unit, unit)
         if size % (unit * ranks):
             if self.may_stay_whole:
                 return self.whole

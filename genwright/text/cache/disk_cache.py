@@ -17,11 +17,11 @@ class DiskCache(PagedCache):
     def __init__(self, spec: CacheSpec, pages: int, new_file: Callable[[str, int], DiskFile]):
         self.spec, self.pages = spec, pages
         self._page_bytes = {name: PAGE * size for name, size in spec.row_sizes.items()}
-        self._size = max(map(len, spec.groups))
+        self._size = max(map(len, spec.stored))
         self._files = {
             name: new_file(f"cache-{name}", self._size * pages * size) for name, size in self._page_bytes.items()
         }
-        self._index = {layer: index for group in spec.groups for index, layer in enumerate(group)}
+        self._index = {layer: index for group in spec.stored for index, layer in enumerate(group)}
 
     def read(self, layer: int, page: int, rows: Mapping[str, Tensor]) -> list[Future[None]]:
         """Start to read consecutive pages of a layer into CPU tensors [pages, PAGE, *shape]."""

@@ -30,6 +30,11 @@ class LayerSpec:
     rows: Mapping[str, tuple[int, ...]]
     window: int | None = None
 
+    def part(self, ranks: int) -> "LayerSpec":
+        """What one of several ranks stores: some of the heads, or the whole row of a layer without heads."""
+        rows = {n: (max(row[0] // ranks, 1), *row[1:]) if len(row) > 1 else row for n, row in self.rows.items()}
+        return replace(self, rows=rows)
+
 
 @dataclass(frozen=True)
 class CacheSpec:
@@ -38,6 +43,7 @@ class CacheSpec:
     layers: Sequence[LayerSpec]  # all with rows of the same shapes
     dtype: torch.dtype
     bits: int | None = None
+    own: range | None = None  # the layers of this pipeline stage; the pages are the same on every stage
 
     def with_draft(self) -> "CacheSpec":
         """This spec with a layer more, for the multi-token-prediction layer."""
@@ -82,7 +88,12 @@ class CacheSpec:
 
     @property
     def page_bytes(self) -> int:
-        return PAGE * self.row_bytes * max(map(len, self.groups))
+        return PAGE * self.row_bytes * max(map(len, self.stored))
+
+    @cached_property
+    def stored(self) -> list[list[int]]:
+        """The layers of each group that this rank stores."""
+        return [[layer for layer in group if self.own is None or layer in self.own] for group in self.groups]
 
     @property
     def null_pages(self) -> int:
@@ -162,14 +173,18 @@ class Cache(PagedCache):
         new = zeros or partial(_zeros, device=device)
         self.rows = {
             name: new(math.prod(shape) * dtype.itemsize).view(dtype).view(shape)
-            for name, (shape, dtype) in spec.page_tensors(max(map(len, spec.groups)), pages).items()
+            for name, (shape, dtype) in spec.page_tensors(max(map(len, spec.stored)), pages).items()
         }
         layers = [
             LayerCache(layer, number, {name: rows[index] for name, rows in self.rows.items()}, spec)
-            for number, group in enumerate(spec.groups)
+            for number, group in enumerate(spec.stored)
             for index, layer in enumerate(group)
         ]
         self.layers = sorted(layers, key=lambda cache: cache.layer)
+
+    def layer(self, layer: int) -> LayerCache:
+        """The pages of one of the model's layers, which may be all or those of a pipeline stage."""
+        return self.layers[layer - (self.spec.own.start if self.spec.own else 0)]
 
     def copy(self, source: int, target: int, count: int) -> None:
         for rows in self.rows.values():

@@ -201,7 +201,7 @@ class Staging:
                 tier = self._cache.tiers[run.tier]
                 names = self._count(self._cache.kinds[run.tier], Tier.GPU, run.count * PAGE, run.keys_only)
                 if isinstance(tier, Cache):
-                    source = _part(tier.layers[layer].rows, run.page, run.count)
+                    source = _part(tier.layer(layer).rows, run.page, run.count)
                 elif slot.host is slot.rows:
                     continue
                 else:
@@ -223,7 +223,7 @@ class Staging:
                 for name in names:
                     source = slot.rows[name][rows.staged]
                     if isinstance(tier, Cache):
-                        target = tier.layers[layer].rows[name][rows.page, rows.first : rows.stop]
+                        target = tier.layer(layer).rows[name][rows.page, rows.first : rows.stop]
                         target.copy_(source[rows.first : rows.stop], non_blocking=True)
                     elif slot.host is not slot.rows:
                         slot.host[name][rows.staged].copy_(source, non_blocking=True)

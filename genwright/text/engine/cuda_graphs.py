@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from genwright.kernels.triton.feed_back import accept, feed_back
 from genwright.kernels.triton.sample import sample
+from genwright.parallel.pipeline import Pipeline
 from genwright.text.engine.executor import Int32s, ResidentExecutor, Verified
 from genwright.text.loader import Model
 from genwright.text.ops.protocol import Weights
@@ -29,9 +30,10 @@ class GraphExecutor(ResidentExecutor):
         max_tokens: int,
         mtp: Weights | None = None,
         cache_bits: int | None = None,
+        pipeline: Pipeline | None = None,
         max_graph_tokens: int = 0,  # larger steps run without a graph
     ):
-        super().__init__(model, ops, pages, max_batch, max_tokens, mtp, cache_bits)
+        super().__init__(model, ops, pages, max_batch, max_tokens, mtp, cache_bits, pipeline)
         self.max_graph_tokens = max_graph_tokens
         self._graphs: dict[tuple[int, int, int], tuple[torch.cuda.CUDAGraph, torch.Tensor, torch.Tensor | None]] = {}
         self._pool: Any = None
@@ -63,6 +65,8 @@ class GraphExecutor(ResidentExecutor):
     ) -> torch.Tensor | None:
         """A graph runs, samples and makes its tokens its next inputs; it is replayed for each further token."""
         bucket, queries, most = self.bucket(len(chunks)), len(chunks[0].tokens), max(counts)
+        if self.model.columns != self.model.cfg.vocab_size:
+            return None  # the graph draws from whole rows of logits
         if most > MAX_DECODE_QUERIES or queries > MAX_DECODE_QUERIES or bucket * queries > self.max_graph_tokens:
             return None
         last = [Chunk(chunk.tokens[-1:], chunk.start + queries - 1, chunk.tables) for chunk in chunks]

@@ -15,6 +15,10 @@ from genwright.text.engine.launched_step import LaunchedStep, Part
 from genwright.text.engine.request import Request
 from genwright.text.engine.sampler import Sampler
 from genwright.text.engine.scheduler import Scheduler
+from genwright.text.engine.vocabulary_ranks import VocabularyRanks
+from genwright.text.ops.step import Chunk
+
+_NO_ROOM = "The cache has no room for {} tokens beside the running requests."
 
 
 class Engine:
@@ -32,11 +36,13 @@ class Engine:
         max_context: int,
         speculation: Speculation | None = None,
         steps_ahead: int = 0,
+        vocabulary_ranks: VocabularyRanks | None = None,
     ):
         self.executor, self.speculation = executor, speculation
         self.steps_ahead = 0 if speculation is not None and speculation.draft.sees_all else steps_ahead
         self.max_context = max_context
-        self.sampler = Sampler(executor.model.cfg.vocab_size, executor.model.device, fused=executor.ops.capturable)
+        model, fused = executor.model, executor.ops.capturable
+        self.sampler = Sampler(model.cfg.vocab_size, model.device, fused, vocabulary_ranks)
         self.pool = new_pages(executor.cache, max_tokens * (1 + steps_ahead))
         self.scheduler = Scheduler(self.pool, max_batch, max_tokens, self.sampler.release)
         self.steps = 0
@@ -76,6 +82,29 @@ class Engine:
         self.check_request(request)
         request.limit = min(request.limit, self.max_context)
         self.scheduler.add(request)
+
+    def logits(self, ids: list[int]) -> torch.Tensor:
+        """The logits after every token, computed between two steps."""
+        pages = self.pool.start(ids[:1])
+        if pages is None:
+            raise UserError(_NO_ROOM.format(len(ids)))
+        rows, max_tokens = [], self.scheduler.max_tokens
+        try:
+            for start in range(0, len(ids), max_tokens):
+                chunk = ids[start : start + max_tokens]
+                if not self.pool.extend(pages, start + len(chunk)):
+                    raise UserError(_NO_ROOM.format(len(ids)))
+                logits = self.executor.run([Chunk(chunk, start, pages.tables(), len(chunk))])
+                rows.append(self.sampler.whole(logits).clone())
+                pages.length += len(chunk)
+                self.pool.share(pages, ids)  # frees pages that windows have passed
+        finally:
+            self.pool.release(pages)
+        return torch.cat(rows)
+
+    def close(self) -> None:
+        """Remove what is on disk, and end what other processes run for this engine."""
+        self.executor.close()
 
     def busy(self) -> bool:
         return bool(self.scheduler.waiting or self.scheduler.running or self._in_flight or self._changed)

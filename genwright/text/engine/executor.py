@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from genwright.kernels import PAGE
 from genwright.kernels.cpu.amx import without_broken_amx
+from genwright.parallel.pipeline import Pipeline
 from genwright.text.architectures.deepseek import predict
-from genwright.text.cache.layout import Cache, CacheSpec
+from genwright.text.cache.layout import Cache
 from genwright.text.cache.tiered import TieredCache
 from genwright.text.loader import Model
 from genwright.text.ops.protocol import Weights
@@ -42,7 +43,7 @@ class StepExecutor(Protocol):
         """Launch a step; `known` has the tokens that the chunks name by `unread`.
 
         Returns float32 logits [rows, vocab] of the last `chunk.logits` tokens of each chunk (of one token if none are
-        wanted), which the next step may overwrite.
+        wanted), or those of this rank's part of the vocabulary; the next step may overwrite them.
         """
 
     def decode(
@@ -89,9 +90,10 @@ class ResidentExecutor(PredictingExecutor):
         max_tokens: int,
         mtp: Weights | None = None,  # the multi-token-prediction layer, if it is the draft
         cache_bits: int | None = None,  # 8 or 4; None keeps the model's dtype
+        pipeline: Pipeline | None = None,  # if the model has several stages
     ):
-        self.model, self.ops, self.mtp = model, ops, mtp
-        spec = CacheSpec(model.architecture.cache_layers(model.cfg), model.dtype, cache_bits)
+        self.model, self.ops, self.mtp, self.pipeline = model, ops, mtp, pipeline
+        spec = replace(model.cache_spec, bits=cache_bits)
         self.cache: Cache = Cache(spec if mtp is None else spec.with_draft(), pages, model.device)
         self.hidden: torch.Tensor | None = None
         longest, groups = model.max_context // PAGE, len(self.cache.spec.groups)
@@ -105,14 +107,22 @@ class ResidentExecutor(PredictingExecutor):
     def forward(self, step: Step) -> torch.Tensor:
         """One forward pass over a step."""
         model, cfg, ops = self.model, self.model.cfg, self.ops
+        pipeline = self.pipeline
         with amx_guard(model):
-            x = model.architecture.embed(ops, cfg, model.outer, step)
-            for weights, cache in zip(model.blocks, self.cache.layers[: cfg.layers], strict=True):
+            if pipeline is None or pipeline.is_first:
+                x = model.architecture.embed(ops, cfg, model.outer, step)
+            else:
+                x = pipeline.receive((len(step.tokens), cfg.dim), model.dtype, model.device)
+            for weights, cache in zip(model.blocks, self.cache.layers[: len(model.blocks)], strict=True):
                 x = model.architecture.block(ops, cfg, weights, cache, x, step)
             if self.mtp is not None:
                 self.hidden = ops.norm(x, model.outer, "norm", cfg.norm_eps)
-            logits: torch.Tensor = model.architecture.head(ops, cfg, model.outer, x, step)
-        return logits.float()
+            if pipeline is None or pipeline.is_last:
+                logits: torch.Tensor = model.architecture.head(ops, cfg, model.outer, x, step).float()
+            else:
+                pipeline.send(x)
+                logits = x.new_empty(len(step.logit_rows), model.columns, dtype=torch.float32)
+        return logits if pipeline is None else pipeline.share_last(logits)
 
     @torch.inference_mode()
     def predict(

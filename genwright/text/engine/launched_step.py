@@ -101,7 +101,9 @@ class LaunchedStep:
             end += part.rows
             part.last_row = end - 1 - len(part.proposed)
             if part.processor is not None:
-                part.logits = self._select([part.last_row]).clone()  # the next step overwrites the logits
+                part.logits = sampler.whole(
+                    self._select([part.last_row])
+                ).clone()  # the next step overwrites the logits
             elif part.samples:
                 (proposing if part.proposed else plain).append(part)
         self._drawn = plain + proposing

@@ -70,10 +70,10 @@ class EngineLoop:
                 self._inbox.put(self._end)
             self._closed = True
         # The loop's own thread gets here when the garbage collector runs there.
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
         if self._thread is not threading.current_thread():
-            self.engine.executor.close()
+            if self._thread is not None:
+                self._thread.join()
+            self.engine.close()
 
     def _post(self, command: Callable[[], None]) -> None:
         if os.getpid() != self._process:

@@ -101,8 +101,8 @@ class CachePlacement:
 
     def _pages(self, source: Source, place: Place, layer: int, staged: LayerCache | None) -> PlacedPages:
         if source is Source.DEVICE:
-            return PlacedPages(place, self._tier(Tier.GPU).layers[layer], None)
-        host = None if source is Source.STAGED else self._tier(Tier.CPU).layers[layer]
+            return PlacedPages(place, self._tier(Tier.GPU).layer(layer), None)
+        host = None if source is Source.STAGED else self._tier(Tier.CPU).layer(layer)
         return PlacedPages(place, None if source is Source.HOST else staged, host)
 
     def _tier(self, tier: Tier) -> Cache:

@@ -18,6 +18,7 @@ from torch import Tensor
 from genwright.kernels import sampling
 from genwright.rng import key
 from genwright.text.engine.request import Request
+from genwright.text.engine.vocabulary_ranks import VocabularyRanks
 
 _MIN_TEMPERATURE = 1e-37  # about the smallest normal float32
 _IN_PROMPT = 1 << 30  # a bit of a token's count in the answer: it occurs in the prompt
@@ -71,8 +72,8 @@ class _Table:
 class Sampler:
     """Samples the tokens of requests; `fused`: by the Triton kernel, otherwise by its definition on the host."""
 
-    def __init__(self, vocab: int, device: torch.device, fused: bool):
-        self.vocab, self.device = vocab, device
+    def __init__(self, vocab: int, device: torch.device, fused: bool, ranks: VocabularyRanks | None = None):
+        self.vocab, self.device, self._ranks = vocab, device, ranks
         self._draw: Callable[[Tensor, Tensor], Tensor] = sampling.draw
         if fused:
             from genwright.kernels.triton.sample import sample
@@ -92,25 +93,35 @@ class Sampler:
     ) -> Tensor:
         """Sample the token at each position from its row of logits; int64 [rows], -1 where a row has a NaN.
 
-        logits float32 [rows, vocab]. before, int64 [rows, k] padded with -1, are proposed tokens that follow the
-        request's own and precede the row's; without it the sampled tokens are added to the requests' counts, and a
-        request has one row. allowed, int32 [rows, vocab / 32 rounded up], has a bit for each token that may be sampled.
+        logits float32 [rows, vocab], or of this rank's part of the vocabulary. before, int64 [rows, k] padded with -1,
+        are proposed tokens that follow the request's own and precede the row's; without it the sampled tokens are added
+        to the requests' counts, and a request has one row. allowed, int32 [rows, vocab / 32 rounded up], has a bit for
+        each token that may be sampled.
         """
-        assert logits.shape == (len(requests), self.vocab) and len(requests) == len(positions)
+        assert len(logits) == len(requests) == len(positions)
         states = [self._states.get(request) or self._admit(request) for request in requests]
         settings = _joined(states, positions)
         adjusts = [row for row, s in enumerate(states) if s.counts or s.biases or allowed is not None]
         adjusted = self._adjusted(states, adjusts) if adjusts else None
+        ends = [(row, end) for row, s in enumerate(states) if positions[row] < s.first_end for end in s.ends]
+        if self._ranks is not None:
+            logits = self._ranks.candidates(logits, None if adjusts or ends else settings)
+        assert logits.shape[1] == self.vocab
         if adjusted is not None:
             logits = self._adjust(logits, adjusted, before, allowed)
-        ends = [(row, end) for row, s in enumerate(states) if positions[row] < s.first_end for end in s.ends]
         if ends:
             row_of, end = self._upload(np.array(ends).T)
             logits = logits.index_put((row_of, end), logits[row_of, end] - math.inf)  # so that a NaN stays one
         tokens = self._draw(logits, self._upload(settings))
+        if self._ranks is not None:
+            tokens = self._ranks.agree(tokens)
         if adjusted is not None and before is None:
             self._count_drawn(adjusted, tokens)
         return tokens
+
+    def whole(self, logits: Tensor) -> Tensor:
+        """Logits of the whole vocabulary, of which each rank may have a part."""
+        return logits if self._ranks is None else self._ranks.candidates(logits, None)
 
     def settings(self, requests: Sequence[Request], positions: Sequence[int]) -> NDArray[np.int32] | None:
         """The words of `sampling` for each request, from which alone a token can be drawn; None if one needs more."""
@@ -135,7 +146,7 @@ class Sampler:
 
     def logprobs(self, logits: Tensor, tokens: Tensor, top: int) -> tuple[Tensor, Tensor, Tensor]:
         """The model's log-probabilities of tokens [rows], those of the `top` most likely ones, and their ids."""
-        scores = logits.log_softmax(dim=-1)
+        scores = self.whole(logits).log_softmax(dim=-1)
         values, ids = scores.topk(min(top, self.vocab), dim=-1)
         return scores.gather(1, tokens.clamp(min=0)[:, None])[:, 0], values, ids
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from genwright.kernels import PAGE
+from genwright.parallel.pipeline import Pipeline
 from genwright.placement.activations import PlacedActivations
 from genwright.placement.footprint import MICRO_BATCH_TOKENS
 from genwright.placement.policy import Policy
@@ -15,7 +16,6 @@ from genwright.placement.tiers import DECODING, PREFILL, Tiers
 from genwright.placement.weight_stream import WeightStream
 from genwright.placement.weights import PlacedBlock
 from genwright.text.architectures.deepseek import predict
-from genwright.text.cache.layout import CacheSpec
 from genwright.text.cache.tiered import TieredCache
 from genwright.text.engine.executor import PredictingExecutor, amx_guard
 from genwright.text.engine.placed_cache import CachePlacement, PlacedBatch
@@ -55,13 +55,15 @@ class StreamedExecutor(PredictingExecutor):
         tiers: Tiers,
         mtp: Weights | None = None,
         cache_bits: int | None = None,
+        pipeline: Pipeline | None = None,
     ):
         micro_tokens = micro_batch_tokens(policy, max_tokens, model.device)
         self.model, self.ops, self.mtp = model, ops, mtp
         self.hidden: Tensor | None = None
-        self.policy, self.tiers = policy, tiers
+        self.policy, self.tiers, self.pipeline = policy, tiers, pipeline
+        self._layers = model.cache_spec.own or range(model.cfg.layers)
         self._sequences = min(max_batch, policy.micro_batch or max_batch)  # of a micro-batch
-        spec = CacheSpec(model.architecture.cache_layers(model.cfg), model.dtype, cache_bits)
+        spec = replace(model.cache_spec, bits=cache_bits)
         spec = spec if mtp is None else spec.with_draft()
         self.cache = TieredCache(spec, pages, policy.shares("cache"), tiers, sparse=policy.sparsity < 1)
         self._caches = CachePlacement(self.cache, policy, self._new_buffers)
@@ -87,28 +89,44 @@ class StreamedExecutor(PredictingExecutor):
         model, cfg, ops = self.model, self.model.cfg, self.ops
         self.tiers.stage = PREFILL if any(len(chunk.tokens) > 1 for chunk in chunks) else DECODING
         self._weights.begin(self._experts_by_choice(sum(len(chunk.tokens) for chunk in chunks)))
-        self._caches.begin(range(cfg.layers), [batch.placed for batch in batches])
+        self._caches.begin(self._layers, [batch.placed for batch in batches])
         self._activations.begin([len(batch.step.tokens) for batch in batches])
         with amx_guard(model):
             for i, batch in enumerate(batches):
-                self._activations.put(i, model.architecture.embed(ops, cfg, model.outer, batch.step))
-            for layer in range(cfg.layers):
-                weights = self._weights.take(layer)
+                self._activations.put(i, self._first(batch.step))
+            for index, layer in enumerate(self._layers):
+                weights = self._weights.take(index)
                 for i, batch in enumerate(batches):
                     x = self._activations.get(i)
                     self._activations.ask((i + 1) % len(batches))
                     self._activations.put(i, self._block(layer, weights, x, batch))
-                self._weights.release(layer)
+                self._weights.release(index)
             states = [self._activations.get(i) for i in range(len(batches))]
             if self.mtp is not None:
                 self.hidden = torch.cat([ops.norm(x, model.outer, "norm", cfg.norm_eps) for x in states])
-            logits = [
-                model.architecture.head(ops, cfg, model.outer, x, batch.step).float()
-                for x, batch in zip(states, batches, strict=True)
-                if batch.wanted
-            ]
+            logits = self._last(states, batches)
         self._caches.finish()
         return logits[0] if len(logits) == 1 else torch.cat(logits)
+
+    def _first(self, step: Step) -> Tensor:
+        """The hidden states before this rank's blocks."""
+        model, pipeline = self.model, self.pipeline
+        if pipeline is None or pipeline.is_first:
+            return model.architecture.embed(self.ops, model.cfg, model.outer, step)
+        return pipeline.receive((len(step.tokens), model.cfg.dim), model.dtype, model.device)
+
+    def _last(self, states: Sequence[Tensor], batches: Sequence[MicroBatch]) -> list[Tensor]:
+        """The logits of the micro-batches that want them; a stage sends all states on before it waits for logits."""
+        model, pipeline = self.model, self.pipeline
+        if pipeline is not None and not pipeline.is_last:
+            for x in states:
+                pipeline.send(x)
+            rows = [len(batch.step.logit_rows) for batch in batches if batch.wanted]
+            empty = [states[0].new_empty(count, model.columns, dtype=torch.float32) for count in rows]
+            return [pipeline.share_last(each) for each in empty]
+        wanted = [(x, batch.step) for x, batch in zip(states, batches, strict=True) if batch.wanted]
+        logits = [model.architecture.head(self.ops, model.cfg, model.outer, x, step).float() for x, step in wanted]
+        return logits if pipeline is None else [pipeline.share_last(each) for each in logits]
 
     def _experts_by_choice(self, tokens: int) -> bool:
         """Whether so many tokens are expected to choose few enough experts that waiting for their choice pays."""

@@ -3,29 +3,30 @@
 from importlib.util import find_spec
 
 import torch
+from torch.distributed import ProcessGroup
 
 from genwright.errors import UserError
 from genwright.text.ops.cpu_ops import CpuOps
 from genwright.text.ops.torch_ops import TorchOps
 
 
-def new_ops(backend: str, device: torch.device, deterministic: bool) -> TorchOps:
+def new_ops(backend: str, device: torch.device, deterministic: bool, group: ProcessGroup | None = None) -> TorchOps:
     """The ops of EngineConfig.backend; `auto` picks triton on an NVIDIA GPU, cpu on a CPU, and torch elsewhere."""
     on_gpu = device.type == "cuda" and find_spec("triton") is not None
     if backend == "auto":
         backend = "triton" if on_gpu else "cpu" if device.type == "cpu" else "torch"
     if backend == "torch":
-        return TorchOps(deterministic)
+        return TorchOps(deterministic, group)
     if backend == "cpu":
         if device.type != "cpu":
             raise UserError(f"The backend cpu needs the device cpu, not {device.type}.")
-        return CpuOps(deterministic)
+        return CpuOps(deterministic, group)
     if not on_gpu:
         raise UserError(f"The backend {backend} needs an NVIDIA GPU and the package triton, not device {device.type}.")
     if backend == "inductor":
         from genwright.text.ops.inductor_ops import InductorOps
 
-        return InductorOps(device)
+        return InductorOps(device, group=group)
     from genwright.text.ops.triton_ops import TritonOps
 
-    return TritonOps(device, deterministic)
+    return TritonOps(device, deterministic, group)

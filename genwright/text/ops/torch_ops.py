@@ -38,6 +38,14 @@ class TorchOps(Ops):
             dist.all_reduce(x, group=self.group)
         return x
 
+    def all_gather(self, x: Tensor) -> Tensor:
+        """The columns of all ranks next to each other: [rows, columns] to [rows, ranks * columns]."""
+        if self.group is None:
+            return x
+        parts = [torch.empty_like(x) for _ in range(dist.get_world_size(self.group))]
+        dist.all_gather(parts, x.contiguous(), group=self.group)
+        return torch.cat(parts, dim=1)
+
     def embedding(self, tokens: Tensor, weights: Weights, name: str) -> Tensor:
         table = weights[name]
         if self.group is None:
@@ -107,9 +115,12 @@ class TorchOps(Ops):
     def add_moe(self, x: Tensor, weights: Weights, norm: str, eps: float, moe: Moe) -> Tensor:
         residual, x = x, self.norm(x, weights, norm, eps)
         topk_weights, ids = self.route(x, weights, moe)
+        own = weights["experts.down"].shape[0] // x.shape[1]  # experts of this rank, whole or a part of each
+        if own < moe.experts:
+            topk_weights, ids = self._own_experts(topk_weights, ids, own)
         if isinstance(weights, Arriving):
             weights.bring_experts(ids)
-        gate_up, down = (weights[f"experts.{name}"].unflatten(0, (moe.experts, -1)) for name in ("gate_up", "down"))
+        gate_up, down = (weights[f"experts.{name}"].unflatten(0, (own, -1)) for name in ("gate_up", "down"))
         output = self.combine(self.experts(x, ids, gate_up, down), topk_weights)
         if moe.shared_dim:
             gated = self.gate(self.linear(x, weights, "shared.gate_up"), "silu")
@@ -118,6 +129,12 @@ class TorchOps(Ops):
                 shared = shared * self.activate(self.linear(x, weights, "shared.gate"), "sigmoid")
             output = output + shared
         return residual + self.all_reduce(output)
+
+    def _own_experts(self, topk_weights: Tensor, ids: Tensor, own: int) -> tuple[Tensor, Tensor]:
+        """The choices among this rank's experts; those of other ranks become choices of weight 0."""
+        ids = ids - self.rank * own
+        here = (ids >= 0) & (ids < own)
+        return topk_weights * here, ids.clamp(0, own - 1)
 
     def route(self, x: Tensor, weights: Weights, moe: Moe) -> tuple[Tensor, Tensor]:
         """The routing weights and ids of each token's experts, both [tokens, top_k]."""
