@@ -68,6 +68,7 @@ def _of_action(parser: argparse.ArgumentParser, action: argparse.Action, command
         help_text,
         action.nargs != 0,
         command,
+        action.nargs if isinstance(action.nargs, int) and action.nargs > 0 else 1,
     )
 
 
