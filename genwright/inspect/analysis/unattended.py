@@ -14,8 +14,15 @@ from genwright.inspect.analysis.sites import Location
 from genwright.inspect.analysis.syntax import walk
 from genwright.inspect.analysis.values import Made, Member, Ref
 
-_ANSWERED = {"builtins.input", "getpass.getpass"}
-_WINDOWS = {"matplotlib.pyplot.show", "cv2.imshow", "cv2.waitKey", "webbrowser.open"}
+_ANSWERED = {
+    *("builtins.input", "getpass.getpass", "fileinput.input", "fileinput.FileInput", "click.prompt", "click.confirm"),
+    *("click.getchar", "typer.prompt", "typer.confirm", "prompt_toolkit.prompt", "prompt_toolkit.PromptSession"),
+    *("rich.prompt.Prompt.ask", "rich.prompt.Confirm.ask", "rich.prompt.IntPrompt.ask", "rich.prompt.FloatPrompt.ask"),
+}
+_WINDOWS = {
+    *("matplotlib.pyplot.show", "cv2.imshow", "cv2.waitKey", "webbrowser.open", "tkinter.mainloop"),
+    *("open3d.visualization.draw_geometries", "open3d.visualization.draw", "pygame.display.set_mode"),
+}
 _DEBUGGERS = {"builtins.breakpoint", "pdb.set_trace"}
 _ENTRY_NAMES = ("main", "cli", "run")
 _STARTS = ("main", "run", "launch", "start", "serve", "mainloop")
@@ -60,7 +67,6 @@ class Unattended:
     """What a script reads from people, and how it starts."""
 
     command_line: CommandLine
-    reads: frozenset[str]
     launches: list[ast.Call]
     handlers: list[Handler]
     blockers: list[Blocker]
@@ -98,19 +104,17 @@ def read_unattended(tree: ast.Module, location: Location, command_line: CommandL
         (n for n in flow.nodes if isinstance(n, ast.Call | ast.Attribute)),
         key=lambda n: (n.lineno, n.col_offset),
     )
-    reads, launches, blockers = set[str](), list[ast.Call](), list[Blocker]()
+    launches, blockers = list[ast.Call](), list[Blocker]()
     environment: dict[str, str] = {}
     if command_line.kind:
         blockers.append(Blocker(command_line.kind, command_line.line, ""))
     for node in nodes:
         if isinstance(node, ast.Attribute):
             if Ref("sys.stdin") in flow.values(node) and isinstance(node.value, ast.Name):
-                reads.add("sys.stdin")
                 blockers.append(Blocker("input", node.lineno, ast.unparse(node)))
             continue
         names = {v.dotted for v in flow.values(node.func) if isinstance(v, Ref)}
         if names & _ANSWERED:
-            reads |= names & _ANSWERED
             blockers.append(Blocker("input", node.lineno, ast.unparse(node)))
         elif names & _WINDOWS or (isinstance(node.func, ast.Attribute) and node.func.attr == "mainloop"):
             blockers.append(Blocker("window", node.lineno, ast.unparse(node)))
@@ -130,9 +134,7 @@ def read_unattended(tree: ast.Module, location: Location, command_line: CommandL
     if not has_entry:
         blockers.append(Blocker("entry", 0, entry))
     handlers = _handlers(tree, nodes, flow) if launches or page else []
-    return Unattended(
-        command_line, frozenset(reads), launches, handlers, blockers, bool(page), entry, has_entry, environment
-    )
+    return Unattended(command_line, launches, handlers, blockers, bool(page), entry, has_entry, environment)
 
 
 def _launches(call: ast.Call, flow: Flow) -> bool:

@@ -147,12 +147,7 @@ def _header(
     }
     shown = ", ".join(f"{key}={literal(value)}" for key, value in given.items() if value)
     lines.append(f"{exe}.setup({shown})")
-    if "builtins.input" in unattended.reads:
-        lines.append(f"input = {exe}.input")
-    if unattended.reads:
-        lines.append(f"sys.stdin = {exe}.stdin")
-    if "getpass.getpass" in unattended.reads:
-        lines += ["import getpass", f"getpass.getpass = {exe}.input"]
+    lines.append(f"{exe}.unattended()")
     return "\n".join(lines) + "\n"
 
 
