@@ -58,7 +58,11 @@ def _argv(analysis: "Analysis", given: list[str], chosen: list[Choice]) -> list[
         for option in missing:
             values, reason = _option_values(analysis, option, examples)
             chosen.append(Choice(option.label, shlex.join(values), reason))
-            if option.flags:
+            if command_line.kind == "hydra":
+                flags += [f"{option.name}={value}" for value in values]
+            elif option.flags and not option.takes_value:
+                flags.append(option.flags[-1])
+            elif option.flags:
                 flags += [option.flags[-1], *values]
             else:
                 positions += values
