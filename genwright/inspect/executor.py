@@ -15,6 +15,7 @@ from genwright.inspect.run.call_records import Finish
 from genwright.inspect.run.dispatch import Dispatch, member_of
 from genwright.inspect.run.keyboard import Keyboard
 from genwright.inspect.run.records import Record, RecordFolder, RecordPath, describe_file, stamp
+from genwright.inspect.run.servers import Servers
 from genwright.inspect.run.streams import RecordedAsyncGenerator, RecordedGenerator
 from genwright.inspect.run.summary import summarise
 from genwright.inspect.run.windows import Windows
@@ -112,9 +113,10 @@ class Executor:
         return self._keep(name, made)
 
     def unattended(self) -> None:
-        """From here on the scenario answers the keyboard, in every module, and windows are recorded, not shown."""
+        """From here on the scenario answers the keyboard, in every module; windows and servers are recorded only."""
         self._keyboard.take()
         Windows(self._folder.path / "windows", self._shown).take()
+        Servers(self._served).take()
 
     def input(self, prompt: object = "", /) -> str:
         """Answer as the scenario says; past its answers the input ends, and asking on ends the run."""
@@ -128,6 +130,10 @@ class Executor:
         record = Record(next(self._next), "window", name, [summarise(v) for v in values], {}, status="returned")
         record.files = [describe_file(picture, "window", True)] if picture else []
         self._folder.write(record)
+
+    def _served(self, name: str, server: list[Any]) -> None:
+        print(f"genwright: {name} would serve until it is stopped; it is recorded, not started.", file=sys.stderr)
+        self._folder.write(Record(next(self._next), "server", name, server, {}, status="returned"))
 
     def _number(self, held: Any) -> int:
         return self._numbers.setdefault(id(held), len(self._numbers) + 1)

@@ -23,6 +23,7 @@ _WINDOWS = {
     *("matplotlib.pyplot.show", "cv2.imshow", "cv2.waitKey", "webbrowser.open", "tkinter.mainloop"),
     *("open3d.visualization.draw_geometries", "open3d.visualization.draw", "pygame.display.set_mode"),
 }
+_SERVERS = {"uvicorn.run", "aiohttp.web.run_app"}
 _DEBUGGERS = {"builtins.breakpoint", "pdb.set_trace"}
 _ENTRY_NAMES = ("main", "cli", "run")
 _STARTS = ("main", "run", "launch", "start", "serve", "mainloop")
@@ -120,6 +121,8 @@ def read_unattended(tree: ast.Module, location: Location, command_line: CommandL
             blockers.append(Blocker("window", node.lineno, ast.unparse(node)))
             if "matplotlib.pyplot.show" in names:
                 environment["MPLBACKEND"] = "Agg"
+        elif names & _SERVERS or _serves(node, flow):
+            blockers.append(Blocker("server", node.lineno, ast.unparse(node)))
         elif names & _DEBUGGERS:
             blockers.append(Blocker("debugger", node.lineno, ast.unparse(node)))
             environment["PYTHONBREAKPOINT"] = "0"
@@ -135,6 +138,13 @@ def read_unattended(tree: ast.Module, location: Location, command_line: CommandL
         blockers.append(Blocker("entry", 0, entry))
     handlers = _handlers(tree, nodes, flow) if launches or page else []
     return Unattended(command_line, launches, handlers, blockers, bool(page), entry, has_entry, environment)
+
+
+def _serves(call: ast.Call, flow: Flow) -> bool:
+    if not isinstance(call.func, ast.Attribute) or call.func.attr not in ("run", "serve_forever"):
+        return False
+    flask = Member(Made("flask.Flask"), "run")
+    return call.func.attr == "serve_forever" or flask in flow.values(call.func)
 
 
 def _launches(call: ast.Call, flow: Flow) -> bool:

@@ -52,6 +52,8 @@ _EN = {
     "sys.argv": "Line {line}: `sys.argv` is read directly; it is set from the scenario.",
     "input": "Line {line}: `{text}` waits for a person; the scenario answers, then the input ends.",
     "window": "Line {line}: `{text}` opens a window; what it would show is recorded.",
+    "server": "Line {line}: `{text}` would serve until it is stopped; it is recorded, not started, and its handlers "
+    "are not called.",
     "debugger": "Line {line}: `{text}` stops in a debugger; it is switched off.",
     "ui": "Line {line}: `{text}` is a user interface; the scenario's handler is called instead.",
     "entry": "The script starts nothing by itself.",
@@ -111,6 +113,7 @@ _ZH = {
     "sys.argv": "第 {line} 行：直接读取 `sys.argv`；由场景设定。",
     "input": "第 {line} 行：`{text}` 等待人工输入；由场景回答，答完后输入结束。",
     "window": "第 {line} 行：`{text}` 会打开窗口；将显示的内容改为记录。",
+    "server": "第 {line} 行：`{text}` 会启动服务并一直运行；只作记录，不启动，也不调用其处理函数。",
     "debugger": "第 {line} 行：`{text}` 会进入调试器；已关闭。",
     "ui": "第 {line} 行：`{text}` 是用户界面；改为调用场景指定的处理函数。",
     "entry": "脚本自身不启动任何内容。",

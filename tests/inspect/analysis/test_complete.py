@@ -145,3 +145,22 @@ def test_a_scenario_file_reads_back(tmp_path: Path) -> None:
         {"main.n": 1, "LIMIT": [1, 2]}, "main()", "talk", {"text": "hé", "flag": False, "more": {"a b": 1}},
     )  # fmt: skip
     assert parse_scenario(tomllib.loads(to_toml(scenario, ["a\nnote"])), "") == scenario
+
+
+CHAT = """
+import gradio as gr
+def clear(x):
+    return x
+def respond(message, history):
+    yield generate(f"{message} {history}", 1)
+gr.ChatInterface(fn=respond).launch()
+"""
+
+
+def test_a_chat_page_runs_with_one_message(tmp_path: Path) -> None:
+    made = completed(CHAT, tmp_path / "original")
+    (tmp_path / "gradio.py").write_text("class ChatInterface:\n    def __init__(self, fn): ...\n")
+    (tmp_path / "new.py").write_text(made.text)
+    done = run([str(tmp_path / "new.py")], tmp_path / "run")
+    assert done.code == 0, done.errors
+    assert [keywords["prompt"] for _, keywords in done.seen] == [f"{TEXT} []"]
