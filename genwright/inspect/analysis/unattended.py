@@ -175,7 +175,11 @@ def _handlers(tree: ast.Module, nodes: list[Any], flow: Flow) -> list[Handler]:
     for call in nodes:
         if not isinstance(call, ast.Call):
             continue
-        values = flow.values(call.func)
+        event = call.func
+        # `button.click(first).then(second)`: every event of a chain is the button's.
+        while isinstance(event, ast.Attribute) and isinstance(event.value, ast.Call):
+            event = event.value.func
+        values = flow.values(event)
         by = {v.instance.by for v in values if isinstance(v, Member) and isinstance(v.instance, Made)}
         by |= {v.dotted for v in values if isinstance(v, Ref)}
         if not any(b.startswith("gradio.") for b in by):

@@ -121,7 +121,7 @@ with gr.Blocks() as demo:
     loud = gr.Checkbox()
     gr.Button("Clear").click(clear)
     box.submit(talk, [box, history]).then(clear)
-    box.change(fn=talk, inputs=[box, history, style, picture, loud])
+    box.change(clear).then(fn=talk, inputs=[box, history, style, picture, loud])
 demo.launch()
 """
 
