@@ -18,7 +18,7 @@ from genwright.inspect.analysis.locate import locate as locate_sites
 from genwright.inspect.analysis.locate import parse
 from genwright.inspect.analysis.manifest import Manifest, load_manifest
 from genwright.inspect.analysis.repository import Repository
-from genwright.inspect.analysis.scenario import Scenario, load_scenario
+from genwright.inspect.analysis.scenario import Scenario, load_scenario, to_toml
 from genwright.inspect.analysis.source_files import encoding_of
 from genwright.inspect.report.explain import explain as explain_text
 from genwright.inspect.report.explain import explain_data
@@ -32,6 +32,7 @@ Scripts = Annotated[list[Path], typer.Argument(metavar="SCRIPT...", help="The sc
 ManifestFile = Annotated[Path | None, typer.Option("--manifest", help="The project's interfaces; drafted by default.")]
 ScenarioFile = Annotated[Path | None, typer.Option("--scenario", help="The inputs of the unattended run, as TOML.")]
 NoSamples = Annotated[bool, typer.Option("--no-samples", help="Leave placeholder paths as they are.")]
+Ask = Annotated[bool, typer.Option("--ask", help="Stop where a value is required, instead of choosing one.")]
 Root = Annotated[Path | None, typer.Option("--repo", help="The repository; by default found from the script's path.")]
 
 
@@ -86,26 +87,34 @@ def rewrite(
     scenario: ScenarioFile = None,
     repo: Root = None,
     no_samples: NoSamples = False,
+    ask: Ask = False,
+    scenario_out: Annotated[Path | None, typer.Option(help="Write the scenario of the run here, to edit.")] = None,
     as_json: Json = False,
 ) -> None:
     """Rewrite scripts to run unattended and record every interface call; prints the diff."""
     given = load_scenario(scenario) if scenario else Scenario()
     files = _expand(scripts)
+    if scenario_out is not None and len(files) > 1:
+        raise UserError(f"--scenario-out writes the scenario of one script, not of {len(files)}.")
 
     def one(script: Path) -> Row:
-        made, _ = _rewrite(script, manifest, given, repo, not no_samples)
+        made, _ = _rewrite(script, manifest, given, repo, not no_samples, ask)
         if made.missing:
             raise UserError(f"{script.name} needs values that the scenario lacks: {'; '.join(made.missing)}.")
         target = out / _relative(script, files)
         if target.resolve() == script.resolve():
             raise UserError(f"{target} is the original script; choose another folder with --out.")
         _write(target, made.text, encoding_of(made.text))
+        if scenario_out is not None:
+            _write(scenario_out, to_toml(made.scenario, [str(c) for c in made.chosen]))
         return {**made.to_dict(), "written": str(target), "diff": made.diff}
 
     def show(script: Path, result: Row) -> None:
         print(result["diff"])
         sites = len(result["sites"])
         print(f"{result['written']}: {sites} sites, {result['untouched']:.1%} of the lines untouched", file=sys.stderr)
+        for choice in result["chosen"]:
+            print(f"  chosen: {choice['name']} = {choice['value']} ({choice['reason']})", file=sys.stderr)
         for used in result["samples"]:
             print(f"  line {used['line']}: {used['value']!r} becomes the sample {used['sample']}", file=sys.stderr)
         for gap in result["unresolved"]:
@@ -121,6 +130,7 @@ def explain(
     scenario: ScenarioFile = None,
     repo: Root = None,
     no_samples: NoSamples = False,
+    ask: Ask = False,
     lang: Annotated[str, typer.Option(help="en or zh.")] = "en",
     as_json: Json = False,
 ) -> None:
@@ -128,19 +138,19 @@ def explain(
     given = load_scenario(scenario) if scenario else Scenario()
 
     def one(script: Path) -> Row:
-        made, known = _rewrite(script, manifest, given, repo, not no_samples)
+        made, known = _rewrite(script, manifest, given, repo, not no_samples, ask)
         if as_json:
-            return explain_data(made, known.project, given)
-        return {"text": explain_text(made, known.project, given, lang)}
+            return explain_data(made, known.project, made.scenario)
+        return {"text": explain_text(made, known.project, made.scenario, lang)}
 
     _for_each(scripts, one, lambda _, result: print(result["text"], end=""), as_json)
 
 
 def _rewrite(
-    script: Path, manifest: Path | None, scenario: Scenario, root: Path | None, samples: bool
+    script: Path, manifest: Path | None, scenario: Scenario, root: Path | None, samples: bool, ask: bool
 ) -> tuple[Rewrite, Manifest]:
     repository, known = _open(script, manifest, root)
-    return rewrite_script(script, known, scenario, repository, samples=samples), known
+    return rewrite_script(script, known, scenario, repository, samples=samples, ask=ask), known
 
 
 def _open(script: Path, manifest: Path | None, root: Path | None) -> tuple[Repository, Manifest]:

@@ -4,24 +4,21 @@ It does not import torch, so a rewritten script needs only this package and the 
 """
 
 import inspect
-import io
 import itertools
 import os
 import sys
-import types
 from pathlib import Path
 from typing import Any
 
 from genwright.errors import UserError
 from genwright.inspect.run.call_records import Finish
 from genwright.inspect.run.dispatch import Dispatch, member_of
-from genwright.inspect.run.records import Record, RecordFolder, RecordPath, stamp
+from genwright.inspect.run.keyboard import Keyboard
+from genwright.inspect.run.records import Record, RecordFolder, RecordPath, describe_file, stamp
+from genwright.inspect.run.servers import Servers
 from genwright.inspect.run.streams import RecordedAsyncGenerator, RecordedGenerator
 from genwright.inspect.run.summary import summarise
-
-
-class EndOfAnswers(EOFError):
-    """The script asked for more input than the scenario answers; to the script it is the end of its input."""
+from genwright.inspect.run.windows import Windows
 
 
 class Executor:
@@ -36,8 +33,7 @@ class Executor:
         self._last: tuple[str, Any] = ("", None)
         self._next = itertools.count(1)  # atomic, for scripts with threads
         self._answers: list[str] = []
-        self.stdin = io.StringIO()
-        self._ended = False
+        self._keyboard = Keyboard(self._answered)
         self._folder.write_run(self._run())
 
     def setup(
@@ -53,7 +49,7 @@ class Executor:
         self._names.homes |= interfaces or {}
         self._names.files |= {name: tuple(arguments) for name, arguments in (files or {}).items()}
         self._answers = list(answers or [])
-        self.stdin = io.StringIO("".join(f"{a}\n" for a in self._answers))
+        self._keyboard.give(self._answers)
         self._folder.write_run(self._run(overrides, scenario))
 
     def _run(self, overrides: dict[str, Any] | None = None, scenario: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -116,32 +112,28 @@ class Executor:
             return self._later(made, name)
         return self._keep(name, made)
 
+    def unattended(self) -> None:
+        """From here on the scenario answers the keyboard, in every module; windows and servers are recorded only."""
+        self._keyboard.take()
+        Windows(self._folder.path / "windows", self._shown).take()
+        Servers(self._served).take()
+
     def input(self, prompt: object = "", /) -> str:
         """Answer as the scenario says; past its answers the input ends, and asking on ends the run."""
-        print(prompt, end="", flush=True)
-        line = self.stdin.readline()
-        if line:
-            answer = line.removesuffix("\n")
-            print(answer)
-            self._event("answer", str(prompt), answer)
-            return answer
-        print()
-        self._event("end-of-answers", str(prompt), None)
-        if self._ended:
-            raise SystemExit(0)
-        self._ended = True
-        sys.excepthook = self._excepthook
-        raise EndOfAnswers("the scenario has no more answers")
+        return self._keyboard.input(prompt)
 
-    @staticmethod
-    def _excepthook(kind: type[BaseException], error: BaseException, trace: types.TracebackType | None) -> None:
-        if issubclass(kind, EndOfAnswers):
-            print("genwright: the scenario's answers are used up; the run ends here.", file=sys.stderr)
-            raise SystemExit(0)
-        sys.__excepthook__(kind, error, trace)
-
-    def _event(self, event: str, prompt: str, answer: str | None) -> None:
+    def _answered(self, prompt: str, answer: str | None) -> None:
+        event = "answer" if answer is not None else "end-of-answers"
         self._folder.write(Record(next(self._next), event, "input", [prompt], {}, status="returned", result=answer))
+
+    def _shown(self, name: str, values: list[Any], picture: Path | None) -> None:
+        record = Record(next(self._next), "window", name, [summarise(v) for v in values], {}, status="returned")
+        record.files = [describe_file(picture, "window", True)] if picture else []
+        self._folder.write(record)
+
+    def _served(self, name: str, server: list[Any]) -> None:
+        print(f"genwright: {name} would serve until it is stopped; it is recorded, not started.", file=sys.stderr)
+        self._folder.write(Record(next(self._next), "server", name, server, {}, status="returned"))
 
     def _number(self, held: Any) -> int:
         return self._numbers.setdefault(id(held), len(self._numbers) + 1)

@@ -47,10 +47,18 @@ def test_rewrite_shows_a_diff_and_writes_a_script_that_runs(project: Path, tmp_p
 
 
 def test_missing_values_are_asked_for_in_one_message(project: Path, tmp_path: Path) -> None:
-    done = genwright("rewrite", project / "click_command.py", "--manifest", project / "tinymodel.toml", cwd=tmp_path)
+    given = [project / "click_command.py", "--manifest", project / "tinymodel.toml"]
+    done = genwright("rewrite", *given, "--ask", cwd=tmp_path)
     assert done.returncode == 1 and not (tmp_path / "rewritten").exists()
     assert done.stderr.count("\n") == 1
     assert "--prompt (str): What to continue." in done.stderr and "PATH (str)" in done.stderr
+    # Without --ask they are chosen, listed and written to a file that gives the same script.
+    done = genwright("rewrite", *given, "--scenario-out", "chosen.toml", cwd=tmp_path)
+    assert done.returncode == 0 and "chosen: --prompt = " in done.stderr, done.stderr
+    again = genwright("rewrite", *given, "--ask", "--scenario", "chosen.toml", "--out", "again", cwd=tmp_path)
+    assert again.returncode == 0 and "chosen:" not in again.stderr
+    name = "click_command.py"
+    assert (tmp_path / "again" / name).read_text() == (tmp_path / "rewritten" / name).read_text()
 
 
 def test_samples_are_listed_and_can_be_turned_off(project: Path, tmp_path: Path) -> None:

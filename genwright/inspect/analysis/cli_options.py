@@ -21,6 +21,7 @@ class Option:
     help: str = ""
     takes_value: bool = True
     command: str = ""
+    count: int = 1
 
     @property
     def label(self) -> str:
@@ -43,33 +44,41 @@ class CommandLine:
     def missing(self, argv: list[str]) -> list[Option]:
         """The required options that an argv does not give."""
         required = [o for o in self.options if o.required]
-        if not required:
-            return []
+        given = self.given(argv) if required else {}
         if self.parser is not None:
-            given = _given(self.parser, argv)
             return [o for o in required if o.name not in given and (not o.command or o.command in argv)]
+        chosen = self._chosen(argv)
+        return [o for o in required if o.command in ("", chosen) and o.name not in given]
+
+    def _chosen(self, argv: list[str]) -> str:
         commands = {o.command for o in self.options if o.command}
-        chosen = next((a for a in argv if a in commands), "")
+        return next((a for a in argv if a in commands), "")
+
+    def given(self, argv: list[str]) -> dict[str, Any]:
+        """The options that an argv gives, with their values as texts."""
+        if self.parser is not None:
+            return _given(self.parser, argv)
+        chosen = self._chosen(argv)
         rest = argv[argv.index(chosen) + 1 :] if chosen else argv
         mine = [o for o in self.options if o.command in ("", chosen)]
         flags = {flag: o for o in mine for flag in o.flags}
-        given, positional = {"command"} if chosen else set[str](), 0
+        given: dict[str, Any] = {"command": chosen} if chosen else {}
+        positional: list[str] = []
         tokens = iter(rest)
         for token in tokens:
             option = flags.get(token.partition("=")[0])
             if option is None:
-                positional += not token.startswith("-")
+                positional += [] if token.startswith("-") else [token]
+            elif "=" in token or not option.takes_value:
+                given[option.name] = token.partition("=")[2]
             else:
-                given.add(option.name)
-                if option.takes_value and "=" not in token:
-                    next(tokens, None)
+                given[option.name] = next(tokens, "")
         # fire fills parameters by position too; click's arguments have no flags.
-        open_positions = [o for o in mine if o.name not in given and (not o.flags or self.kind == "fire")]
-        given |= {o.name for o in open_positions[:positional]}
-        return [o for o in required if o in mine and o.name not in given]
+        open_positions = [o.name for o in mine if o.name not in given and (not o.flags or self.kind == "fire")]
+        return given | dict(zip(open_positions, positional, strict=False))
 
 
-def _given(parser: Parser, argv: list[str]) -> set[str]:
+def _given(parser: Parser, argv: list[str]) -> dict[str, Any]:
     """The options that an argv gives, as argparse reads it once nothing is required or has a default."""
     parser = copy.deepcopy(parser)
     pending: list[argparse.ArgumentParser] = [parser]
@@ -87,6 +96,6 @@ def _given(parser: Parser, argv: list[str]) -> set[str]:
             elif not action.option_strings and action.nargs == "+":
                 action.nargs = "*"
     try:
-        return set(vars(parser.parse_known_args(argv)[0]))
+        return vars(parser.parse_known_args(argv)[0])
     except (ValueError, argparse.ArgumentError, SystemExit):
-        return set()
+        return {}

@@ -1,4 +1,4 @@
-"""What a script takes on its command line, from argparse, click, typer, fire or `sys.argv`, with real defaults."""
+"""What a script takes on its command line, whichever library reads it, with real defaults."""
 
 import argparse
 import ast
@@ -7,29 +7,39 @@ from pathlib import Path
 
 from genwright.inspect.analysis.cli_frameworks import read_click, read_fire, read_typer, refers
 from genwright.inspect.analysis.cli_interpreter import CliInterpreter
+from genwright.inspect.analysis.cli_libraries import (
+    read_absl,
+    read_docopt,
+    read_hydra,
+    read_jsonargparse,
+    read_tyro,
+)
 from genwright.inspect.analysis.cli_options import CommandLine, Option
 from genwright.inspect.analysis.dataflow import Flow
 from genwright.inspect.analysis.interpreter_expressions import Function
 from genwright.inspect.analysis.interpreter_values import Unknown
 from genwright.inspect.analysis.repository import Repository
 
+_PARSERS = ("argparse", "jsonargparse")
+
 
 def read_command_line(tree: ast.Module, flow: Flow, repository: Repository | None, file: Path | None) -> CommandLine:
     """Find which library reads the command line, and every option of it."""
     calls = [n for n in flow.nodes if isinstance(n, ast.Call)]
     evaluator = CliInterpreter(tree, repository, file)
-    builders = [c for c in calls if refers(flow, c.func, "argparse.ArgumentParser")]
+    builders = [c for c in calls if any(refers(flow, c.func, f"{m}.ArgumentParser") for m in _PARSERS)]
     if builders:
         functions = [n for n in flow.nodes if isinstance(n, ast.FunctionDef)]
         evaluator.call_remaining([f for f in functions if any(flow.scopes.inside(b, f) for b in builders)])
         parsers = [p for p in evaluator.parsers if p.parsed] or evaluator.parsers
         options = _of_parser(parsers[0]) if parsers else ()
         return CommandLine("argparse", options, builders[0].lineno, parsers[0] if parsers else None)
-    for read in (read_click, read_typer, read_fire):
+    for read in (read_click, read_typer, read_fire, read_absl, read_tyro, read_jsonargparse, read_docopt):
         found = read(flow, evaluator, calls)
         if found.kind:
             return found
-    return _argv(flow)
+    hydra = read_hydra(flow, evaluator, file)
+    return hydra if hydra.kind else _argv(flow)
 
 
 def _of_parser(parser: argparse.ArgumentParser, command: str = "") -> tuple[Option, ...]:
@@ -68,6 +78,7 @@ def _of_action(parser: argparse.ArgumentParser, action: argparse.Action, command
         help_text,
         action.nargs != 0,
         command,
+        action.nargs if isinstance(action.nargs, int) and action.nargs > 0 else 1,
     )
 
 

@@ -40,6 +40,7 @@ class Parser(argparse.ArgumentParser):
 
 PURE: dict[str, Any] = {
     "argparse.ArgumentParser": Parser,
+    "jsonargparse.ArgumentParser": Parser,
     **{
         f"argparse.{n}": getattr(argparse, n)
         for n in ("SUPPRESS", "REMAINDER", "OPTIONAL", "ZERO_OR_MORE", "ONE_OR_MORE")

@@ -84,6 +84,41 @@ def parse_scenario(data: dict[str, Any], where: str) -> Scenario:
     )
 
 
+def to_toml(scenario: Scenario, notes: list[str]) -> str:
+    """A scenario file that reads back as this scenario; `notes` stand in front as comments."""
+    lines = [f"# {' '.join(note.split())}" for note in notes]
+    plain = {
+        "argv": scenario.argv,
+        "answers": scenario.answers,
+        "interface": scenario.interface,
+        "entry": scenario.entry,
+        "assertions": scenario.assertions,
+    }
+    lines += [f"{key} = {_toml(value)}" for key, value in plain.items() if value or key in ("argv", "answers")]
+    tables: dict[str, dict[str, Any]] = {
+        "environment": scenario.environment,
+        "resources": scenario.resources,
+        "limits": scenario.limits,
+        "ui": {"handler": scenario.handler, "arguments": scenario.handler_arguments} if scenario.handler else {},
+    }
+    for name, table in tables.items():
+        if table:
+            lines += ["", f"[{name}]", *(f"{json.dumps(k)} = {_toml(v)}" for k, v in table.items())]
+    if scenario.overrides:
+        lines += ["", "[set]", *(f"{k} = {_toml(v)}" for k, v in scenario.overrides.items())]
+    return "\n".join(lines) + "\n"
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(map(_toml, value))}]"
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{json.dumps(k)} = {_toml(v)}" for k, v in value.items()) + " }" if value else "{}"
+    if isinstance(value, float):
+        return str(value)
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
 def literal(value: Any) -> str:
     """A scenario's value as Python writes it."""
     if isinstance(value, list):

@@ -14,8 +14,16 @@ from genwright.inspect.analysis.sites import Location
 from genwright.inspect.analysis.syntax import walk
 from genwright.inspect.analysis.values import Made, Member, Ref
 
-_ANSWERED = {"builtins.input", "getpass.getpass"}
-_WINDOWS = {"matplotlib.pyplot.show", "cv2.imshow", "cv2.waitKey", "webbrowser.open"}
+_ANSWERED = {
+    *("builtins.input", "getpass.getpass", "fileinput.input", "fileinput.FileInput", "click.prompt", "click.confirm"),
+    *("click.getchar", "typer.prompt", "typer.confirm", "prompt_toolkit.prompt", "prompt_toolkit.PromptSession"),
+    *("rich.prompt.Prompt.ask", "rich.prompt.Confirm.ask", "rich.prompt.IntPrompt.ask", "rich.prompt.FloatPrompt.ask"),
+}
+_WINDOWS = {
+    *("matplotlib.pyplot.show", "cv2.imshow", "cv2.waitKey", "webbrowser.open", "tkinter.mainloop"),
+    *("open3d.visualization.draw_geometries", "open3d.visualization.draw", "pygame.display.set_mode"),
+}
+_SERVERS = {"uvicorn.run", "aiohttp.web.run_app"}
 _DEBUGGERS = {"builtins.breakpoint", "pdb.set_trace"}
 _ENTRY_NAMES = ("main", "cli", "run")
 _STARTS = ("main", "run", "launch", "start", "serve", "mainloop")
@@ -31,6 +39,16 @@ class Blocker:
 
 
 @dataclass(frozen=True)
+class Component:
+    """An input of a user interface: its class, label, choices, and the type of value that it gives."""
+
+    kind: str
+    label: str = ""
+    choices: tuple[Any, ...] = ()
+    type: str = ""
+
+
+@dataclass(frozen=True)
 class Handler:
     """A function that a user interface calls, with what its components give it."""
 
@@ -38,6 +56,7 @@ class Handler:
     function: ast.FunctionDef | ast.AsyncFunctionDef
     defaults: dict[str, Any]
     labels: dict[str, str]
+    components: dict[str, Component] = field(default_factory=dict)
 
     def missing(self, given: dict[str, Any]) -> list[str]:
         parameters = Signature.of(self.function).parameters
@@ -49,7 +68,6 @@ class Unattended:
     """What a script reads from people, and how it starts."""
 
     command_line: CommandLine
-    reads: frozenset[str]
     launches: list[ast.Call]
     handlers: list[Handler]
     blockers: list[Blocker]
@@ -87,24 +105,24 @@ def read_unattended(tree: ast.Module, location: Location, command_line: CommandL
         (n for n in flow.nodes if isinstance(n, ast.Call | ast.Attribute)),
         key=lambda n: (n.lineno, n.col_offset),
     )
-    reads, launches, blockers = set[str](), list[ast.Call](), list[Blocker]()
+    launches, blockers = list[ast.Call](), list[Blocker]()
     environment: dict[str, str] = {}
     if command_line.kind:
         blockers.append(Blocker(command_line.kind, command_line.line, ""))
     for node in nodes:
         if isinstance(node, ast.Attribute):
             if Ref("sys.stdin") in flow.values(node) and isinstance(node.value, ast.Name):
-                reads.add("sys.stdin")
                 blockers.append(Blocker("input", node.lineno, ast.unparse(node)))
             continue
         names = {v.dotted for v in flow.values(node.func) if isinstance(v, Ref)}
         if names & _ANSWERED:
-            reads |= names & _ANSWERED
             blockers.append(Blocker("input", node.lineno, ast.unparse(node)))
         elif names & _WINDOWS or (isinstance(node.func, ast.Attribute) and node.func.attr == "mainloop"):
             blockers.append(Blocker("window", node.lineno, ast.unparse(node)))
             if "matplotlib.pyplot.show" in names:
                 environment["MPLBACKEND"] = "Agg"
+        elif names & _SERVERS or _serves(node, flow):
+            blockers.append(Blocker("server", node.lineno, ast.unparse(node)))
         elif names & _DEBUGGERS:
             blockers.append(Blocker("debugger", node.lineno, ast.unparse(node)))
             environment["PYTHONBREAKPOINT"] = "0"
@@ -119,9 +137,14 @@ def read_unattended(tree: ast.Module, location: Location, command_line: CommandL
     if not has_entry:
         blockers.append(Blocker("entry", 0, entry))
     handlers = _handlers(tree, nodes, flow) if launches or page else []
-    return Unattended(
-        command_line, frozenset(reads), launches, handlers, blockers, bool(page), entry, has_entry, environment
-    )
+    return Unattended(command_line, launches, handlers, blockers, bool(page), entry, has_entry, environment)
+
+
+def _serves(call: ast.Call, flow: Flow) -> bool:
+    if not isinstance(call.func, ast.Attribute) or call.func.attr not in ("run", "serve_forever"):
+        return False
+    flask = Member(Made("flask.Flask"), "run")
+    return call.func.attr == "serve_forever" or flask in flow.values(call.func)
 
 
 def _launches(call: ast.Call, flow: Flow) -> bool:
@@ -152,7 +175,11 @@ def _handlers(tree: ast.Module, nodes: list[Any], flow: Flow) -> list[Handler]:
     for call in nodes:
         if not isinstance(call, ast.Call):
             continue
-        values = flow.values(call.func)
+        event = call.func
+        # `button.click(first).then(second)`: every event of a chain is the button's.
+        while isinstance(event, ast.Attribute) and isinstance(event.value, ast.Call):
+            event = event.value.func
+        values = flow.values(event)
         by = {v.instance.by for v in values if isinstance(v, Member) and isinstance(v.instance, Made)}
         by |= {v.dotted for v in values if isinstance(v, Ref)}
         if not any(b.startswith("gradio.") for b in by):
@@ -163,22 +190,25 @@ def _handlers(tree: ast.Module, nodes: list[Any], flow: Flow) -> list[Handler]:
         for candidate in candidates:
             for function in flow.definitions(candidate):
                 name = ast.unparse(candidate)
-                if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef) and name not in found:
-                    defaults, labels = _components(tree, inputs, function, interpreter)
-                    found[name] = Handler(name, function, defaults, labels)
+                if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+                    handler = _handler(tree, name, inputs, function, interpreter)
+                    # Of several events, the one that gives the most inputs.
+                    if name not in found or len(handler.components) > len(found[name].components):
+                        found[name] = handler
     if not found:
         functions = [n for n in tree.body if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
         found = {f.name: Handler(f.name, f, {}, {}) for f in functions}
     return list(found.values())
 
 
-def _components(
+def _handler(
     tree: ast.Module,
+    name: str,
     inputs: ast.expr | None,
     function: ast.FunctionDef | ast.AsyncFunctionDef,
     interpreter: CliInterpreter,
-) -> tuple[dict[str, Any], dict[str, str]]:
-    """What each input component gives its parameter when nobody touches it, and its label."""
+) -> Handler:
+    """A handler with what each input component gives its parameter when nobody touches it."""
     made = {
         target.id: node.value
         for node in ast.walk(tree)
@@ -189,16 +219,23 @@ def _components(
     elements = inputs.elts if isinstance(inputs, ast.List | ast.Tuple) else [inputs] if inputs else []
     defaults: dict[str, Any] = {}
     labels: dict[str, str] = {}
+    components: dict[str, Component] = {}
     for parameter, element in zip(Signature.of(function).positional, elements, strict=False):
         component = element if isinstance(element, ast.Call) else made.get(getattr(element, "id", ""))
         keywords = {k.arg: interpreter.value(k.value) for k in component.keywords} if component is not None else {}
         kind = ast.unparse(component.func).rpartition(".")[2] if component is not None else ""
         labels[parameter.name] = ", ".join(str(t) for t in (kind, keywords.get("label", "")) if t)
+        held = keywords.get("choices")
+        choices = tuple(c[-1] if isinstance(c, tuple) and c else c for c in held) if isinstance(held, list) else ()
+        plain = tuple(c for c in choices if isinstance(c, str | int | float))
+        components[parameter.name] = Component(
+            kind, str(keywords.get("label", "")), plain, str(keywords.get("type", ""))
+        )
         if "value" in keywords and isinstance(keywords["value"], str | int | float | bool):
             defaults[parameter.name] = keywords["value"]
         elif isinstance(keywords.get("value"), Unknown):
             labels[parameter.name] += f" (the script's own: {keywords['value'].text})"
-    return defaults, labels
+    return Handler(name, function, defaults, labels, components)
 
 
 def _entry(tree: ast.Module, location: Location) -> tuple[bool, str]:
@@ -219,7 +256,7 @@ def _entry(tree: ast.Module, location: Location) -> tuple[bool, str]:
             if node in sites or _starts(node, flow):
                 return True, ""
     uncalled = [f for f in functions if not flow.callers(f) and not any(p.required for p in Signature.of(f).parameters)]
-    reaching = [f for f in uncalled if _reaches(f, sites, flow, set())]
+    reaching = [f for f in uncalled if reaches(f, sites, flow, set())]
     named = [f for f in uncalled if f.name in _ENTRY_NAMES]
     for candidates in (named, reaching):
         if len(candidates) == 1:
@@ -239,10 +276,10 @@ def _starts(call: ast.Call, flow: Flow) -> bool:
     return last in _STARTS or any(isinstance(v, Made) for v in flow.values(call.func))
 
 
-def _reaches(function: ast.AST, sites: set[ast.Call], flow: Flow, seen: set[ast.AST]) -> bool:
+def reaches(function: ast.AST, sites: set[ast.Call], flow: Flow, seen: set[ast.AST]) -> bool:
     """Whether a function calls an interface, itself or through others of the script."""
     if function in seen:
         return False
     seen.add(function)
     calls = [n for n in ast.walk(function) if isinstance(n, ast.Call)]
-    return any(c in sites or any(_reaches(d, sites, flow, seen) for d in flow.definitions(c.func)) for c in calls)
+    return any(c in sites or any(reaches(d, sites, flow, seen) for d in flow.definitions(c.func)) for c in calls)

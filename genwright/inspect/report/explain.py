@@ -57,6 +57,7 @@ def explain_data(rewrite: Rewrite, project: str, scenario: Scenario) -> dict[str
             "options": [_option(o) for o in unattended.command_line.options],
         },
         "missing": rewrite.missing,
+        "chosen": [vars(c) for c in rewrite.chosen],
         "unattended_code": route(rewrite.prepared, project, scenario, "simulation", rewrite.samples.name, sites=False),
         **analysis.location.to_dict(),
         "plan": [{"line": line, "before": b, "after": a} for line, b, a in plan(analysis)],
@@ -193,6 +194,9 @@ class _Writer:
                 lines.append(f"- `{option.label}` = {shown}" + (f": {option.help}" if option.help else ""))
         if self.rewrite.missing:
             lines += ["", self.say("missing"), *(f"- {self.told(m)}" for m in self.rewrite.missing)]
+        if self.rewrite.chosen:
+            lines += ["", self.say("chosen")]
+            lines += [f"- `{c.name}` = `{c.value}`: {self.told(c.reason)}" for c in self.rewrite.chosen]
         return "\n".join(lines)
 
     def sites(self) -> str:

@@ -4,6 +4,7 @@ They are the same whether the script is then rewritten or run as it is with its 
 """
 
 import ast
+from typing import Any
 
 from genwright.errors import UserError
 from genwright.inspect.analysis.analyse import Analysis
@@ -55,8 +56,24 @@ def _handler_call(handler: Handler, scenario: Scenario) -> str:
     if unknown:
         raise UserError(f"[ui] {handler.name} has no parameter {unknown[0]!r}; it has {', '.join(parameters)}.")
     given = {**handler.defaults, **scenario.handler_arguments}
-    call = f"{handler.name}({', '.join(f'{p}={literal(given[p])}' for p in parameters if p in given)})"
+    arguments = ", ".join(f"{p}={_argument(handler, p, given[p])}" for p in parameters if p in given)
+    call = f"{handler.name}({arguments})"
     if isinstance(handler.function, ast.AsyncFunctionDef):
         return f"__import__('asyncio').run({call})"
     yields = any(isinstance(n, ast.Yield | ast.YieldFrom) for n in ast.walk(handler.function))
     return f"list({call})" if yields else call
+
+
+def _argument(handler: Handler, parameter: str, value: Any) -> str:
+    """A value as its component gives it: a path of a picture or a sound is loaded as the component's type says."""
+    text = literal(value)
+    component = handler.components.get(parameter)
+    if component is None or not isinstance(value, str):
+        return text
+    kind = component.type or "numpy"
+    if component.kind == "Image" and kind in ("numpy", "pil"):
+        opened = f"__import__('PIL.Image').Image.open({text}).convert('RGB')"
+        return opened if kind == "pil" else f"__import__('numpy').asarray({opened})"
+    if component.kind == "Audio" and kind == "numpy":
+        return f"__import__('scipy.io.wavfile').io.wavfile.read({text})"
+    return text

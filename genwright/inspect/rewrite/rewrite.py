@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from genwright.inspect.analysis.analyse import Analysis, analyse
+from genwright.inspect.analysis.complete import complete
 from genwright.inspect.analysis.manifest import Manifest
 from genwright.inspect.analysis.repository import Repository
 from genwright.inspect.analysis.scenario import Scenario, literal
 from genwright.inspect.analysis.sites import Site
+from genwright.inspect.analysis.value_choices import Choice
 from genwright.inspect.rewrite.call_edits import call_edits
 from genwright.inspect.rewrite.edits import Edits, apply
 from genwright.inspect.rewrite.line_diff import matching_blocks, unified_diff
@@ -30,6 +32,8 @@ class Rewrite:
     samples: Substitution
     overridden: dict[str, str]
     missing: list[str]
+    scenario: Scenario
+    chosen: list[Choice]
     seconds: float
 
     @property
@@ -49,6 +53,7 @@ class Rewrite:
             "script": str(self.analysis.script),
             **self.analysis.location.to_dict(),
             "missing": self.missing,
+            "chosen": [vars(c) for c in self.chosen],
             "set": self.overridden,
             "samples": [r.to_dict() for r in self.samples.resources],
             "untouched": round(self.untouched, 4),
@@ -63,10 +68,12 @@ def rewrite(
     repository: Repository | None = None,
     label: str = "simulation",
     samples: bool = True,
+    ask: bool = True,
 ) -> Rewrite:
     """Rewrite one script; raises `UserError` in one sentence when it cannot be done or does not verify.
 
-    With `samples`, placeholder paths that the script opens are replaced by sample files.
+    With `samples`, placeholder paths that the script opens are replaced by sample files. Without `ask`, values that
+    the script requires and the scenario lacks are chosen.
     """
     started = time.perf_counter()
     scenario = scenario or Scenario()
@@ -75,6 +82,7 @@ def rewrite(
         manifest = manifest.only(scenario.interface)
     source = repository.source(script)
     original = analyse(source, script, manifest, repository)
+    scenario, chosen = (scenario, list[Choice]()) if ask else complete(original, scenario)
     changed, overridden = prepare(original, scenario)
     prepared = analyse(changed, script, manifest, repository) if changed != source else original
     substitution = substitute(prepared, scenario, samples)
@@ -82,7 +90,8 @@ def rewrite(
         prepared = analyse(substitution.text, script, manifest, repository)
     text = route(prepared, manifest.project, scenario, label, substitution.name)
     missing = original.unattended.missing(scenario)
-    return Rewrite(original, prepared, text, substitution, overridden, missing, time.perf_counter() - started)
+    seconds = time.perf_counter() - started
+    return Rewrite(original, prepared, text, substitution, overridden, missing, scenario, chosen, seconds)
 
 
 def route(
@@ -138,12 +147,7 @@ def _header(
     }
     shown = ", ".join(f"{key}={literal(value)}" for key, value in given.items() if value)
     lines.append(f"{exe}.setup({shown})")
-    if "builtins.input" in unattended.reads:
-        lines.append(f"input = {exe}.input")
-    if unattended.reads:
-        lines.append(f"sys.stdin = {exe}.stdin")
-    if "getpass.getpass" in unattended.reads:
-        lines += ["import getpass", f"getpass.getpass = {exe}.input"]
+    lines.append(f"{exe}.unattended()")
     return "\n".join(lines) + "\n"
 
 

@@ -41,7 +41,7 @@ def test_nothing_waits_for_a_person(tmp_path: Path) -> None:
     assert kinds == [("debugger", 7), ("input", 8), ("input", 8), ("input", 9), ("window", 11)]
     (tmp_path / "matplotlib").mkdir()
     (tmp_path / "matplotlib" / "__init__.py").touch()
-    (tmp_path / "matplotlib" / "pyplot.py").write_text("def show(): ...")
+    (tmp_path / "matplotlib" / "pyplot.py").write_text("def get_fignums(): return []\ndef close(_): ...")
     (tmp_path / "new.py").write_text(made.text)
     done = run([str(tmp_path / "new.py")], tmp_path / "run")
     assert done.code == 0, done.errors

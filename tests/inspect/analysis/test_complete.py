@@ -1,0 +1,166 @@
+"""A script is written without being asked, and runs with what was chosen."""
+
+from pathlib import Path
+
+import pytest
+from fixture_cases import PROJECT, run
+
+from genwright.inspect.analysis.complete import readme_examples
+from genwright.inspect.analysis.manifest import load_manifest
+from genwright.inspect.analysis.repository import Repository
+from genwright.inspect.analysis.scenario import Scenario, parse_scenario, to_toml
+from genwright.inspect.analysis.value_choices import TEXT
+from genwright.inspect.rewrite.rewrite import Rewrite, rewrite
+
+MANIFEST = load_manifest(PROJECT / "tinymodel.toml")
+
+
+def completed(source: str, folder: Path, scenario: Scenario | None = None) -> Rewrite:
+    folder.mkdir(exist_ok=True)
+    (folder / "script.py").write_text("from tinymodel import generate\n" + source)
+    return rewrite(folder / "script.py", MANIFEST, scenario or Scenario(), Repository(folder), ask=False)
+
+
+ARGPARSE = """
+import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("words", nargs=2)
+parser.add_argument("--mode", required=True, choices=["fast", "slow"])
+parser.add_argument("--steps", type=int, required=True)
+args = parser.parse_args()
+generate(f"{args.words} {args.mode}", args.steps)
+"""
+COMMANDS = """
+import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("--name", required=True)
+commands = parser.add_subparsers(dest="what", required=True)
+commands.add_parser("version")
+commands.add_parser("talk").add_argument("--prompt", required=True)
+args = parser.parse_args()
+def version():
+    return 1
+def talk():
+    generate(args.prompt, 1)
+{"version": version, "talk": talk}[args.what]()
+"""
+CLICK = """
+import click
+@click.command()
+@click.argument("prompt")
+@click.option("--mode", type=click.Choice(["fast", "slow"]), required=True)
+def talk(prompt, mode):
+    generate(f"{prompt} {mode}", 1)
+"""
+PARAMETRIZED = """
+import pytest
+@pytest.mark.parametrize("prompt, count", [("hi", 2), ("ho", 3)])
+def test_talk(prompt, count):
+    generate(prompt, count)
+"""
+CLASS = """
+class Demo:
+    def __init__(self, name: str):
+        self.prompt = ""
+    def prepare(self):
+        self.prompt = "ready"
+        generate("first", 1)
+    def talk(self):
+        generate(self.prompt, 1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "prompts"),
+    [
+        (ARGPARSE, [f"{[TEXT, TEXT]} fast"]),
+        (COMMANDS, [TEXT]),
+        (CLICK, [f"{TEXT} fast"]),
+        (PARAMETRIZED, ["hi"]),
+        (CLASS, ["first", "ready"]),
+        ("def talk(prompt, count: int):\n    generate(prompt, count)\n", [TEXT]),
+        ("async def talk(prompt: str):\n    generate(prompt, 1)\n", [TEXT]),
+        ("import sys\ngenerate(sys.argv[1], 1)\n", [TEXT]),
+    ],
+)
+def test_a_script_runs_with_what_was_chosen(source: str, prompts: list[str], tmp_path: Path) -> None:
+    made = completed(source, tmp_path / "original")
+    assert made.chosen and not made.missing
+    (tmp_path / "new.py").write_text(made.text)
+    done = run([str(tmp_path / "new.py")], tmp_path / "run")
+    assert done.code == 0, done.errors
+    assert [keywords["prompt"] for _, keywords in done.seen] == prompts
+
+
+def test_a_scenario_comes_first_and_nothing_else_is_chosen(tmp_path: Path) -> None:
+    made = completed(ARGPARSE, tmp_path, Scenario(argv=["a", "b", "--mode", "slow"]))
+    assert [c.name for c in made.chosen] == ["--steps"]
+    assert made.scenario.argv == ["a", "b", "--mode", "slow", "--steps", "1"]
+
+
+def test_examples_of_the_readme(tmp_path: Path) -> None:
+    readme = "Run:\n```\npython script.py one two \\\n  --mode slow --steps 7\npython script.py <path> --mode x\n```\n"
+    (tmp_path / "README.md").write_text(readme)
+    assert readme_examples(tmp_path, tmp_path / "script.py")[0] == ["one", "two", "--mode", "slow", "--steps", "7"]
+    made = completed(ARGPARSE, tmp_path)
+    assert made.scenario.argv == ["one", "two", "--mode", "slow", "--steps", "7"]
+    assert {c.reason for c in made.chosen} == {"from an example of the README"}
+
+
+BLOCKS = """
+import gradio as gr
+def clear():
+    return ""
+def talk(message, history, style, picture, loud):
+    return generate(f"{message} {history} {style} {picture} {loud}", 1)
+with gr.Blocks() as demo:
+    box = gr.Textbox(label="Message")
+    history = gr.State()
+    style = gr.Dropdown(choices=["plain", "grand"], label="Style")
+    picture = gr.Image(type="filepath")
+    loud = gr.Checkbox()
+    gr.Button("Clear").click(clear)
+    box.submit(talk, [box, history]).then(clear)
+    box.change(clear).then(fn=talk, inputs=[box, history, style, picture, loud])
+demo.launch()
+"""
+
+
+def test_a_page_calls_the_handler_that_crosses_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GENWRIGHT_HOME", str(tmp_path / "home"))
+    made = completed(BLOCKS, tmp_path / "original")
+    assert made.scenario.handler == "talk" and not made.missing
+    arguments = made.scenario.handler_arguments
+    assert arguments["message"] == TEXT and arguments["style"] == "plain" and arguments["loud"] is False
+    assert Path(arguments["picture"]).is_file() and "demo.launch()" not in made.text
+    numpy = completed(BLOCKS.replace('type="filepath"', ""), tmp_path / "original")
+    assert "numpy" in numpy.text and "PIL.Image" in numpy.text
+
+
+def test_a_scenario_file_reads_back(tmp_path: Path) -> None:
+    import tomllib
+
+    scenario = Scenario(
+        ["--a", 'quo"te'], ["x\n"], {"A": "b"}, {"p.jpg": "q"}, {"seconds": 3.5}, ["generate"], ["x > 1"],
+        {"main.n": 1, "LIMIT": [1, 2]}, "main()", "talk", {"text": "hé", "flag": False, "more": {"a b": 1}},
+    )  # fmt: skip
+    assert parse_scenario(tomllib.loads(to_toml(scenario, ["a\nnote"])), "") == scenario
+
+
+CHAT = """
+import gradio as gr
+def clear(x):
+    return x
+def respond(message, history):
+    yield generate(f"{message} {history}", 1)
+gr.ChatInterface(fn=respond).launch()
+"""
+
+
+def test_a_chat_page_runs_with_one_message(tmp_path: Path) -> None:
+    made = completed(CHAT, tmp_path / "original")
+    (tmp_path / "gradio.py").write_text("class ChatInterface:\n    def __init__(self, fn): ...\n")
+    (tmp_path / "new.py").write_text(made.text)
+    done = run([str(tmp_path / "new.py")], tmp_path / "run")
+    assert done.code == 0, done.errors
+    assert [keywords["prompt"] for _, keywords in done.seen] == [f"{TEXT} []"]

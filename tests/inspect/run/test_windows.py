@@ -1,0 +1,65 @@
+"""Windows are recorded with what they would have shown, and loops over frames end."""
+
+from pathlib import Path
+
+from fixture_cases import Run, run
+
+HEAD = "from Inspection.core.executor import Executor\nexe = Executor('demo', 'simulation')\nexe.unattended()\n"
+
+
+def shown(source: str, folder: Path, **modules: str) -> Run:
+    for name, text in modules.items():
+        (folder / f"{name}.py").write_text(text)
+    (folder / "script.py").write_text(HEAD + source)
+    done = run([str(folder / "script.py")], folder / "run")
+    assert done.code == 0, done.errors
+    return done
+
+
+def test_figures(tmp_path: Path) -> None:
+    done = shown("import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.title('Rise')\nplt.show()\n", tmp_path)
+    (record,) = done.records
+    assert record.event == "window" and record.arguments[1] == ["Rise"]
+    assert record.files[0]["bytes"] > 1000 and record.files[0]["path"].endswith("0001.png")
+
+
+def test_pictures(tmp_path: Path) -> None:
+    done = shown("from PIL import Image\nImage.new('RGB', (8, 4)).show(title='Red')\n", tmp_path)
+    (record,) = done.records
+    assert record.interface == "PIL.Image.Image.show" and record.files[0]["written"]
+
+
+CV2 = """
+def imshow(*a): raise SystemExit("no display")
+waitKey = waitKeyEx = namedWindow = destroyAllWindows = imshow
+def imwrite(path, image): open(path, "w").write(str(image))
+"""
+FRAMES = """
+import cv2
+cv2.namedWindow("w")
+frames = 0
+while True:
+    frames += 1
+    cv2.imshow("w", [frames])
+    if cv2.waitKey(1) & 0xFF == ord("q"):
+        break
+cv2.destroyAllWindows()
+print(frames, cv2.waitKey(0) in (27, ord("q")))
+"""
+
+
+def test_a_loop_over_frames_ends(tmp_path: Path) -> None:
+    done = shown(FRAMES, tmp_path, cv2=CV2)
+    frames, waited = done.output.split()
+    assert 16 <= int(frames) <= 20 and waited == "True"
+    assert len(done.records) == int(frames) and done.records[0].arguments[0] == "w"
+
+
+def test_a_browser(tmp_path: Path) -> None:
+    done = shown("import webbrowser\nprint(webbrowser.open('http://localhost'))\n", tmp_path)
+    assert done.output == "True\n" and done.records[0].arguments == ["http://localhost"]
+
+
+def test_many_windows_leave_some_records(tmp_path: Path) -> None:
+    done = shown("import webbrowser\nfor i in range(300):\n    webbrowser.open(str(i))\n", tmp_path)
+    assert len(done.records) == 100
