@@ -13,7 +13,8 @@ import typer
 from genwright.cli.app import Json, new_app
 from genwright.cli.progress import bar
 from genwright.errors import UserError
-from genwright.inspect.analysis.interfaces import document, draft, draft_for_script, project_name, rank
+from genwright.inspect.analysis.border import draft_for_script, project_name
+from genwright.inspect.analysis.interfaces import document, draft, rank
 from genwright.inspect.analysis.locate import locate as locate_sites
 from genwright.inspect.analysis.locate import parse
 from genwright.inspect.analysis.manifest import Manifest, load_manifest

@@ -200,7 +200,7 @@ class _Locator:
         return any(
             self.flow.scopes.inside(call, node)
             for own, node in self.matcher.defined
-            if own.owner == interface.owner or own.name == interface.name
+            if own.module == interface.module and own.owner == interface.owner
         )
 
     def _escapes(self) -> list[Unresolved]:

@@ -214,6 +214,18 @@ def _is_signature(text: str) -> bool:
         return False
 
 
+def _with_callers(tree: ast.Module, wanted: str) -> set[str]:
+    """The name of an implementation, and of the functions beside it that only wrap it, as `generate_sync` does."""
+    functions = [n for n in tree.body if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
+    if wanted not in {f.name for f in functions}:
+        return {wanted}
+    return {wanted} | {
+        f.name
+        for f in functions
+        if any(isinstance(n, ast.Call) and isinstance(n.func, ast.Name) and n.func.id == wanted for n in ast.walk(f))
+    }
+
+
 def _from_interface_info(project: str, data: dict[str, Any]) -> Manifest:
     """Inspection's own description of a project: implementations as source text, each with the path it came from."""
     root = [part for part in str(data.get("Project_Root", "")).lower().split("/") if part]
@@ -225,9 +237,10 @@ def _from_interface_info(project: str, data: dict[str, Any]) -> Manifest:
         path = [part for part in str(item.get("Path", "")).split("/") if part]
         module = ".".join(path[len(root) :] if [p.lower() for p in path[: len(root)]] == root else path[-1:])
         module = module.removesuffix(".py").removesuffix(".__init__")
-        found = define(_parsed(str(item.get("Implementation", ""))), module)
-        wanted = re.sub(r"^class[ _]", "", str(item.get("Name", "")).strip())
-        named = [d for d in found if d.owner == wanted]
+        tree = _parsed(str(item.get("Implementation", "")))
+        found = define(tree, module)
+        wanted = _with_callers(tree, re.sub(r"^class[ _]", "", str(item.get("Name", "")).strip()))
+        named = [d for d in found if d.owner in wanted]
         for definition in named or found:
             interfaces.setdefault(
                 definition.name,
