@@ -106,3 +106,20 @@ def test_a_mistake_is_one_sentence(arguments: list[str], project: Path, tmp_path
     done = genwright(*arguments, cwd=folder)
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert done.stderr.startswith("genwright: ") and done.stderr.count("\n") == 1
+
+
+def test_a_notebook_is_rewritten_as_a_script(project: Path, tmp_path: Path) -> None:
+    cells = ["%matplotlib inline\nfrom tinymodel import generate", ["text = generate('a')\n", "print(text)"]]
+    data = {"nbformat": 4, "cells": [{"cell_type": "code", "source": cell} for cell in cells]}
+    (project / "demo.ipynb").write_text(json.dumps(data))
+    done = genwright("rewrite", project / "demo.ipynb", "--out", "new", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    text = (tmp_path / "new" / "demo.py").read_text()
+    assert "# magic: %matplotlib inline" in text and '"generate", prompt=' in text
+
+
+def test_no_site_is_said_with_what_is_nearest(project: Path, tmp_path: Path) -> None:
+    (tmp_path / "m.toml").write_text('project = "p"\n[[interface]]\nname = "other"\nmodule = "tinymodel.core"\n')
+    for command in ("locate", "rewrite"):
+        done = genwright(command, project / "async_main.py", "--manifest", "m.toml", cwd=tmp_path)
+        assert done.returncode == 1 and "calls no interface of p; nearest: generate" in done.stderr, done.stderr

@@ -39,7 +39,7 @@ def draft_for_script(repository: Repository, script: Path, source: str) -> Manif
     found = _judged(location, known, repository.module(script))
     chosen = _outside(location, _best(found))
     if not chosen:
-        raise UserError(f"No call in {script.name} looks like one of a model{nearest(found)}; pass a manifest.")
+        raise UserError(f"No call in {script.name} looks like one of a model{_nearest(found)}; pass a manifest.")
     names = {(c.interface.module, c.interface.name) for c in chosen}
     owners = {(c.interface.module, c.interface.owner) for c in chosen if c.interface.kind == "method"}
     kept: dict[str, Interface] = {}  # a manifest's names are unique: the script's own yields
@@ -49,7 +49,19 @@ def draft_for_script(repository: Repository, script: Path, source: str) -> Manif
     return Manifest(manifest.project, tuple(i for i in pool if kept.get(i.name) is i))
 
 
-def nearest(found: list[Crossing]) -> str:
+def no_sites(repository: Repository, script: Path, manifest: Manifest, location: Location) -> UserError:
+    """The sentence for a script that calls none of a manifest's interfaces: what comes nearest, and why it is none."""
+    told = [f"{u.text} in line {u.line} ({u.reason})" for u in location.unresolved[:_NEAREST]]
+    if not told:
+        try:
+            drafted = draft_for_script(repository, script, repository.source(script))
+            told = [f"{i.name}, which the manifest does not list" for i in drafted.interfaces[:_NEAREST]]
+        except UserError as error:
+            told = [str(error).rstrip(".")]
+    return UserError(f"{script.name} calls no interface of {manifest.project}; nearest: {'; '.join(told)}.")
+
+
+def _nearest(found: list[Crossing]) -> str:
     """The best candidates and what speaks for them, as the rest of a sentence."""
     told = [f"{c.interface.name} ({', '.join(c.reasons) or 'nothing speaks for it'})" for c in found[:_NEAREST]]
     return f"; nearest are {'; '.join(told)}" if told else "; it calls nothing that its repository defines"
@@ -152,6 +164,7 @@ def _best(found: list[Crossing]) -> list[Crossing]:
 
 
 def _near(group: list[Crossing]) -> list[Crossing]:
+    group = [c for c in group if any(s.call.args or s.call.keywords for s in c.sites)] or group
     best = max((c.score for c in group), default=0.0)
     return [c for c in group if c.score >= max(_LEAST, best * _SHARE)]
 
