@@ -122,4 +122,23 @@ def test_no_site_is_said_with_what_is_nearest(project: Path, tmp_path: Path) -> 
     (tmp_path / "m.toml").write_text('project = "p"\n[[interface]]\nname = "other"\nmodule = "tinymodel.core"\n')
     for command in ("locate", "rewrite"):
         done = genwright(command, project / "async_main.py", "--manifest", "m.toml", cwd=tmp_path)
-        assert done.returncode == 1 and "calls no interface of p; nearest: generate" in done.stderr, done.stderr
+        assert done.returncode == 1, done.stderr
+        assert "calls no interface of p; nearest are generate, agenerate" in done.stderr
+
+
+def test_class_methods_and_factories_of_other_modules_run(tmp_path: Path) -> None:
+    network = "class Net:\n    def forward(self, x): return x + 1\n    __call__ = forward\n"
+    network += "    @classmethod\n    def twice(cls, x): return model(model(x))\ndef model(x): return x * 2\n"
+    for name, text in {
+        "pack/__init__.py": "",
+        "pack/net.py": network,
+        "pack/made.py": "from pack.net import Net\ndef make(p): return Net()\n",
+        "run.py": "from pack.made import make\nfrom pack.net import Net\nm = make('a')\nprint(m(1), Net.twice(3))\n",
+    }.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    done = genwright("rewrite", tmp_path / "run.py", "--out", "new", cwd=tmp_path)
+    assert done.returncode == 0 and "3 sites" in done.stderr, done.stderr
+    environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}
+    ran = subprocess.run([sys.executable, "new/run.py"], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert ran.returncode == 0 and ran.stdout == "2 12\n", ran.stderr

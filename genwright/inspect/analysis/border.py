@@ -1,7 +1,7 @@
 """Where a script crosses to its model: the code that it calls, judged by what that code does and how it is used."""
 
 import ast
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from genwright.errors import UserError
@@ -39,7 +39,8 @@ def draft_for_script(repository: Repository, script: Path, source: str) -> Manif
     found = _judged(location, known, repository.module(script))
     chosen = _outside(location, _best(found))
     if not chosen:
-        raise UserError(f"No call in {script.name} looks like one of a model{_nearest(found)}; pass a manifest.")
+        near = _nearest(found) if found else _unresolved(location)
+        raise UserError(f"No call in {script.name} looks like one of a model; {near}; pass a manifest.")
     names = {(c.interface.module, c.interface.name) for c in chosen}
     owners = {(c.interface.module, c.interface.owner) for c in chosen if c.interface.kind == "method"}
     kept: dict[str, Interface] = {}  # a manifest's names are unique: the script's own yields
@@ -51,20 +52,26 @@ def draft_for_script(repository: Repository, script: Path, source: str) -> Manif
 
 def no_sites(repository: Repository, script: Path, manifest: Manifest, location: Location) -> UserError:
     """The sentence for a script that calls none of a manifest's interfaces: what comes nearest, and why it is none."""
-    told = [f"{u.text} in line {u.line} ({u.reason})" for u in location.unresolved[:_NEAREST]]
-    if not told:
+    near = _unresolved(location)
+    if not location.unresolved:
         try:
             drafted = draft_for_script(repository, script, repository.source(script))
-            told = [f"{i.name}, which the manifest does not list" for i in drafted.interfaces[:_NEAREST]]
+            names = ", ".join(i.name for i in drafted.interfaces[:_NEAREST])
+            near = f"nearest are {names}, which the manifest does not list"
         except UserError as error:
-            told = [str(error).rstrip(".")]
-    return UserError(f"{script.name} calls no interface of {manifest.project}; nearest: {'; '.join(told)}.")
+            near = str(error).rstrip(".")
+    return UserError(f"{script.name} calls no interface of {manifest.project}; {near}.")
+
+
+def _unresolved(location: Location) -> str:
+    told = [f"{u.text} in line {u.line} ({u.reason})" for u in location.unresolved[:_NEAREST]]
+    return f"nearest are {'; '.join(told)}" if told else "it calls nothing that its repository defines"
 
 
 def _nearest(found: list[Crossing]) -> str:
     """The best candidates and what speaks for them, as the rest of a sentence."""
     told = [f"{c.interface.name} ({', '.join(c.reasons) or 'nothing speaks for it'})" for c in found[:_NEAREST]]
-    return f"; nearest are {'; '.join(told)}" if told else "; it calls nothing that its repository defines"
+    return f"nearest are {'; '.join(told)}"
 
 
 def project_name(repository: Repository) -> str:
@@ -83,6 +90,7 @@ def interface_of(definition: Definition) -> Interface:
         (signature.returns if signature else None) or "",
         definition.summary,
         definition.factories,
+        definition.on_class,
     )
 
 
@@ -111,8 +119,10 @@ def _pool(
     used |= {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute)}
     used |= {a.name for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) for a in n.names}
     used |= {n.name for n in tree.body if isinstance(n, ast.ClassDef)}
-    classes = {d.name for d in definitions if d.kind == "class" and {d.name, *d.factories} & used}
-    makers = {(d.module, name) for d in definitions if d.name in classes for name in d.factories}
+    definitions = _with_factories(definitions)
+    factories = {d.name: {key.rpartition(".") for key in d.factories} for d in definitions if d.kind == "class"}
+    classes = {name for name, keys in factories.items() if name in used or {key[2] for key in keys} & used}
+    makers = {(key[0] or d.module, key[2]) for d in definitions if d.name in classes for key in factories[d.name]}
     pool: dict[tuple[str, str], Interface] = {}
     for d in definitions:
         member = d.name.rpartition(".")[2]
@@ -120,6 +130,19 @@ def _pool(
         if meant and (d.kind != "method" or member in used or member == "__call__"):
             pool.setdefault((d.module, d.name), interface_of(d))
     return list(pool.values()), does
+
+
+def _with_factories(definitions: list[Definition]) -> list[Definition]:
+    """The definitions, each class with the functions of other modules that make its objects."""
+    makers: dict[str, list[Definition]] = {}
+    for d in definitions:
+        for name in d.makes:
+            makers.setdefault(name, []).append(d)
+    found: list[Definition] = []
+    for d in definitions:
+        others = {f"{m.module}.{m.name}": m.signature for m in makers.get(d.name, []) if m.module != d.module}
+        found.append(replace(d, factories=d.factories | others) if others and d.kind == "class" else d)
+    return found
 
 
 def _judged(location: Location, known: dict[tuple[str, str], Behaviour], module: str) -> list[Crossing]:
@@ -176,7 +199,7 @@ def _outside(location: Location, chosen: list[Crossing]) -> list[Crossing]:
     own and it gives back a result; else the inner call.
     """
     scopes = location.flow.scopes
-    bodies = _bodies(location)
+    bodies = _bodies(location, {c.interface.name for c in chosen if c.own})
 
     def inside(inner: Crossing, outer: Crossing) -> list[bool]:
         if not outer.own or inner.interface is outer.interface:
@@ -193,13 +216,13 @@ def _outside(location: Location, chosen: list[Crossing]) -> list[Crossing]:
     return [c for c in staying if not any(all(inside(c, o)) and not any(inside(o, c)) for o in staying)]
 
 
-def _bodies(location: Location) -> dict[str, list[ast.AST]]:
+def _bodies(location: Location, names: set[str]) -> dict[str, list[ast.AST]]:
     """The script's own functions and methods, each with all that it calls in turn."""
     nodes: dict[str, ast.AST] = {i.name: node for i, node in location.defined if not isinstance(node, ast.ClassDef)}
     for interface, node in location.defined:
         if isinstance(node, ast.ClassDef):
             nodes |= {f"{interface.name}.{m.name}": m for m in node.body if isinstance(m, Function)}
-    return {name: _called_by(location, node) for name, node in nodes.items()}
+    return {name: _called_by(location, node) for name, node in nodes.items() if name in names}
 
 
 def _called_by(location: Location, node: ast.AST) -> list[ast.AST]:

@@ -25,10 +25,16 @@ class Definition:
     factories: dict[str, Signature | None] = field(default_factory=dict)
     bases: tuple[str, ...] = ()  # of a class, by their last names
     home: str = ""  # of an inherited method, the class that defines it
+    makes: frozenset[str] = frozenset()  # of a function, the classes whose objects it gives
 
     @property
     def owner(self) -> str:
         return self.name.rpartition(".")[0] if self.kind == "method" else self.name
+
+    @property
+    def on_class(self) -> bool:
+        """Whether a method needs no object."""
+        return self.kind == "method" and bool({"staticmethod", "classmethod"} & set(self.decorators))
 
 
 def define(tree: ast.Module, module: str) -> list[Definition]:
@@ -42,7 +48,8 @@ def define(tree: ast.Module, module: str) -> list[Definition]:
                 functions.setdefault(name, []).append(node)
     for node in tree.body:
         if isinstance(node, Function) and not node.name.startswith("_"):
-            found.append(_definition(node, node.name, "function", module, Signature.of(node)))
+            function = _definition(node, node.name, "function", module, Signature.of(node))
+            found.append(replace(function, makes=frozenset(_made_by(node))))
         elif isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
             found += _class(node, module, functions.get(node.name, []))
     return found

@@ -17,7 +17,7 @@ from genwright.inspect.analysis.definitions import define
 from genwright.inspect.analysis.source_files import read_data
 
 _NOT_PYTHON = (SyntaxError, ValueError, RecursionError, MemoryError)
-_KEYS = {"name", "kind", "module", "class", "signature", "files", "returns", "summary", "factories"}
+_KEYS = {"name", "kind", "module", "class", "signature", "files", "returns", "summary", "factories", "on_class"}
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,20 @@ class Interface:
     files: tuple[str, ...] = ()
     returns: str = ""
     summary: str = ""
-    factories: dict[str, Signature | None] = field(default_factory=dict)
+    factories: dict[str, Signature | None] = field(default_factory=dict)  # by name; with its module if it is another
+    on_class: bool = False  # a static or class method, which needs no object
+
+    def factory(self, reference: str) -> str:
+        """The key of the factory that a script's dotted reference means, or ""."""
+        owner, _, last = reference.rpartition(".")
+        for key in self.factories:
+            module, _, name = key.rpartition(".")
+            if name == last and (
+                Interface(name, module or self.module).named_by(reference)
+                or (not module and owner and self.named_by(owner))
+            ):
+                return key
+        return ""
 
     @property
     def owner(self) -> str:
@@ -169,6 +182,7 @@ def _interface(entry: Any, where: str) -> Interface:
         texts["returns"],
         texts["summary"],
         {str(k): Signature.parse(v) if v else None for k, v in factories.items()},
+        entry.get("on_class") is True,
     )
 
 
@@ -180,6 +194,7 @@ def _entry(interface: Interface) -> dict[str, Any]:
     entry["files"] = list(interface.files)
     entry |= {"returns": interface.returns, "summary": interface.summary}
     entry["factories"] = {k: str(v) if v else "" for k, v in interface.factories.items()}
+    entry["on_class"] = interface.on_class
     return {k: v for k, v in entry.items() if v}
 
 
@@ -252,6 +267,7 @@ def _from_interface_info(project: str, data: dict[str, Any]) -> Manifest:
                     returns=(definition.signature.returns if definition.signature else None) or "",
                     summary=definition.summary,
                     factories=definition.factories,
+                    on_class=definition.on_class,
                 ),
             )
     if not interfaces:

@@ -87,6 +87,46 @@ def test_the_authors_inference_function_is_the_border(tmp_path: Path) -> None:
     assert drafted(tmp_path, {"pack/net.py": NET, "run.py": text}) == ["sample"]
 
 
+STATIC = """
+    @staticmethod
+    def still(x):
+        return network(x)
+    @classmethod
+    def klass(cls, x):
+        return network(x)
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("from pack.net import Net as N\nn = N()\nprint(n(1))", ["Net", "Net.__call__"]),
+        ("from pack.net import Net\nprint(Net.still(1))", ["Net", "Net.still"]),
+        ("from pack.net import Net\nprint(Net.klass(1))", ["Net", "Net.klass"]),
+        ("from pack.net import Net\nclass My(Net): ...\nm = My()\nprint(m.colour(1))", ["My", "My.colour"]),
+        ("from pack.net import Net\nclass My(Net):\n    def go(self, x): return super().colour(x)\nprint(My().go(1))",
+         ["Net", "Net.colour"]),
+        ("import torch\nfrom pack.net import Net\nm = torch.compile(Net())\nprint(m(1))", ["Net", "Net.__call__"]),
+        ("import torch.nn as nn\nfrom pack.net import Net\nm = nn.DataParallel(Net())\nprint(m.module.colour(1))",
+         ["Net", "Net.colour"]),
+        ("from accelerate import Accelerator\nfrom pack.net import Net\na = Accelerator()\nm = a.prepare(Net())\n"
+         "print(m(1))", ["Net", "Net.__call__"]),
+        ("from pack.made import make\nm = make('a')\nprint(m(1))", ["Net", "Net.__call__"]),
+        ("from pack.net import Net\nd = {'a': Net}\nn = d['a']()\nprint(n(1))", ["Net", "Net.__call__"]),
+    ],
+)  # fmt: skip
+def test_ways_to_the_model(tmp_path: Path, text: str, names: list[str]) -> None:
+    head, tail = NET.split("def tidy")
+    files = {"pack/net.py": f"{head}{STATIC}def tidy{tail}", "run.py": text}
+    assert drafted(tmp_path, files | {"pack/made.py": "from pack.net import Net\ndef make(p): return Net()\n"}) == names
+
+
+def test_a_call_through_a_container_is_told(tmp_path: Path) -> None:
+    files = {"pack/net.py": NET, "run.py": "from pack.net import tidy\nd = {'a': tidy}\nprint(d['a'](1))\n"}
+    with pytest.raises(UserError, match="tidy is called on an expression without a name"):
+        drafted(tmp_path, files)
+
+
 def test_what_is_nearest_is_said(tmp_path: Path) -> None:
     with pytest.raises(UserError) as error:
         drafted(tmp_path, {"run.py": "def tidy(x): return x\nprint(tidy(1))\n"})
