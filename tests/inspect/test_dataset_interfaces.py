@@ -30,7 +30,9 @@ def halves() -> dict[str, str]:
 
 
 def place(item: dict, root: str, otherwise: str) -> str:
-    path = item.get("Path", "").removeprefix(root.rstrip("/") + "/")
+    path, start = item.get("Path", ""), root.rstrip("/") + "/"
+    if path.lower().startswith(start.lower()):  # one project's paths differ in case
+        path = path[len(start) :]
     return path if path.endswith(".py") and not path.startswith("/") else otherwise
 
 
@@ -89,8 +91,9 @@ def test_declared_interfaces_are_found(tmp_path: Path) -> None:
     counts: dict[str, list[int]] = {"a": [0, 0, 0], "b": [0, 0, 0]}
     for project, half in sorted(halves().items()):
         for script in build(project, tmp_path / project):
-            without, given, names = row(project, script, tmp_path / project)
-            counts[half] = [n + x for n, x in zip(counts[half], (1, without, given), strict=True)]
-            print(f"| {project} | {half} | {'yes' if without else 'no'} | {'yes' if given else 'no'} | {names} |")
+            found, declared, names = row(project, script, tmp_path / project)
+            counts[half] = [n + x for n, x in zip(counts[half], (1, found, declared), strict=True)]
+            print(f"| {project} | {half} | {'yes' if found else 'no'} | {'yes' if declared else 'no'} | {names} |")
     print(counts)
-    assert sum(c[0] for c in counts.values()) == 105
+    scripts, without, given = (sum(c[n] for c in counts.values()) for n in range(3))
+    assert scripts == 105 and without >= 90 and given >= 100
