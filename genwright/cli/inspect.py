@@ -13,7 +13,8 @@ import typer
 from genwright.cli.app import Json, new_app
 from genwright.cli.progress import bar
 from genwright.errors import UserError
-from genwright.inspect.analysis.interfaces import document, draft, draft_for_script, project_name, rank
+from genwright.inspect.analysis.border import draft_for_script, no_sites, project_name
+from genwright.inspect.analysis.interfaces import document, draft, rank
 from genwright.inspect.analysis.locate import locate as locate_sites
 from genwright.inspect.analysis.locate import parse
 from genwright.inspect.analysis.manifest import Manifest, load_manifest
@@ -28,7 +29,9 @@ from genwright.inspect.rewrite.rewrite import rewrite as rewrite_script
 app = new_app(no_args_is_help=True, help=__doc__)
 
 Row = dict[str, Any]  # the JSON object of one script
-Scripts = Annotated[list[Path], typer.Argument(metavar="SCRIPT...", help="The scripts, or folders of scripts.")]
+Scripts = Annotated[
+    list[Path], typer.Argument(metavar="SCRIPT...", help="The scripts or notebooks, or folders of them.")
+]
 ManifestFile = Annotated[Path | None, typer.Option("--manifest", help="The project's interfaces; drafted by default.")]
 ScenarioFile = Annotated[Path | None, typer.Option("--scenario", help="The inputs of the unattended run, as TOML.")]
 NoSamples = Annotated[bool, typer.Option("--no-samples", help="Leave placeholder paths as they are.")]
@@ -66,7 +69,10 @@ def locate(scripts: Scripts, manifest: ManifestFile = None, repo: Root = None, a
     def one(script: Path) -> Row:
         repository, known = _open(script, manifest, repo)
         tree = parse(repository.source(script), script.name)
-        return locate_sites(tree, known, repository.module(script), repository.package(script)).to_dict()
+        found = locate_sites(tree, known, repository.module(script), repository.package(script))
+        if not found.sites:
+            raise no_sites(repository, script, known, found)
+        return found.to_dict()
 
     def show(script: Path, found: Row) -> None:
         print(script)
@@ -98,7 +104,9 @@ def rewrite(
         raise UserError(f"--scenario-out writes the scenario of one script, not of {len(files)}.")
 
     def one(script: Path) -> Row:
-        made, _ = _rewrite(script, manifest, given, repo, not no_samples, ask)
+        made, known = _rewrite(script, manifest, given, repo, not no_samples, ask)
+        if not made.analysis.location.sites:
+            raise no_sites(made.analysis.repository, script, known, made.analysis.location)
         if made.missing:
             raise UserError(f"{script.name} needs values that the scenario lacks: {'; '.join(made.missing)}.")
         target = out / _relative(script, files)
@@ -165,16 +173,19 @@ def _open(script: Path, manifest: Path | None, root: Path | None) -> tuple[Repos
 def _expand(scripts: list[Path]) -> list[Path]:
     files: list[Path] = []
     for path in scripts:
-        files += sorted(path.rglob("*.py")) if path.is_dir() else [path]
+        files += sorted([*path.rglob("*.py"), *path.rglob("*.ipynb")]) if path.is_dir() else [path]
     if not files:
-        raise UserError(f"There is no Python script in {scripts[0]}.")
+        raise UserError(f"There is no Python script or notebook in {scripts[0]}.")
     return list(dict.fromkeys(files))
 
 
 def _relative(script: Path, files: list[Path]) -> Path:
-    """A script's path below the output folder: its name, or more of its path if two scripts have the same name."""
-    same = [f for f in files if f.name == script.name]
-    return Path(script.name) if len(same) == 1 else Path("_".join(script.resolve().parts[-3:]))
+    """A script's path below the output folder: its name, or more if two have the same; `.py` for notebooks."""
+    same = [f for f in files if f.stem == script.stem]
+    name = Path(script.name if len(same) == 1 else "_".join(script.resolve().parts[-3:]))
+    if script.suffix != ".ipynb":
+        return name
+    return name.with_suffix(".py") if len(same) == 1 else Path(f"{name}.py")
 
 
 def _for_each(

@@ -30,7 +30,8 @@ def test_interfaces_drafts_a_manifest_and_its_document(project: Path, tmp_path: 
     assert 'name = "Model.generate"' in (tmp_path / "m.toml").read_text()
     assert "# Interfaces of project" in (tmp_path / "m.md").read_text()
     located = genwright("locate", project / "class_object.py", "--manifest", "m.toml", "--json", cwd=tmp_path)
-    assert len(json.loads(located.stdout)["sites"]) == 3
+    found = [site["interface"] for site in json.loads(located.stdout)["sites"]]
+    assert found.count("Model") == 1 and found.count("Model.generate") == 2
 
 
 def test_rewrite_shows_a_diff_and_writes_a_script_that_runs(project: Path, tmp_path: Path) -> None:
@@ -113,3 +114,39 @@ def test_a_mistake_is_one_sentence(arguments: list[str], project: Path, tmp_path
     done = genwright(*arguments, cwd=folder)
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert done.stderr.startswith("genwright: ") and done.stderr.count("\n") == 1
+
+
+def test_a_notebook_is_rewritten_as_a_script(project: Path, tmp_path: Path) -> None:
+    cells = ["%matplotlib inline\nfrom tinymodel import generate", ["text = generate('a')\n", "print(text)"]]
+    data = {"nbformat": 4, "cells": [{"cell_type": "code", "source": cell} for cell in cells]}
+    (project / "demo.ipynb").write_text(json.dumps(data))
+    done = genwright("rewrite", project / "demo.ipynb", "--out", "new", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    text = (tmp_path / "new" / "demo.py").read_text()
+    assert "# magic: %matplotlib inline" in text and '"generate", prompt=' in text
+
+
+def test_no_site_is_said_with_what_is_nearest(project: Path, tmp_path: Path) -> None:
+    (tmp_path / "m.toml").write_text('project = "p"\n[[interface]]\nname = "other"\nmodule = "tinymodel.core"\n')
+    for command in ("locate", "rewrite"):
+        done = genwright(command, project / "async_main.py", "--manifest", "m.toml", cwd=tmp_path)
+        assert done.returncode == 1, done.stderr
+        assert "calls no interface of p; nearest are generate, agenerate" in done.stderr
+
+
+def test_class_methods_and_factories_of_other_modules_run(tmp_path: Path) -> None:
+    network = "class Net:\n    def forward(self, x): return x + 1\n    __call__ = forward\n"
+    network += "    @classmethod\n    def twice(cls, x): return model(model(x))\ndef model(x): return x * 2\n"
+    for name, text in {
+        "pack/__init__.py": "",
+        "pack/net.py": network,
+        "pack/made.py": "from pack.net import Net\ndef make(p): return Net()\n",
+        "run.py": "from pack.made import make\nfrom pack.net import Net\nm = make('a')\nprint(m(1), Net.twice(3))\n",
+    }.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    done = genwright("rewrite", tmp_path / "run.py", "--out", "new", cwd=tmp_path)
+    assert done.returncode == 0 and "3 sites" in done.stderr, done.stderr
+    environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}
+    ran = subprocess.run([sys.executable, "new/run.py"], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert ran.returncode == 0 and ran.stdout == "2 12\n", ran.stderr

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from call_count import calls
 
-from genwright.inspect.analysis.interfaces import draft_for_script
+from genwright.inspect.analysis.border import draft_for_script
 from genwright.inspect.analysis.interpreter_values import Unknown
 from genwright.inspect.analysis.manifest import load_manifest
 from genwright.inspect.analysis.outputs import output_variables

@@ -1,7 +1,8 @@
 """What a module defines for others: public functions, and classes with constructor, methods and factories."""
 
 import ast
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 
 from genwright.errors import UserError
 from genwright.inspect.analysis.bind import Signature
@@ -22,10 +23,18 @@ class Definition:
     summary: str = ""
     decorators: tuple[str, ...] = ()
     factories: dict[str, Signature | None] = field(default_factory=dict)
+    bases: tuple[str, ...] = ()  # of a class, by their last names
+    home: str = ""  # of an inherited method, the class that defines it
+    makes: frozenset[str] = frozenset()  # of a function, the classes whose objects it gives
 
     @property
     def owner(self) -> str:
         return self.name.rpartition(".")[0] if self.kind == "method" else self.name
+
+    @property
+    def on_class(self) -> bool:
+        """Whether a method needs no object."""
+        return self.kind == "method" and bool({"staticmethod", "classmethod"} & set(self.decorators))
 
 
 def define(tree: ast.Module, module: str) -> list[Definition]:
@@ -39,9 +48,34 @@ def define(tree: ast.Module, module: str) -> list[Definition]:
                 functions.setdefault(name, []).append(node)
     for node in tree.body:
         if isinstance(node, Function) and not node.name.startswith("_"):
-            found.append(_definition(node, node.name, "function", module, Signature.of(node)))
+            function = _definition(node, node.name, "function", module, Signature.of(node))
+            found.append(replace(function, makes=frozenset(_made_by(node))))
         elif isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
             found += _class(node, module, functions.get(node.name, []))
+    return found
+
+
+def inherited(definitions: Iterable[Definition]) -> list[Definition]:
+    """The methods that classes inherit from others among the definitions, under the inheriting class's name."""
+    every = list(definitions)
+    classes = {d.name: d for d in every if d.kind == "class"}
+    methods: dict[str, dict[str, Definition]] = {}
+    for definition in every:
+        if definition.kind == "method":
+            methods.setdefault(definition.owner, {})[definition.name.rpartition(".")[2]] = definition
+    found: list[Definition] = []
+    for name, inheriting in classes.items():
+        own, pending, seen = set(methods.get(name, {})), list(inheriting.bases), {name}
+        while pending:
+            base = pending.pop(0)
+            if base in seen or base not in classes:
+                continue
+            seen.add(base)
+            for member, method in methods.get(base, {}).items():
+                if member not in own and member not in inheriting.factories:
+                    own.add(member)
+                    found.append(replace(method, name=f"{name}.{member}", module=inheriting.module, home=base))
+            pending += classes[base].bases
     return found
 
 
@@ -80,9 +114,14 @@ def _definition(
     factories: dict[str, Signature | None] | None = None,
 ) -> Definition:
     summary = (ast.get_docstring(node) or "").strip().partition("\n")[0]
+    bases = tuple(_last_name(b) for b in node.bases) if isinstance(node, ast.ClassDef) else ()
     return Definition(
-        name, kind, module, signature, node.lineno, summary, _decorators(node), factories if factories else {}
+        name, kind, module, signature, node.lineno, summary, _decorators(node), factories if factories else {}, bases
     )
+
+
+def _last_name(base: ast.expr) -> str:
+    return ast.unparse(base).partition("[")[0].rpartition(".")[2]
 
 
 def _decorators(node: Function | ast.ClassDef) -> tuple[str, ...]:

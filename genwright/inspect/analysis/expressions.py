@@ -18,6 +18,7 @@ FLUENT = frozenset({
 # Functions that give back what they wrap.
 WRAPPERS = frozenset({
     "torch.compile", "torch.nn.DataParallel", "torch.nn.parallel.DistributedDataParallel", "torch.jit.script",
+    "torch.jit.trace", "torch.jit.optimize_for_inference", "accelerate.Accelerator.prepare",
 })
 # Functions that give back the path they are given, and those that declare a parameter's or an option's default.
 _PATHS = frozenset({
@@ -106,6 +107,8 @@ class Expressions:
             return frozenset([Ref(f"{value.dotted}.{name}")])
         if isinstance(value, Local):
             return self._attribute(value.node, name)
+        if isinstance(value, Instance) and value.derived and name == "module":
+            return frozenset([value])  # what DataParallel wraps
         if isinstance(value, Instance):
             own = self._attribute(value.of.node, name) if isinstance(value.of, Local) else NOTHING
             # Only what a class inherits from elsewhere can be something else than what the script gives it.
@@ -160,6 +163,8 @@ class Expressions:
                 result |= self._returns[value.node]
             elif isinstance(value, Member) and value.name in FLUENT:
                 result.add(_derived(value.instance))
+            elif _wraps(value) and len(node.args) == 1:
+                result |= {_derived(v) for v in self.values(node.args[0])}
         return frozenset(result)
 
     def _super(self, node: ast.Call) -> Values:
@@ -181,6 +186,12 @@ class Expressions:
 
 def held_by(values: Values) -> Values:
     return frozenset().union(*(v.values for v in values if isinstance(v, Items)))
+
+
+def _wraps(value: Value) -> bool:
+    """Whether a method gives back what it wraps."""
+    made = value.instance if isinstance(value, Member) else None
+    return isinstance(value, Member) and isinstance(made, Made) and f"{made.by}.{value.name}" in WRAPPERS
 
 
 def _derived(value: Value) -> Value:

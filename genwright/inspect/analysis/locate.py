@@ -110,7 +110,12 @@ class _Locator:
             signature, note = None, f"may also be {also[0]}"
         binding = bind(call, signature)
         instances = [m[2] for m in matches]
-        on_object = interface.kind == "method" and (bool(also) or self._needs_object(call, interface, instances))
+        on_class = all(i is None for i in instances)
+        on_object = (
+            interface.kind == "method"
+            and not on_class
+            and (bool(also) or self._needs_object(call, interface, instances))
+        )
         return Site(
             interface,
             self.manifest.key(interface),
@@ -118,7 +123,7 @@ class _Locator:
             scope.name,
             signature,
             binding,
-            factory,
+            factory.rpartition(".")[2],
             on_object,
             self._home(interface, factory, values),
             note,
@@ -129,12 +134,13 @@ class _Locator:
         references = sorted(
             v.dotted for v in values if isinstance(v, Ref) and "." in v.dotted and self.matcher.match(v)
         )
-        if interface.kind == "method" or any(isinstance(v, Local) for v in values):
+        if any(isinstance(v, Local) for v in values) or (interface.kind == "method" and not references):
             return ""
         if not references:
             return interface.module
         owner = references[0].rpartition(".")[0]
-        return owner.rpartition(".")[0] if factory and interface.named_by(owner) else owner
+        is_member = interface.kind == "method" or (factory and interface.named_by(owner))
+        return owner.rpartition(".")[0] if is_member else owner
 
     def _by_own_name(self, function: ast.expr, interface: Interface) -> bool:
         """Whether a call uses the very name under which the script defines the interface."""
@@ -200,7 +206,7 @@ class _Locator:
         return any(
             self.flow.scopes.inside(call, node)
             for own, node in self.matcher.defined
-            if own.owner == interface.owner or own.name == interface.name
+            if own.module == interface.module and own.owner == interface.owner
         )
 
     def _escapes(self) -> list[Unresolved]:

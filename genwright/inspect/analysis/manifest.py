@@ -17,7 +17,7 @@ from genwright.inspect.analysis.definitions import define
 from genwright.inspect.analysis.source_files import read_data
 
 _NOT_PYTHON = (SyntaxError, ValueError, RecursionError, MemoryError)
-_KEYS = {"name", "kind", "module", "class", "signature", "files", "returns", "summary", "factories"}
+_KEYS = {"name", "kind", "module", "class", "signature", "files", "returns", "summary", "factories", "on_class"}
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,20 @@ class Interface:
     files: tuple[str, ...] = ()
     returns: str = ""
     summary: str = ""
-    factories: dict[str, Signature | None] = field(default_factory=dict)
+    factories: dict[str, Signature | None] = field(default_factory=dict)  # by name; with its module if it is another
+    on_class: bool = False  # a static or class method, which needs no object
+
+    def factory(self, reference: str) -> str:
+        """The key of the factory that a script's dotted reference means, or ""."""
+        owner, _, last = reference.rpartition(".")
+        for key in self.factories:
+            module, _, name = key.rpartition(".")
+            if name == last and (
+                Interface(name, module or self.module).named_by(reference)
+                or (not module and owner and self.named_by(owner))
+            ):
+                return key
+        return ""
 
     @property
     def owner(self) -> str:
@@ -169,6 +182,7 @@ def _interface(entry: Any, where: str) -> Interface:
         texts["returns"],
         texts["summary"],
         {str(k): Signature.parse(v) if v else None for k, v in factories.items()},
+        entry.get("on_class") is True,
     )
 
 
@@ -180,6 +194,7 @@ def _entry(interface: Interface) -> dict[str, Any]:
     entry["files"] = list(interface.files)
     entry |= {"returns": interface.returns, "summary": interface.summary}
     entry["factories"] = {k: str(v) if v else "" for k, v in interface.factories.items()}
+    entry["on_class"] = interface.on_class
     return {k: v for k, v in entry.items() if v}
 
 
@@ -214,6 +229,18 @@ def _is_signature(text: str) -> bool:
         return False
 
 
+def _with_callers(tree: ast.Module, wanted: str) -> set[str]:
+    """The name of an implementation, and of the functions beside it that only wrap it, as `generate_sync` does."""
+    functions = [n for n in tree.body if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
+    if wanted not in {f.name for f in functions}:
+        return {wanted}
+    return {wanted} | {
+        f.name
+        for f in functions
+        if any(isinstance(n, ast.Call) and isinstance(n.func, ast.Name) and n.func.id == wanted for n in ast.walk(f))
+    }
+
+
 def _from_interface_info(project: str, data: dict[str, Any]) -> Manifest:
     """Inspection's own description of a project: implementations as source text, each with the path it came from."""
     root = [part for part in str(data.get("Project_Root", "")).lower().split("/") if part]
@@ -225,9 +252,10 @@ def _from_interface_info(project: str, data: dict[str, Any]) -> Manifest:
         path = [part for part in str(item.get("Path", "")).split("/") if part]
         module = ".".join(path[len(root) :] if [p.lower() for p in path[: len(root)]] == root else path[-1:])
         module = module.removesuffix(".py").removesuffix(".__init__")
-        found = define(_parsed(str(item.get("Implementation", ""))), module)
-        wanted = re.sub(r"^class[ _]", "", str(item.get("Name", "")).strip())
-        named = [d for d in found if d.owner == wanted]
+        tree = _parsed(str(item.get("Implementation", "")))
+        found = define(tree, module)
+        wanted = _with_callers(tree, re.sub(r"^class[ _]", "", str(item.get("Name", "")).strip()))
+        named = [d for d in found if d.owner in wanted]
         for definition in named or found:
             interfaces.setdefault(
                 definition.name,
@@ -239,6 +267,7 @@ def _from_interface_info(project: str, data: dict[str, Any]) -> Manifest:
                     returns=(definition.signature.returns if definition.signature else None) or "",
                     summary=definition.summary,
                     factories=definition.factories,
+                    on_class=definition.on_class,
                 ),
             )
     if not interfaces:

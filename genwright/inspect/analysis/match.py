@@ -33,11 +33,8 @@ class Matcher:
             if isinstance(value, Ref):
                 if interface.named_by(value.dotted):
                     return interface, ""
-                owner, _, last = value.dotted.rpartition(".")
-                if last in interface.factories:
-                    beside = Interface(last, interface.module)
-                    if (owner and interface.named_by(owner)) or beside.named_by(value.dotted):
-                        return interface, last
+                if factory := interface.factory(value.dotted):
+                    return interface, factory
             elif isinstance(value, Local) and self._is_own(interface, value.node):
                 return interface, ""
         return None, ""
@@ -70,7 +67,7 @@ class Matcher:
             found, factory = self.class_of(value)
             if found:
                 return found, factory, None
-            return self._own_method(value)
+            return self._own_method(value) if isinstance(value, Local) else self._on_class(value)
         if isinstance(value, Member) and isinstance(value.instance, Instance):
             owner, name, instance = self._of_instance(value.instance), value.name, value.instance
         elif isinstance(value, Instance):
@@ -80,9 +77,16 @@ class Matcher:
         method = self.manifest.method(owner.name, name) if owner else None
         return (method, "", instance) if method else None
 
-    def _own_method(self, value: Value) -> Match | None:
+    def _on_class(self, value: Ref) -> Match | None:
+        """A static or class method, called on its class."""
+        owner, _, last = value.dotted.rpartition(".")
+        interface = self.class_of(Ref(owner))[0] if owner else None
+        method = self.manifest.method(interface.name, last) if interface else None
+        return (method, "", None) if method and method.on_class else None
+
+    def _own_method(self, value: Local) -> Match | None:
         """A method of an interface class that the script itself defines."""
-        if not isinstance(value, Local) or not isinstance(self.flow.scopes.parent[value.node], ast.ClassDef):
+        if not isinstance(self.flow.scopes.parent[value.node], ast.ClassDef):
             return None
         owner = Local(self.flow.scopes.parent[value.node])
         interface, _ = self.class_of(owner)

@@ -7,13 +7,19 @@ import tokenize
 from pathlib import Path
 
 from genwright.errors import UserError
+from genwright.inspect.analysis.notebooks import notebook_source
 
 LARGEST_SCRIPT = 1_000_000  # bytes; more is not written by hand
 LARGEST_DATA = 20_000_000
 
 
 def read_script(path: Path) -> str:
-    """A script's text in the encoding that it declares; its line ends stay, so that untouched lines do too."""
+    """A script's text in the encoding that it declares; its line ends stay, so that untouched lines do too.
+
+    Of a Jupyter notebook it is the Python of its cells.
+    """
+    if path.suffix == ".ipynb":
+        return notebook_source(read_data(path, "notebook"), path.name)
     data = _read(path, "script", LARGEST_SCRIPT)
     try:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)

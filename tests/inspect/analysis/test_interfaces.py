@@ -7,7 +7,7 @@ import pytest
 from fixture_cases import PROJECT
 
 from genwright.errors import UserError
-from genwright.inspect.analysis.interfaces import document, draft, draft_for_script, rank
+from genwright.inspect.analysis.interfaces import document, draft, rank
 from genwright.inspect.analysis.manifest import load_manifest, parse_manifest
 from genwright.inspect.analysis.repository import Repository
 
@@ -24,17 +24,6 @@ def test_the_border_ranks_first() -> None:
     model = next(i for i in manifest.interfaces if i.name == "Model")
     assert str(model.signature) == "(path, size=2)" and model.files == ("path",)
     assert set(model.factories) == {"from_config", "load_model"}
-
-
-def test_a_script_gets_the_interfaces_it_crosses() -> None:
-    for script, names in [
-        ("class_object.py", ["Model", "Model.generate"]),
-        ("argparse_options.py", ["generate"]),
-        ("rebinds_globals.py", ["sample"]),
-    ]:
-        path = PROJECT / script
-        manifest = draft_for_script(Repository(PROJECT), path, path.read_text())
-        assert sorted(i.name for i in manifest.interfaces) == sorted(names), script
 
 
 def test_a_manifest_survives_toml_and_json(tmp_path: Path) -> None:

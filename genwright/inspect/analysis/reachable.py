@@ -1,0 +1,91 @@
+"""The files of a repository that a script's imports lead to, whatever the repository's layout."""
+
+import ast
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from genwright.errors import UserError
+from genwright.inspect.analysis.repository import Repository
+
+_MOST = 200
+
+
+def reachable(repository: Repository, script: Path, tree: ast.Module) -> list[Path]:
+    """The script, the modules it imports, those that define what it takes from packages, and those of base classes."""
+    own = script.resolve()
+    files = [own, *_imported(repository, own, tree, _used(tree))]
+    for file in files[1:]:  # base classes and factories live one import further
+        inner = repository.parse(file)
+        if inner is not None:
+            files += [f for f in _imported(repository, file, inner, _bases_and_results(inner)) if f not in files]
+        if len(files) > _MOST:
+            break
+    return list(dict.fromkeys(files))
+
+
+def _imported(repository: Repository, file: Path, tree: ast.Module, wanted: set[str]) -> list[Path]:
+    package = repository.package(file)
+    found: list[Path] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                found += _module(repository, file, alias.name, wanted)
+        elif isinstance(node, ast.ImportFrom):
+            parts = package.split(".") if node.level and package else []
+            parts = parts[: len(parts) - max(node.level - 1, 0)]
+            base = ".".join([*parts, *([node.module] if node.module else [])])
+            for alias in node.names:
+                if alias.name == "*" or alias.name in wanted or (alias.asname or "") in wanted:
+                    names = wanted if alias.name == "*" else {alias.name, *wanted}
+                    inner = _module(repository, file, f"{base}.{alias.name}".lstrip("."), names)
+                    found += inner or (_module(repository, file, base, names) if base else [])
+    return list(dict.fromkeys(found))
+
+
+def _module(repository: Repository, near: Path, module: str, wanted: set[str]) -> list[Path]:
+    """A module's file; of a package, and of one that is found nowhere else, the files that define the names."""
+    file = repository.find(module, near)
+    if file is not None and file.name != "__init__.py":
+        return [file]
+    parts = module.split(".")
+    if file is not None:
+        below = [f for f in repository.files if f.is_relative_to(file.parent)]
+    else:
+        below = [f for f in repository.files if _holds(repository.module(f).split("."), parts)]
+    own = [file] if file is not None else []
+    return [*own, *(f for f in below if f not in own and _defines(repository, f, wanted))][:_MOST]
+
+
+def _holds(path: list[str], parts: list[str]) -> bool:
+    return any(path[start : start + len(parts)] == parts for start in range(len(path) - len(parts) + 1))
+
+
+def _defines(repository: Repository, file: Path, wanted: Iterable[str]) -> bool:
+    try:
+        text = repository.source(file)
+    except UserError:
+        return False
+    return bool(set(re.findall(r"^(?:async def|def|class) +(\w+)", text, re.MULTILINE)) & set(wanted))
+
+
+def _used(tree: ast.Module) -> set[str]:
+    """The names and attributes that a script uses."""
+    names = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
+    return names | {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute)}
+
+
+def _bases_and_results(tree: ast.Module) -> set[str]:
+    """The names of base classes, and of what functions give back by a constructor's name or an annotation."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            found |= {ast.unparse(b).rpartition(".")[2] for b in node.bases}
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            found |= {n.id for n in ast.walk(node.returns) if isinstance(n, ast.Name)} if node.returns else set()
+            found |= {
+                n.func.id
+                for n in ast.walk(node)
+                if isinstance(n, ast.Call) and isinstance(n.func, ast.Name) and n.func.id[:1].isupper()
+            }
+    return found
