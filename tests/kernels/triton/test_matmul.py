@@ -12,7 +12,7 @@ from genwright.kernels.triton.matmul import Tiles, packed_matmul
 FORMATS = ["plain", "int8", "int8:g32", "int4", "int4:g40", "int4:g128", "int4:g64:asym", "fp8", "fp8:channel"]
 GPU = torch.cuda.is_available()
 # Sums of 11,008 products in float32 are off by 2e-6 on a GPU. The interpreter has no bfloat16 arithmetic.
-TYPES = {torch.float32: 3e-6 if GPU else 1e-6, torch.float16: 6e-4} | ({torch.bfloat16: 5e-3} if GPU else {})
+TYPES = {torch.float32: 3e-6 if GPU else 1e-6, torch.float16: 8e-4} | ({torch.bfloat16: 5e-3} if GPU else {})
 SHAPES = [(3, 40, 300), (17, 33, 256), (1, 16, 1000)] + ([(1, 4096, 4096), (70, 4096, 11008)] if GPU else [])
 
 
