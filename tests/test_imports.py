@@ -81,6 +81,7 @@ LAZY = {
     "genwright.text.engine.sampler": "triton is missing on machines without a GPU",
     "genwright.text.ops.backends": "triton is missing on machines without a GPU",
     "genwright.text.ops.step": "triton is missing on machines without a GPU",
+    "genwright.placement.planner": "importing scipy's solver takes 0.3 s, and most models are not planned",
     "genwright.text.catalogue": "help and `pull` list models without torch, which named shapes need",
     "genwright.dropin.gpt_fast.eval": "lm-eval may not be installed",
     "genwright.inspect.executor": "generated scripts import it, and most have no manifest",

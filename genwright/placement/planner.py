@@ -11,7 +11,6 @@ from itertools import product
 from typing import Any
 
 import numpy as np
-from scipy.optimize import Bounds, LinearConstraint, milp
 
 from genwright.errors import UserError
 from genwright.placement.cost import COMPUTE, Cost
@@ -136,6 +135,8 @@ def _solve(cost: Cost, space: Space, budgets: Budgets, whole: bool) -> tuple[flo
     The unknowns are the nine shares, the numbers of sequences whose cache is in each tier, and the seconds of the
     prefill and of a decoding step.
     """
+    from scipy.optimize import Bounds, LinearConstraint, milp
+
     steps, phases = cost.work.max_new_tokens - 1, (cost.prefill(), cost.decode())
     held = cost.footprint.bytes(space.weights_move, space.cache_moves)
     rows, upper = [], []
