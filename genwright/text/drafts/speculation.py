@@ -23,7 +23,9 @@ from genwright.text.ops.step import Chunk
 # The cost of each further row of a step, relative to a step of one row, whose time is mostly spent reading the weights.
 # Constants instead of measurements, because results must not depend on the clock.
 ROW_COST = 0.02
-VERIFY_COST = 0.5  # of several rows at all, on a GPU: Llama-2-7B on an H200 takes 4.1 ms, not 3.3, and each launch time
+# The cost of having several rows at all, on a GPU. Llama-2-7B on an H200 takes 4.1 ms for two to eight rows and 3.3 ms
+# for one; the rest is the time of launches.
+VERIFY_COST = 0.5
 ROW_COST_ON_CPU = 0.1  # SmolLM2 on two cores: six rows take 1.5 times as long as one; packed 1.7 to 1.9 times
 ROW_COST_OF_TORCH = 0.2  # on a CPU without our kernel
 

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from genwright.kernels.triton.feed_back import accept, feed_back
 from genwright.kernels.triton.sample import sample
@@ -38,7 +37,7 @@ class GraphExecutor(ResidentExecutor):
         self._graphs: dict[tuple[int, int, int], tuple[torch.cuda.CUDAGraph, torch.Tensor, torch.Tensor | None]] = {}
         self._pool: Any = None
         self._decoding: dict[tuple[int, int], torch.cuda.CUDAGraph] = {}  # by batch bucket and tokens per sequence
-        self._inputs = torch.zeros(max_batch, 5, dtype=torch.int64, device=model.device)  # bounds and settings of these
+        self._inputs = torch.zeros(max_batch, 5, dtype=torch.int64, device=model.device)  # bounds, then settings
         self._drawn = torch.zeros(max_batch, MAX_DECODE_QUERIES, dtype=torch.int64, device=model.device)
 
     def run(self, chunks: Sequence[Chunk], known: torch.Tensor | None = None) -> torch.Tensor:
@@ -76,12 +75,11 @@ class GraphExecutor(ResidentExecutor):
                 self._decoding[bucket, size] = self._capture_decoding(self.buffers.view(layout))
         self._write(chunks, bucket, settings, counts, 0 if verified is None else int(verified.rows[:, 2].max()))
         if verified is not None:
-            rows, step = (
-                self._upload(verified.rows),
-                (self.buffers.tokens, self.buffers.positions, self.buffers.lengths),
-            )
-            inputs, slots, tables = self._inputs, self.buffers.slots, self.buffers.page_tables
-            accept(rows, verified.drawn, verified.proposed, inputs, _settings(inputs), step, slots, tables)
+            buffers, inputs = self.buffers, self._inputs
+            rows = torch.from_numpy(verified.rows).pin_memory().to(self.model.device, non_blocking=True)
+            step = buffers.tokens, buffers.positions, buffers.lengths
+            tokens = verified.drawn, verified.proposed
+            accept(rows, *tokens, inputs, _settings(inputs), step, buffers.slots, buffers.page_tables)
         self._decoding[bucket, queries].replay()
         for _ in range(most - 1):
             self._decoding[bucket, 1].replay()
@@ -94,11 +92,8 @@ class GraphExecutor(ResidentExecutor):
         inputs = np.zeros((bucket, self._inputs.shape[1]), np.int64)
         firsts = [chunk.start + len(chunk.tokens) for chunk in chunks]
         inputs[: len(chunks)] = np.column_stack((firsts, np.add(firsts, counts) - 1, settings.view(np.int64)))
-        self._inputs[:bucket].copy_(self._upload(inputs))
+        self._inputs[:bucket].copy_(torch.from_numpy(inputs).pin_memory(), non_blocking=True)
         return self.buffers.write(chunks, bucket, further=max(counts) + accepted)
-
-    def _upload(self, values: NDArray[np.int64]) -> torch.Tensor:
-        return torch.from_numpy(values).pin_memory().to(self.model.device, non_blocking=True)
 
     def _capture_decoding(self, step: Step) -> torch.cuda.CUDAGraph:
         sequences, buffers = len(step.lengths), self.buffers
