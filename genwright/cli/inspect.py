@@ -23,6 +23,7 @@ from genwright.inspect.analysis.scenario import Scenario, load_scenario, to_toml
 from genwright.inspect.analysis.source_files import encoding_of
 from genwright.inspect.report.explain import explain as explain_text
 from genwright.inspect.report.explain import explain_data
+from genwright.inspect.report.stages import stages_page
 from genwright.inspect.rewrite.rewrite import Rewrite
 from genwright.inspect.rewrite.rewrite import rewrite as rewrite_script
 
@@ -140,15 +141,23 @@ def explain(
     no_samples: NoSamples = False,
     ask: Ask = False,
     lang: Annotated[str, typer.Option(help="en or zh.")] = "en",
+    stages: Annotated[Path | None, typer.Option(metavar="PAGE", help="Write the stages as one HTML page here.")] = None,
     as_json: Json = False,
 ) -> None:
     """Explain scripts in the stages of the Inspection traces."""
     given = load_scenario(scenario) if scenario else Scenario()
+    files = _expand(scripts)
+    if stages is not None and len(files) > 1:
+        raise UserError(f"--stages writes the page of one script, not of {len(files)}.")
 
     def one(script: Path) -> Row:
         made, known = _rewrite(script, manifest, given, repo, not no_samples, ask)
+        if stages is not None:
+            _write(stages, stages_page(made, known.project, lang))
         if as_json:
             return explain_data(made, known.project, made.scenario)
+        if stages is not None:
+            return {"text": f"{stages}\n"}
         return {"text": explain_text(made, known.project, made.scenario, lang)}
 
     _for_each(scripts, one, lambda _, result: print(result["text"], end=""), as_json)

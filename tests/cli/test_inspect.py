@@ -150,3 +150,14 @@ def test_class_methods_and_factories_of_other_modules_run(tmp_path: Path) -> Non
     environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}
     ran = subprocess.run([sys.executable, "new/run.py"], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert ran.returncode == 0 and ran.stdout == "2 12\n", ran.stderr
+
+
+def test_the_stages_of_a_script_are_one_page(project: Path, tmp_path: Path) -> None:
+    scripts = [project / "class_object.py", project / "either_object.py"]
+    done = genwright("explain", scripts[0], "--stages", "page.html", "--lang", "zh", cwd=tmp_path)
+    assert done.returncode == 0 and done.stdout == "page.html\n", done.stderr
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "Model.generate : 5" in page and "它得到输入" in page
+    done = genwright("explain", *scripts, "--stages", "page.html", cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr == "genwright: --stages writes the page of one script, not of 2.\n"

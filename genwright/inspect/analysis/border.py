@@ -32,11 +32,7 @@ class Crossing:
 
 def draft_for_script(repository: Repository, script: Path, source: str) -> Manifest:
     """A manifest for one script: what it calls of its own and its repository's code that leads to the model."""
-    tree = parse(source, script.name)
-    pool, known = _pool(repository, script, tree)
-    manifest = Manifest(project_name(repository), tuple(pool))
-    location = locate(tree, manifest, repository.module(script), repository.package(script))
-    found = _judged(location, known, repository.module(script))
+    pool, location, found = _candidates(repository, script, source)
     chosen = _outside(location, _best(found))
     if not chosen:
         near = _nearest(found) if found else _unresolved(location)
@@ -47,7 +43,20 @@ def draft_for_script(repository: Repository, script: Path, source: str) -> Manif
     for i in sorted(pool, key=lambda i: i.module == repository.module(script)):
         if (i.module, i.name) in names or (i.kind == "class" and (i.module, i.name) in owners):
             kept.setdefault(i.name, i)
-    return Manifest(manifest.project, tuple(i for i in pool if kept.get(i.name) is i))
+    return Manifest(project_name(repository), tuple(i for i in pool if kept.get(i.name) is i))
+
+
+def crossings(repository: Repository, script: Path, source: str) -> list[Crossing]:
+    """Every candidate that a script calls, whether it is taken for an interface or not, best first."""
+    return _candidates(repository, script, source)[2]
+
+
+def _candidates(repository: Repository, script: Path, source: str) -> tuple[list[Interface], Location, list[Crossing]]:
+    tree = parse(source, script.name)
+    pool, known = _pool(repository, script, tree)
+    manifest = Manifest(project_name(repository), tuple(pool))
+    location = locate(tree, manifest, repository.module(script), repository.package(script))
+    return pool, location, _judged(location, known, repository.module(script))
 
 
 def no_sites(repository: Repository, script: Path, manifest: Manifest, location: Location) -> UserError:

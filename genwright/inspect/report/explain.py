@@ -14,6 +14,7 @@ from genwright.inspect.analysis.outputs import output_variables
 from genwright.inspect.analysis.resources import by_kind
 from genwright.inspect.analysis.scenario import Scenario
 from genwright.inspect.report.messages import SENTENCES, STAGES, told
+from genwright.inspect.report.steps import Step, steps
 from genwright.inspect.rewrite.call_edits import call_edits
 from genwright.inspect.rewrite.edits import splice
 from genwright.inspect.rewrite.rewrite import Rewrite, route
@@ -24,7 +25,7 @@ def explain(rewrite: Rewrite, project: str, scenario: Scenario, language: str = 
     if language not in STAGES:
         raise UserError(f"explanations are written in {' or '.join(STAGES)}, not {language!r}.")
     started = time.perf_counter()
-    writer = _Writer(rewrite, language)
+    writer = Writer(rewrite, language)
     unattended = route(rewrite.prepared, project, scenario, "simulation", rewrite.samples.name, sites=False)
     parts = [
         writer.logic(),
@@ -110,34 +111,17 @@ def definitions(analysis: Analysis) -> Iterator[tuple[str, int, str]]:
 
 
 def flow(analysis: Analysis) -> list[str]:
-    """The script's own functions and its interface sites, in the order in which the entry first reaches them."""
-    location = analysis.location
-    sites = {s.call: s for s in location.sites}
-    reached: list[str] = []
-    seen: set[ast.AST] = set()
+    """The script's own functions and its interface sites, in the order in which they are first reached."""
 
-    def walk(body: list[ast.stmt]) -> None:
-        for call in _calls(body):
-            if call in sites:
-                # What an interface does is on the model's side.
-                reached.append(f"{sites[call].interface.name}:{call.lineno}")
-                continue
-            for node in location.flow.definitions(call.func) if call in location.flow.scopes.of_node else ():
-                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node not in seen:
-                    seen.add(node)
-                    reached.append(f"{node.name}()")
-                    walk(node.body)
+    def told(step: Step) -> Iterator[str]:
+        for reached in step.reached:
+            if isinstance(reached, Step):
+                yield f"{reached.name}()"
+                yield from told(reached)
+            else:
+                yield f"{reached.interface.name}:{reached.call.lineno}"
 
-    walk([n for n in analysis.tree.body if not isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)])
-    if analysis.unattended.entry:
-        name = analysis.unattended.entry.partition("(")[0]
-        walk([n for n in analysis.tree.body if getattr(n, "name", None) == name])
-    return list(dict.fromkeys(reached))
-
-
-def _calls(body: list[ast.stmt]) -> list[ast.Call]:
-    found = [n for statement in body for n in ast.walk(statement) if isinstance(n, ast.Call)]
-    return sorted(found, key=lambda n: (n.lineno, n.col_offset))
+    return list(dict.fromkeys(told(steps(analysis)[0])))
 
 
 def plan(analysis: Analysis) -> Iterator[tuple[int, str, str]]:
@@ -149,7 +133,9 @@ def plan(analysis: Analysis) -> Iterator[tuple[int, str, str]]:
         yield site.call.lineno, source.text[start:end], after
 
 
-class _Writer:
+class Writer:
+    """The sentences about one rewrite, in one language."""
+
     def __init__(self, rewrite: Rewrite, language: str) -> None:
         self.rewrite, self.analysis, self.language = rewrite, rewrite.analysis, language
 
@@ -161,30 +147,35 @@ class _Writer:
         return told(sentence, self.language)
 
     def logic(self) -> str:
-        analysis, unattended = self.analysis, self.analysis.unattended
+        analysis = self.analysis
         listed = {kind: ", ".join(names) or self.say("none") for kind, names in imports(analysis).items()}
         lines = [self.say("imports", **listed), "", self.say("defines")]
         lines += [
             f"- `{name}` ({line})" + (f": {summary}" if summary else "")
             for name, line, summary in definitions(analysis)
         ]
-        guard = next(
-            (n for n in analysis.tree.body if isinstance(n, ast.If) and "__name__" in ast.unparse(n.test)), None
-        )
-        if guard is not None:
-            start = self.say("entry_guard", line=guard.lineno)
-        elif unattended.has_entry:
-            start = self.say("entry_top")
-        else:
-            start = self.say("entry_added", entry=unattended.entry) if unattended.entry else self.say("entry_missing")
         reached = flow(analysis)
-        lines += ["", start] + ([self.say("flow")] if reached else [])
+        lines += ["", self.start()] + ([self.say("flow")] if reached else [])
         return "\n".join([*lines, *(f"{i}. `{name}`" for i, name in enumerate(reached, 1))])
+
+    def start(self) -> str:
+        """How the script starts."""
+        unattended = self.analysis.unattended
+        guards = [n for n in self.analysis.tree.body if isinstance(n, ast.If) and "__name__" in ast.unparse(n.test)]
+        if guards:
+            return self.say("entry_guard", line=guards[0].lineno)
+        if unattended.has_entry:
+            return self.say("entry_top")
+        return self.say("entry_added", entry=unattended.entry) if unattended.entry else self.say("entry_missing")
+
+    def blocking(self) -> list[str]:
+        """What would block an unattended run, and what is done about it."""
+        blockers = self.analysis.unattended.blockers
+        return [self.say(b.kind, line=b.line, text=b.text) for b in blockers] or [self.say("no_blockers")]
 
     def blockers(self) -> str:
         unattended = self.analysis.unattended
-        lines = [f"- {self.say(b.kind, line=b.line, text=b.text)}" for b in unattended.blockers]
-        lines = lines or [self.say("no_blockers")]
+        lines = [f"- {sentence}" if unattended.blockers else sentence for sentence in self.blocking()]
         options = unattended.command_line.options
         if options:
             lines += ["", self.say("options")]
@@ -236,7 +227,11 @@ class _Writer:
         return "\n".join(lines)
 
     def resources(self) -> str:
-        lines = []
+        return "\n".join(f"- {sentence}" for sentence in self.samples()) or self.say("no_resources")
+
+    def samples(self) -> list[str]:
+        """Each placeholder path that a sample stands in for."""
+        found = []
         for r in self.rewrite.samples.resources:
             shape = self.say("folder" if r.folder else "file")
             values = {
@@ -248,5 +243,5 @@ class _Writer:
                 "opened_by": r.opened_by,
                 "reason": self.say(r.reason),
             }
-            lines.append(f"- {self.say('resource', line=r.node.lineno, **values)}")
-        return "\n".join(lines) or self.say("no_resources")
+            found.append(self.say("resource", line=r.node.lineno, **values))
+        return found

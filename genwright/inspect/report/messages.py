@@ -190,6 +190,22 @@ _TOLD_ZH = [
     (r"(?:of|a sentence for) its component, (.+)", r"其组件 \1 的值"),
     (r"a (?:text|sentence): nothing tells .+", r"没有依据，仅作占位；请编辑"),
     (r"(.+) \(one of (.+)\): which command to run", r"\1（\2 之一）：要运行的命令"),
+    # Why something is taken for an interface, in the words of behaviour and border.
+    (r"it loads weights", r"它加载权重"),
+    (r"it calls a network or a session", r"它调用网络或推理会话"),
+    (r"it asks a model behind a network API", r"它通过网络 API 请求模型"),
+    (r"it runs without gradients", r"它在无梯度模式下运行"),
+    (r"it is a network's forward pass", r"它是网络的前向计算"),
+    (r"it moves tensors to a device", r"它把张量移到设备上"),
+    (r"it computes with tensors", r"它用张量计算"),
+    (r"it reads the command line", r"它读取命令行"),
+    (r"another module defines it", r"由另一个模块定义"),
+    (r"it is given inputs", r"它得到输入"),
+    (r"its result is used", r"它的结果被使用"),
+]
+# The same, of what a function calls and of its class.
+_TOLD_ZH += [(f"through what it calls {p}", f"通过其调用：{t}") for p, t in _TOLD_ZH if p.startswith("it ")] + [
+    (f"of its class, {p}", f"其所属的类：{t}") for p, t in _TOLD_ZH if p.startswith("it ")
 ]
 
 
