@@ -7,7 +7,7 @@ from genwright.inspect.analysis.analyse import Analysis
 from genwright.inspect.analysis.behaviour import behaviours, spread
 from genwright.inspect.analysis.definitions import Function
 from genwright.inspect.analysis.scopes import Scope, Scopes
-from genwright.inspect.analysis.unattended import reaches
+from genwright.inspect.report.steps import reaching
 
 _MOST_STATEMENTS = 8  # that are shown for one argument
 
@@ -37,14 +37,14 @@ class Argument:
 def plain_functions(analysis: Analysis) -> list[PlainFunction]:
     """The script's functions and methods from which nothing leads to a model."""
     flow = analysis.location.flow
-    sites = {s.call for s in analysis.location.sites}
+    to_model = reaching(analysis)
     judged = behaviours(analysis.tree)
     spread([judged])
     found = []
     for node in (n for n in flow.nodes if isinstance(n, Function)):
         name = flow.scopes.opened_by[node].name
         behaviour = judged.get(name)
-        if (behaviour is None or not behaviour.crosses) and not reaches(node, sites, flow, set()):
+        if (behaviour is None or not behaviour.crosses) and node not in to_model:
             summary = (ast.get_docstring(node) or "").partition("\n")[0]
             found.append(PlainFunction(name, node.lineno, ast.unparse(node.args), _gives(node), summary))
     return sorted(found, key=lambda f: f.line)

@@ -9,7 +9,6 @@ from genwright.inspect.analysis.definitions import Function
 from genwright.inspect.analysis.file_arguments import READERS
 from genwright.inspect.analysis.outputs import argument, written_path
 from genwright.inspect.analysis.sites import Site
-from genwright.inspect.analysis.unattended import reaches
 from genwright.inspect.analysis.values import Ref
 
 _LOADERS = ("torch.load", "numpy.load", "safetensors.torch.load_file", "joblib.load", "json.load", "yaml.safe_load")
@@ -77,20 +76,35 @@ class _Walker:
 def _roots(analysis: Analysis) -> list[ast.AST]:
     """Functions that nothing in the script calls and that reach an interface: handlers, commands, entries."""
     flow = analysis.location.flow
-    sites = {s.call for s in analysis.location.sites}
-    functions = [n for n in flow.nodes if isinstance(n, Function)]
     inner = {node for _, node in analysis.location.defined}  # the model's side
-    return [f for f in functions if f not in inner and not flow.callers(f) and reaches(f, sites, flow, set())]
+    to_model = reaching(analysis)
+    return [n for n in flow.nodes if n in to_model and n not in inner and not flow.callers(n)]
+
+
+def reaching(analysis: Analysis) -> set[ast.AST]:
+    """The script's functions that call an interface, themselves or through others."""
+    flow = analysis.location.flow
+    pending: list[ast.AST] = [s.call for s in analysis.location.sites]
+    found: set[ast.AST] = set()
+    for node in pending:  # grows while it is walked
+        while node in flow.scopes.parent:
+            node = flow.scopes.parent[node]
+            if isinstance(node, Function) and node not in found:
+                found.add(node)
+                pending += flow.callers(node)
+    return found
 
 
 def _fill(analysis: Analysis, found: dict[ast.AST, Step]) -> None:
     """Put every crossing, file, question and window into the step whose code holds it."""
     flow, unattended = analysis.location.flow, analysis.unattended
-    spans = sorted(found.values(), key=lambda s: s.line, reverse=True)
+    of_line: dict[int, Step] = {}
+    for step in sorted(found.values(), key=lambda s: s.line):  # inner ones after those around them
+        if isinstance(step.node, Function):
+            of_line |= dict.fromkeys(range(step.line, (step.node.end_lineno or step.line) + 1), step)
 
     def at(line: int) -> Step:
-        inside = (s for s in spans if isinstance(s.node, Function) and s.line <= line <= (s.node.end_lineno or 0))
-        return next(inside, found[analysis.tree])
+        return of_line.get(line, found[analysis.tree])
 
     for site in analysis.location.sites:
         at(site.call.lineno).crossings.append(site)

@@ -54,14 +54,23 @@ def _of_code(analysis: Analysis) -> Iterator[Suggestion]:
     guarded = any(isinstance(n, ast.If) and "__name__" in ast.unparse(n.test) for n in analysis.tree.body)
     if at_top and not guarded and analysis.script.suffix == ".py":
         yield Suggestion("add_guard", at_top[0].call.lineno, {"name": at_top[0].interface.name})
+    hiding: dict[int, Suggestion] = {}
+    for site in sites:
+        for handler in _hiding(site.call, flow):
+            values = {"name": site.interface.name}
+            hiding.setdefault(handler.lineno, Suggestion("narrow_except", handler.lineno, values))
+    yield from hiding.values()
     for node in flow.nodes:
         if isinstance(node, ast.Call):
             yield from _of_call(node, flow)
-        elif isinstance(node, ast.Try):
-            inside = [s for s in sites if any(flow.scopes.inside(s.call, n) or s.call is n for n in node.body)]
-            for handler in node.handlers if inside else ():
-                if handler.type is None:
-                    yield Suggestion("narrow_except", handler.lineno, {"name": inside[0].interface.name})
+
+
+def _hiding(node: ast.AST, flow: Flow) -> Iterator[ast.ExceptHandler]:
+    """The handlers around a call that catch everything."""
+    while node in flow.scopes.parent:
+        inner, node = node, flow.scopes.parent[node]
+        if isinstance(node, ast.Try) and inner in node.body:
+            yield from (h for h in node.handlers if h.type is None)
 
 
 def _of_call(call: ast.Call, flow: Flow) -> Iterator[Suggestion]:
