@@ -129,9 +129,14 @@ class StubModule(types.ModuleType):
 
 
 class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds stubs for the packages named, or for every package but our own."""
+
+    def __init__(self, names: frozenset[str] = frozenset()) -> None:
+        self.names = names
+
     def find_spec(self, name, path, target=None):
-        known = name.partition(".")[0] in OWN
-        if known:
+        top = name.partition(".")[0]
+        if top not in self.names if self.names else top in OWN:
             return None
         spec = importlib.machinery.ModuleSpec(name, self, is_package=True)
         spec.submodule_search_locations = [os.getcwd()]

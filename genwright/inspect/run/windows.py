@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from genwright.inspect.media.samples import sample_folder
 from genwright.inspect.run.import_hooks import after_import
 
 _FRAMES = 16  # shown before a key is pressed
@@ -68,6 +69,40 @@ class Windows:
         for name in ("namedWindow", "resizeWindow", "moveWindow", "setMouseCallback", "setWindowTitle"):
             setattr(module, name, lambda *_, **__: None)
         module.destroyAllWindows = module.destroyWindow = lambda *_: None
+        if hasattr(module, "VideoCapture") and not hasattr(module.VideoCapture, "camera"):  # cv2 imports itself twice
+            module.VideoCapture = self._capture(module.VideoCapture)
+
+    def _capture(self, original: Any) -> Any:
+        """Give cameras, which are opened by their numbers, the sample video again and again; files stay as they are."""
+        shown = self.show
+
+        class Capture:
+            camera = ""  # the video that stands in for one
+
+            def __init__(self, *source: Any, **options: Any) -> None:
+                self._held = original()
+                if source or options:
+                    self.open(*source, **options)
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(self._held, name)
+
+            def open(self, *source: Any, **options: Any) -> Any:
+                number = source[0] if source else options.get("index")
+                self.camera = str(sample_folder() / "videos" / "test_video.avi") if isinstance(number, int) else ""
+                if not self.camera:
+                    return self._held.open(*source, **options)
+                shown("cv2.VideoCapture", [number, self.camera])
+                return self._held.open(self.camera)
+
+            def read(self, *image: Any) -> Any:
+                done, frame = self._held.read(*image)
+                if not done and self.camera:
+                    self._held.open(self.camera)
+                    done, frame = self._held.read(*image)
+                return done, frame
+
+        return Capture
 
     def _matplotlib(self, module: Any) -> None:
         def show(*args: Any, **kwargs: Any) -> None:

@@ -55,6 +55,36 @@ def test_a_loop_over_frames_ends(tmp_path: Path) -> None:
     assert len(done.records) == int(frames) and done.records[0].arguments[0] == "w"
 
 
+CAMERA = """
+class VideoCapture:
+    def __init__(self): self.opened = []
+    def open(self, *source):
+        self.opened, self.left = [*self.opened, *source], 2
+        return True
+    def read(self):
+        self.left -= 1
+        return self.left >= 0, self.left
+    def release(self): pass
+"""
+FILMED = """
+import cv2
+camera, film, none = cv2.VideoCapture(0), cv2.VideoCapture("film.mp4", 1900), cv2.VideoCapture()
+print([camera.read()[0] for _ in range(7)], [film.read()[0] for _ in range(4)])
+print(camera.opened[0].endswith("test_video.avi"), len(camera.opened), film.opened, none.opened, none.open(1))
+print(isinstance(film, cv2.VideoCapture), camera.release())
+"""
+
+
+def test_a_camera_shows_the_sample_video_without_end(tmp_path: Path) -> None:
+    done = shown(FILMED, tmp_path, cv2=CV2 + CAMERA)
+    assert done.output.splitlines() == [
+        f"{[True] * 7} {[True, True, False, False]}",
+        "True 4 ['film.mp4', 1900] [] True",
+        "True None",
+    ]
+    assert [r.arguments[0] for r in done.records] == [0, 1]
+
+
 def test_a_browser(tmp_path: Path) -> None:
     done = shown("import webbrowser\nprint(webbrowser.open('http://localhost'))\n", tmp_path)
     assert done.output == "True\n" and done.records[0].arguments == ["http://localhost"]
