@@ -129,15 +129,18 @@ class StubModule(types.ModuleType):
 
 
 class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds stubs for the packages named, or for every package but our own."""
+    """Finds stubs for the packages named, or for every package but our own; those written in a folder come first."""
 
-    def __init__(self, names: frozenset[str] = frozenset()) -> None:
-        self.names = names
+    def __init__(self, names: frozenset[str] = frozenset(), folder: str = "") -> None:
+        self.names, self.folder = names, folder
 
     def find_spec(self, name, path, target=None):
         top = name.partition(".")[0]
         if top not in self.names if self.names else top in OWN:
             return None
+        written = importlib.machinery.PathFinder.find_spec(name, path or [self.folder]) if self.folder else None
+        if written is not None:
+            return written
         spec = importlib.machinery.ModuleSpec(name, self, is_package=True)
         spec.submodule_search_locations = [os.getcwd()]
         return spec

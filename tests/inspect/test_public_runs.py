@@ -18,6 +18,7 @@ from fixture_cases import FIXTURES, ROOT
 
 from genwright.inspect.run.records import Record, read_records
 
+STUBS = FIXTURES / "public_stubs"
 HOME = Path(os.environ.get("GENWRIGHT_PUBLIC_SCRIPTS", "/nonexistent"))
 pytestmark = pytest.mark.skipif(not HOME.is_dir(), reason="GENWRIGHT_PUBLIC_SCRIPTS names no folder of checkouts")
 
@@ -46,7 +47,7 @@ class Case:
 
 def made_by(code: str, folder: Path, checkout: Path) -> None:
     """Run a few lines in the checkout, with its modules: they make weights."""
-    places = [folder.parent, FIXTURES / "public_stubs", checkout]
+    places = [folder.parent, checkout]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, places)), "OUT": str(folder)}
     lines = f"import os\nOUT = os.environ['OUT']\n{code}"
     subprocess.run([sys.executable, "-c", lines], cwd=checkout, env=environment, check=True, timeout=300)
@@ -59,8 +60,9 @@ from model import GPT, GPTConfig
 sizes = dict(n_layer=1, n_head=2, n_embd=16, block_size=32, bias=False, vocab_size=64, dropout=0.0)
 state = GPT(GPTConfig(**sizes)).state_dict()
 torch.save({"model": state, "model_args": sizes, "config": {"dataset": OUT}}, f"{OUT}/ckpt.pt")
-letters = [chr(10), *(chr(33 + i) for i in range(63))]
-pickle.dump({"stoi": {c: i for i, c in enumerate(letters)}, "itos": dict(enumerate(letters))}, open(f"{OUT}/meta.pkl", "wb"))
+letters = dict(enumerate([chr(10), *(chr(33 + i) for i in range(63))]))
+with open(f"{OUT}/meta.pkl", "wb") as file:
+    pickle.dump({"stoi": {c: i for i, c in letters.items()}, "itos": letters}, file)
 """
     made_by(code, folder, checkout)
     return {"argv": [f"--out_dir={folder}", "--device=cpu", "--num_samples=3", "--max_new_tokens=5"]}
@@ -130,6 +132,26 @@ def local_gpt(folder: Path, checkout: Path) -> dict[str, object]:
     return {"argv": ["--device_type", "cpu", "--show_sources"], "answers": ["What is a model?", "exit"]}
 
 
+def llm(folder: Path, checkout: Path) -> dict[str, object]:
+    """A model of its own, which answers a text backwards, as a plugin beside the stubs."""
+    (folder.parent / "llm_backwards.py").write_text(
+        "import llm\n"
+        "class Backwards(llm.Model):\n"
+        "    model_id, can_stream = 'backwards', False\n"
+        "    def execute(self, prompt, stream, response, conversation=None):\n"
+        "        yield prompt.prompt[::-1]\n"
+        "@llm.hookimpl\n"
+        "def register_models(register):\n"
+        "    register(Backwards())\n"
+    )
+    about = folder.parent / "llm_backwards-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: llm-backwards\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text("[llm]\nbackwards = llm_backwards\n")
+    answers = ["hello there", "!multi", "one", "two", "!end", "exit"]
+    return {"argv": ["chat", "-m", "backwards"], "answers": answers, "environment": {"LLM_USER_PATH": str(folder)}}
+
+
 CASES = [
     Case(
         "nanoGPT/sample.py",
@@ -157,7 +179,7 @@ CASES = [
         "e32b69ee436d518377db86fb2127a3972d0d8716",
         {"karras_sample": 1},
         prepare=consistency_models,
-        stubs=("torchvision", "piq"),
+        stubs=("torchvision", "piq", "mpi4py", "blobfile", "flash_attn"),
         said="sampling complete",
     ),
     Case(
@@ -189,24 +211,34 @@ CASES = [
         "> Answer:",
     ),
     Case(
+        "llm/llm/cli.py",
+        "f3f4f29c6e5e623c3776cbf6455dda2345638214",
+        {"AsyncConversation.chain": 2},
+        {"answer": 6},
+        llm,
+        needs=("click", "click_default_group", "sqlite_utils", "pluggy", "ulid"),
+        said="ereht olleh",
+    ),
+    Case(
         "face_recognition/examples/facerec_from_webcam.py",
         "2e2dccea9dd0ce730c8d464d0f67c6eebb40c9d1",
         {"face_encodings": 3, "face_locations": 1},
         {"window": 1},
+        stubs=("dlib", "face_recognition_models"),
         needs=("cv2",),
     ),
     Case(
-        "audiocraft/demos/magnet_app.py",
-        "896ec7c47f5e5d1e5aa1e4b260c4405328bf009d",
-        {"MAGNeT": 1, "MAGNeT.generate": 1},
-        stubs=("audiocraft", "einops", "torchaudio"),
-        needs=("gradio",),
+        "Spark-TTS/webui.py",
+        "2f1ea9082400547242641f5271b6f941c9f439d1",
+        {"SparkTTS": 1, "SparkTTS.inference": 2},
+        stubs=("cli",),
+        needs=("gradio", "soundfile"),
     ),
     Case(
         "LAVIS/app/caption.py",
         "506965b9c4a18c1e565bd32acaccabe0198433f7",
         {"generate_caption": 1},
-        stubs=("lavis", "skimage", "requests"),
+        stubs=("lavis", "skimage"),
         needs=("streamlit",),
     ),
 ]
@@ -223,7 +255,7 @@ def run(case: Case, folder: Path) -> tuple[str, list[Record]]:
     weights.mkdir()
     (folder / "sitecustomize.py").write_text(
         f"import sys\nsys.path.append({str(Path(__file__).parent)!r})\nfrom stub_packages import Finder\n"
-        f"sys.meta_path.insert(0, Finder(frozenset({case.stubs!r})))\n"
+        f"sys.meta_path.insert(0, Finder(frozenset({case.stubs!r}), {str(STUBS)!r}))\n"
         if case.stubs
         else ""
     )
@@ -233,9 +265,8 @@ def run(case: Case, folder: Path) -> tuple[str, list[Record]]:
         if isinstance(table, dict):
             lines += [f"[{key}]", *(f"{name} = {toml(value)}" for name, value in table.items())]
     (folder / "scenario.toml").write_text("\n".join(lines) + "\n")
-    stubs = [str(folder), str(FIXTURES / "public_stubs")]
     environment = os.environ | {
-        "PYTHONPATH": os.pathsep.join([*stubs, str(ROOT)]),
+        "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)]),
         "PYTHONDONTWRITEBYTECODE": "1",
         "GENWRIGHT_RECORDS": str(folder / "records"),
         "GENWRIGHT_HOME": str(folder / "home"),

@@ -2,17 +2,18 @@
 
 import ast
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from genwright.inspect.analysis.command_line import read_command_line
+from genwright.inspect.analysis.console_scripts import console_command
 from genwright.inspect.analysis.locate import locate, parse
 from genwright.inspect.analysis.manifest import Manifest
 from genwright.inspect.analysis.outputs import Output, find_outputs
 from genwright.inspect.analysis.repository import Repository
 from genwright.inspect.analysis.resources import Resource, find_resources, placeholders
 from genwright.inspect.analysis.sites import Location
-from genwright.inspect.analysis.unattended import Unattended, read_unattended
+from genwright.inspect.analysis.unattended import Blocker, Unattended, read_unattended
 from genwright.inspect.rewrite.edits import Source
 
 
@@ -49,13 +50,18 @@ def analyse(source: str, script: Path, manifest: Manifest, repository: Repositor
     tree = parse(source, script.name)
     location = locate(tree, manifest, repository.module(script), repository.package(script), placeholders(tree))
     command_line = read_command_line(tree, location.flow, repository, script)
+    unattended = read_unattended(tree, location, command_line)
+    entry = console_command(repository, script, tree)
+    if entry:
+        blockers = [b for b in unattended.blockers if b.kind != "entry"] + [Blocker("entry", 0, entry)]
+        unattended = replace(unattended, has_entry=False, entry=entry, blockers=blockers)
     return Analysis(
         script,
         Source(source),
         tree,
         repository,
         location,
-        read_unattended(tree, location, command_line),
+        unattended,
         find_outputs(location.flow, command_line),
         find_resources(location, repository, script),
     )
