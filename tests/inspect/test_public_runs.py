@@ -213,7 +213,7 @@ CASES = [
     Case(
         "llm/llm/cli.py",
         "f3f4f29c6e5e623c3776cbf6455dda2345638214",
-        {"AsyncConversation.chain": 2},
+        {"Conversation.chain": 2},
         {"answer": 6},
         llm,
         needs=("click", "click_default_group", "sqlite_utils", "pluggy", "ulid"),

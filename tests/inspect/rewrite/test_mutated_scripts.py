@@ -118,7 +118,8 @@ MUTATIONS: list[Mutation] = [drop_line, repeat_line, insert_token, join_lines, c
 
 def mutate(seed: int) -> tuple[Case, str]:
     chance = random.Random(seed)
-    case = CASES[seed % len(CASES)]
+    cases = [c for c in CASES if c.script.suffix == ".py"]  # a mutated notebook is no JSON
+    case = cases[seed % len(cases)]
     source = case.script.read_text()
     for _ in range(chance.randrange(1, 4)):
         source = chance.choice(MUTATIONS)(chance, source)
