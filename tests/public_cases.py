@@ -193,7 +193,7 @@ CASES = [
     ),
     Case(
         "localGPT/run_localGPT.py",
-        "d5635ad",
+        "d5635adc385366be53bdd331b13587dbf95f436d",
         {"load_full_model": 1},
         {"answer": 2},
         local_gpt,
