@@ -1,6 +1,7 @@
 """The part of a script that needs no model: its functions, and how it makes what the interfaces are given."""
 
 import ast
+import itertools
 from dataclasses import dataclass
 
 from genwright.inspect.analysis.analyse import Analysis
@@ -8,6 +9,9 @@ from genwright.inspect.analysis.behaviour import behaviours, spread
 from genwright.inspect.analysis.definitions import Function
 from genwright.inspect.analysis.scopes import Scope, Scopes
 from genwright.inspect.report.steps import reaching
+
+# What each variable of a scope is made by: the statements, each with the expression that it takes the value from.
+Bindings = dict[tuple[Scope, str], list[tuple[ast.stmt, ast.AST]]]
 
 _MOST_STATEMENTS = 8  # that are shown for one argument
 
@@ -71,21 +75,32 @@ def handed_over(analysis: Analysis) -> list[Argument]:
     return found
 
 
-def _bindings(analysis: Analysis) -> dict[tuple[Scope, str], list[ast.stmt]]:
+def _bindings(analysis: Analysis) -> Bindings:
     """The statements that bind each variable; a parameter is bound where its function is called."""
     flow = analysis.location.flow
     scopes = flow.scopes
-    bound: dict[tuple[Scope, str], list[ast.stmt]] = {}
+    bound: Bindings = {}
     for node in flow.nodes:
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            home = scopes.of_node[node].home(node.id)
+            home, statement = scopes.of_node[node].home(node.id), _statement(node, scopes)
             if home is not None:
-                bound.setdefault((home, node.id), []).append(_statement(node, scopes))
+                bound.setdefault((home, node.id), []).append((statement, _source_of(statement)))
         elif isinstance(node, Function):
-            scope = scopes.opened_by[node]
-            for name in scope.parameters - {"self", "cls"}:
-                bound.setdefault((scope, name), []).extend(_statement(c, scopes) for c in flow.callers(node))
+            for call in flow.callers(node):
+                for name, value in _given(call, node, isinstance(scopes.parent[node], ast.ClassDef)):
+                    where = bound.setdefault((scopes.opened_by[node], name), [])
+                    where.append((_statement(call, scopes), value))
     return bound
+
+
+def _given(
+    call: ast.Call, function: ast.FunctionDef | ast.AsyncFunctionDef, is_method: bool
+) -> list[tuple[str, ast.expr]]:
+    """The parameters that a call fills, with the expressions; what a star spreads is not told apart."""
+    names = [a.arg for a in [*function.args.posonlyargs, *function.args.args]][is_method:]
+    positional = itertools.takewhile(lambda a: not isinstance(a, ast.Starred), call.args)
+    by_name = [(k.arg, k.value) for k in call.keywords if k.arg is not None]
+    return [*zip(names, positional, strict=False), *by_name]
 
 
 def _statement(node: ast.AST, scopes: Scopes) -> ast.stmt:
@@ -94,21 +109,23 @@ def _statement(node: ast.AST, scopes: Scopes) -> ast.stmt:
     return node
 
 
-def _origins(
-    analysis: Analysis, value: ast.expr, bound: dict[tuple[Scope, str], list[ast.stmt]]
-) -> list[tuple[int, str]]:
+def _origins(analysis: Analysis, value: ast.expr, bound: Bindings) -> list[tuple[int, str]]:
     """The statements that a value is computed by, in the order of their lines; the nearest are found first."""
     scopes = analysis.location.flow.scopes
     lines = analysis.source.splitlines()
     found: dict[int, str] = {}
     pending: list[ast.AST] = [value]
+    walked: set[ast.AST] = set()
     for node in pending:  # grows while it is walked
+        if node in walked or len(found) >= _MOST_STATEMENTS:
+            continue
+        walked.add(node)
         for name in (n for n in ast.walk(node) if isinstance(n, ast.Name) and n in scopes.of_node):
             home = scopes.of_node[name].home(name.id)
-            for statement in bound.get((home, name.id), []) if home else ():
-                if statement.lineno not in found and len(found) < _MOST_STATEMENTS:
+            for statement, source in bound.get((home, name.id), []) if home else ():
+                if statement.lineno in found or len(found) < _MOST_STATEMENTS:
                     found[statement.lineno] = lines[statement.lineno - 1].strip()
-                    pending.append(_source_of(statement))
+                    pending.append(source)
     return sorted(found.items())
 
 

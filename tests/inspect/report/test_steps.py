@@ -75,7 +75,7 @@ def test_what_needs_no_model(tmp_path: Path) -> None:
     given = {(a.interface, a.parameter): a for a in handed_over(analysis)}
     prompt = given["Model.generate", "prompt"]
     # Backwards from the argument: the call of its function, what that was given, and where that came from.
-    assert [line for line, _ in prompt.made_by] == [20, 22, 23, 24, 32, 34, 35]
+    assert [line for line, _ in prompt.made_by] == [20, 22, 24, 32, 34, 35]
     assert prompt.made_by[1] == (22, 'line = text + input("? ")')
     assert given["Model", "path"].made_by == []
 
