@@ -63,13 +63,13 @@ def _gives(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
 
 def handed_over(analysis: Analysis) -> list[Argument]:
     """Every argument of every interface call, with the statements of the script that it comes from."""
-    bound = _bindings(analysis)
+    bound, lines = _bindings(analysis), analysis.source.splitlines()
     found = []
     for site in analysis.location.sites:
         nodes = {ast.unparse(n): n for n in [*site.call.args, *(k.value for k in site.call.keywords)]}
         for given in site.binding.arguments:
             node = nodes.get(f"{given.star}{given.value}") or nodes.get(given.value)
-            made_by = _origins(analysis, node, bound) if node is not None else []
+            made_by = _origins(node, bound, analysis.location.flow.scopes, lines) if node is not None else []
             name = given.parameter or given.star
             found.append(Argument(site.interface.name, site.call.lineno, name, given.value, made_by))
     return found
@@ -109,10 +109,8 @@ def _statement(node: ast.AST, scopes: Scopes) -> ast.stmt:
     return node
 
 
-def _origins(analysis: Analysis, value: ast.expr, bound: Bindings) -> list[tuple[int, str]]:
+def _origins(value: ast.expr, bound: Bindings, scopes: Scopes, lines: list[str]) -> list[tuple[int, str]]:
     """The statements that a value is computed by, in the order of their lines; the nearest are found first."""
-    scopes = analysis.location.flow.scopes
-    lines = analysis.source.splitlines()
     found: dict[int, str] = {}
     pending: list[ast.AST] = [value]
     walked: set[ast.AST] = set()
@@ -122,7 +120,7 @@ def _origins(analysis: Analysis, value: ast.expr, bound: Bindings) -> list[tuple
         walked.add(node)
         for name in (n for n in ast.walk(node) if isinstance(n, ast.Name) and n in scopes.of_node):
             home = scopes.of_node[name].home(name.id)
-            for statement, source in bound.get((home, name.id), []) if home else ():
+            for statement, source in bound.get((home, name.id), [])[:_MOST_STATEMENTS] if home else ():
                 if statement.lineno in found or len(found) < _MOST_STATEMENTS:
                     found[statement.lineno] = lines[statement.lineno - 1].strip()
                     pending.append(source)
