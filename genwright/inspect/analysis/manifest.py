@@ -6,8 +6,10 @@ import json
 import re
 import tomllib
 import warnings
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -91,12 +93,20 @@ class Manifest:
         return list(named.values())
 
     def method(self, owner: str, member: str) -> Interface | None:
-        return next((i for i in self.interfaces if i.kind == "method" and i.name == f"{owner}.{member}"), None)
+        return self._methods.get(f"{owner}.{member}")
+
+    @cached_property
+    def _methods(self) -> dict[str, Interface]:
+        return {i.name: i for i in reversed(self.interfaces) if i.kind == "method"}
+
+    @cached_property
+    def _members(self) -> Counter[str]:
+        return Counter(i.member for i in self.interfaces if i.kind != "class")
 
     def key(self, interface: Interface) -> str:
         """What `exe.run` is given: the bare name where it is unique, else the qualified one."""
-        same = [i for i in self.interfaces if i.kind != "class" and i.member == interface.member]
-        return interface.member if len(same) == 1 and not interface.member.startswith("__") else interface.name
+        is_unique = self._members[interface.member] == 1
+        return interface.member if is_unique and not interface.member.startswith("__") else interface.name
 
     def only(self, names: list[str]) -> "Manifest":
         """The interfaces that a scenario asks for, with the classes of its methods."""

@@ -1,6 +1,7 @@
 """Which interface of a manifest the calling of a value crosses."""
 
 import ast
+from collections.abc import Iterable
 from functools import cached_property
 
 from genwright.inspect.analysis.dataflow import Flow
@@ -20,6 +21,11 @@ class Matcher:
         self.manifest, self.module = manifest, module
         self.functions = manifest.functions()
         self.classes = manifest.classes()
+        # By the last name that a reference to them has: a class's own, or that of a factory.
+        self._functions_named = _by_name((i.owner, i) for i in self.functions)
+        self._classes_named = _by_name(
+            (name, i) for i in self.classes for name in {i.owner, *(key.rpartition(".")[2] for key in i.factories)}
+        )
         self.flow = Flow(tree, package, self._makes, texts)
 
     def _makes(self, reference: Ref) -> Ref | None:
@@ -29,7 +35,7 @@ class Matcher:
 
     def class_of(self, value: Value) -> tuple[Interface | None, str]:
         """The interface class that a value constructs, and the factory it does so by."""
-        for interface in self.classes:
+        for interface in self._classes_named.get(_last_name(value), ()):
             if isinstance(value, Ref):
                 if interface.named_by(value.dotted):
                     return interface, ""
@@ -59,7 +65,7 @@ class Matcher:
     def match(self, value: Value) -> Match | None:
         """The interface that calling a value crosses, the factory, and the object for a method."""
         if isinstance(value, Ref | Local):
-            for interface in self.functions:
+            for interface in self._functions_named.get(_last_name(value), ()):
                 if isinstance(value, Ref) and interface.named_by(value.dotted):
                     return interface, "", None
                 if isinstance(value, Local) and self._is_own(interface, value.node):
@@ -96,11 +102,25 @@ class Matcher:
     @cached_property
     def defined(self) -> list[tuple[Interface, Definition]]:
         """The interfaces that the script defines itself."""
-        own = [*self.functions, *self.classes]
         return [
             (interface, node)
             for node in self.flow.nodes
             if isinstance(node, Definition)
-            for interface in own
+            for named in (self._functions_named, self._classes_named)
+            for interface in named.get(node.name, ())
             if self._is_own(interface, node)
         ]
+
+
+def _by_name(pairs: Iterable[tuple[str, Interface]]) -> dict[str, list[Interface]]:
+    found: dict[str, list[Interface]] = {}
+    for name, interface in pairs:
+        found.setdefault(name, []).append(interface)
+    return found
+
+
+def _last_name(value: Value) -> str:
+    """The name that a reference ends with, or that a definition of the script has."""
+    if isinstance(value, Ref):
+        return value.dotted.rpartition(".")[2]
+    return getattr(value.node, "name", "") if isinstance(value, Local) else ""
