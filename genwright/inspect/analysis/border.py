@@ -32,7 +32,7 @@ class Crossing:
 
 def draft_for_script(repository: Repository, script: Path, source: str) -> Manifest:
     """A manifest for one script: what it calls of its own and its repository's code that leads to the model."""
-    pool, location, found = _candidates(repository, script, source)
+    pool, location, found = _candidates(repository, script, parse(source, script.name))
     chosen = _outside(location, _best(found))
     if not chosen:
         near = _nearest(found) if found else _unresolved(location)
@@ -48,11 +48,12 @@ def draft_for_script(repository: Repository, script: Path, source: str) -> Manif
 
 def crossings(repository: Repository, script: Path, source: str) -> list[Crossing]:
     """Every candidate that a script calls, whether it is taken for an interface or not, best first."""
-    return _candidates(repository, script, source)[2]
+    return _candidates(repository, script, parse(source, script.name))[2]
 
 
-def _candidates(repository: Repository, script: Path, source: str) -> tuple[list[Interface], Location, list[Crossing]]:
-    tree = parse(source, script.name)
+def _candidates(
+    repository: Repository, script: Path, tree: ast.Module
+) -> tuple[list[Interface], Location, list[Crossing]]:
     pool, known = _pool(repository, script, tree)
     manifest = Manifest(project_name(repository), tuple(pool))
     location = locate(tree, manifest, repository.module(script), repository.package(script))
