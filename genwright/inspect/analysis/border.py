@@ -5,9 +5,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from genwright.errors import UserError
-from genwright.inspect.analysis.behaviour import Behaviour, behaviours, spread
+from genwright.inspect.analysis.behaviour import CALLS, Behaviour, behaviours, calls_network, spread
 from genwright.inspect.analysis.definitions import Definition, Function, define, inherited
 from genwright.inspect.analysis.locate import locate, parse
+from genwright.inspect.analysis.made_models import made_models
 from genwright.inspect.analysis.manifest import Interface, Manifest
 from genwright.inspect.analysis.reachable import reachable
 from genwright.inspect.analysis.repository import Repository
@@ -33,21 +34,29 @@ class Crossing:
 def draft_for_script(repository: Repository, script: Path, source: str) -> Manifest:
     """A manifest for one script: what it calls of its own and its repository's code that leads to the model."""
     tree = parse(source, script.name)
-    pool, known = _pool(repository, script, tree)
-    manifest = Manifest(project_name(repository), tuple(pool))
-    location = locate(tree, manifest, repository.module(script), repository.package(script))
-    found = _judged(location, known, repository.module(script))
-    chosen = _outside(location, _best(found))
+    module, package = repository.module(script), repository.package(script)
+    functions, known = _pool(repository, script, tree)
+    name = project_name(repository)
+    first = locate(tree, Manifest(name, tuple(functions)), module, package)
+    for by_name in (False, True):
+        pool, location = functions, first
+        if made := made_models(first, by_name):
+            pool = _joined(functions, made, known)
+            location = locate(tree, Manifest(name, tuple(pool)), module, package)
+        found = _judged(location, known, module)
+        chosen = _outside(location, _best(found))
+        if any(c.behaviour.crosses for c in chosen):
+            break
     if not chosen:
         near = _nearest(found) if found else _unresolved(location)
         raise UserError(f"No call in {script.name} looks like one of a model; {near}; pass a manifest.")
     names = {(c.interface.module, c.interface.name) for c in chosen}
     owners = {(c.interface.module, c.interface.owner) for c in chosen if c.interface.kind == "method"}
     kept: dict[str, Interface] = {}  # a manifest's names are unique: the script's own yields
-    for i in sorted(pool, key=lambda i: i.module == repository.module(script)):
+    for i in sorted(pool, key=lambda i: i.module == module):
         if (i.module, i.name) in names or (i.kind == "class" and (i.module, i.name) in owners):
             kept.setdefault(i.name, i)
-    return Manifest(manifest.project, tuple(i for i in pool if kept.get(i.name) is i))
+    return Manifest(name, tuple(i for i in pool if kept.get(i.name) is i))
 
 
 def no_sites(repository: Repository, script: Path, manifest: Manifest, location: Location) -> UserError:
@@ -132,6 +141,17 @@ def _pool(
     return list(pool.values()), does
 
 
+def _joined(pool: list[Interface], made: list[Interface], known: dict[tuple[str, str], Behaviour]) -> list[Interface]:
+    """The pool with models of unknown class; a factory that stands for a class is no function any more."""
+    taken = {i.owner for i in pool if i.kind != "function"}
+    made = [i for i in made if i.owner not in taken]
+    for interface in made:
+        does = {CALLS} if interface.kind == "method" else set()
+        known[interface.module, interface.name] = Behaviour(own=does, by_use=True)
+    makers = [f"{i.module}.{i.name}" for i in made if i.kind == "class"]
+    return [i for i in pool if i.kind != "function" or not any(map(i.named_by, makers))] + made
+
+
 def _with_factories(definitions: list[Definition]) -> list[Definition]:
     """The definitions, each class with the functions of other modules that make its objects."""
     makers: dict[str, list[Definition]] = {}
@@ -180,9 +200,11 @@ def _of_class(interface: Interface, known: dict[tuple[str, str], Behaviour]) -> 
 def _best(found: list[Crossing]) -> list[Crossing]:
     """The candidates near the best; where any leads to a model, only those that do; constructions only alone."""
     calls = [c for c in found if c.interface.kind != "class"]
+    own = [c for c in calls if c.own and c.behaviour.crosses]
     border = [c for c in calls if not c.own]
-    border = [c for c in border if c.behaviour.crosses] or border
-    best = [_near(border), _near([c for c in calls if c.own and c.behaviour.crosses])]
+    likely = [c for c in border if c.interface.kind == "method" and any(calls_network(s.call) for s in c.sites)]
+    border = [c for c in border if c.behaviour.crosses] or likely or ([] if own else border)
+    best = [_near(border), _near(own)]
     return [c for group in best for c in group] or _near([c for c in found if c.interface.kind == "class"])
 
 
@@ -195,8 +217,8 @@ def _near(group: list[Crossing]) -> list[Crossing]:
 def _outside(location: Location, chosen: list[Crossing]) -> list[Crossing]:
     """Of candidates one inside the other, the border.
 
-    That is the script's own function where its author marked it as inference, or where all inside it is the script's
-    own and it gives back a result; else the inner call.
+    That is the script's own function where it gives back a result, and its author marked it as inference or all inside
+    it is the script's own or a library's; else the inner call.
     """
     scopes = location.flow.scopes
     bodies = _bodies(location, {c.interface.name for c in chosen if c.own})
@@ -209,7 +231,7 @@ def _outside(location: Location, chosen: list[Crossing]) -> list[Crossing]:
 
     def stays(outer: Crossing) -> bool:
         inner = [c for c in chosen if any(inside(c, outer)) and not any(inside(outer, c))]
-        marked = outer.behaviour.without_gradients or all(c.own for c in inner)
+        marked = outer.behaviour.without_gradients or all(c.own or c.behaviour.by_use for c in inner)
         return not inner or (marked and outer.behaviour.returns)
 
     staying = [c for c in chosen if stays(c)]

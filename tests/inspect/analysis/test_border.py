@@ -68,6 +68,31 @@ def test_a_package_re_exports_at_any_depth(tmp_path: Path) -> None:
     assert drafted(tmp_path, files | {"pack/deep/net.py": NET, "run.py": text}) == ["Net", "Net.colour"]
 
 
+def test_a_base_class_may_be_many_imports_away(tmp_path: Path) -> None:
+    files = {
+        f"{'bcd'[n]}.py": f"from {'cde'[n]} import {'CDE'[n]}\nclass {'BCD'[n]}({'CDE'[n]}): ...\n" for n in range(3)
+    }
+    files["e.py"] = "class E:\n    def colour(self, x):\n        return self.network(x)\n"
+    text = "from b import B\nb = B()\nprint(b.colour(1))\n"
+    assert drafted(tmp_path, files | {"run.py": text}) == ["B", "B.colour"]
+
+
+def test_an_import_by_the_path_of_a_larger_tree(tmp_path: Path) -> None:
+    text = "from company.repo.demo.net import Net\nn = Net()\nprint(n(1))\n"
+    assert drafted(tmp_path, {"demo/net.py": NET, "demo/run.py": text}, "demo/run.py") == ["Net", "Net.__call__"]
+
+
+def test_a_function_named_like_a_model_is_no_model(tmp_path: Path) -> None:
+    text = "def find_model(name): return name\ndef tell(name): print(find_model(name))\ntell('a')\n"
+    with pytest.raises(UserError, match="looks like one of a model"):
+        drafted(tmp_path, {"run.py": text})
+
+
+def test_the_scripts_inference_counts_more_than_a_helper_elsewhere(tmp_path: Path) -> None:
+    text = "from tidy import tidy\ndef infer(network, x):\n    return network(tidy(x))\nprint(infer(open, 1))\n"
+    assert drafted(tmp_path, {"tidy.py": "def tidy(x): return x\n", "run.py": text}) == ["infer"]
+
+
 def test_a_main_does_not_swallow_the_call_inside(tmp_path: Path) -> None:
     text = "from pack.net import build\ndef generate():\n    n = build('w')\n    print(n(1))\ngenerate()\n"
     assert "Net.__call__" in drafted(tmp_path, {"pack/net.py": NET, "run.py": text})
