@@ -99,7 +99,7 @@ def dataset_row(project: str, half: str, script: Path, info: Path, out: Path) ->
     drafted, declared = command("locate", str(script)), command("locate", str(script), *given)
     return {
         "project": project,
-        "half": half,
+        "group": f"half {half}",
         "found": bool(calls(drafted) & calls(declared)),
         "given": bool(calls(declared)),
         "written": command("rewrite", str(script), "--out", str(out / "drafted"))["code"] == 0,
@@ -131,6 +131,7 @@ def repository_row(entry: Row, folder: Path, out: Path) -> Row:
     written = command("rewrite", script, "--repo", str(root), "--out", str(out))
     return {
         "project": entry["name"],
+        "group": f"list {entry['list']}",
         "script": entry["script"],
         "found": bool({call for _, call in calls(located)} & set(entry["calls"])),
         "written": written["code"] == 0,
@@ -177,7 +178,7 @@ def measure(jobs: dict[str, Callable[[], Row]], state: Path) -> list[Row]:
 
 
 def show(rows: list[Row], columns: list[str]) -> None:
-    """The rows as a table, and how many have each property, by half where there are halves."""
+    """The rows as a table, and how many have each property, in each group and in all."""
     print(f"| {' | '.join(columns)} | drafted |\n| {' --- |' * (len(columns) + 1)}")
     for row in rows:
         cells = [{True: "yes", False: "no"}.get(row[c], row[c]) for c in columns]
@@ -185,10 +186,10 @@ def show(rows: list[Row], columns: list[str]) -> None:
         cells.append(drafted if isinstance(drafted, str) else ", ".join(f"`{name}`" for name in drafted))
         print(f"| {' | '.join(cells)} |")
     counted = [c for c in columns if isinstance(rows[0][c], bool)]
-    for half in sorted({row.get("half", "") for row in rows} | {""}):
-        group = [row for row in rows if half in ("", row.get("half"))]
-        figures = ", ".join(f"{column} {sum(row[column] for row in group)}" for column in counted)
-        print(f"{f'half {half}' if half else 'all'}: {len(group)} scripts, {figures}")
+    for group in [*sorted({row["group"] for row in rows}), "all"]:
+        chosen = [row for row in rows if group in ("all", row["group"])]
+        figures = ", ".join(f"{column} {sum(row[column] for row in chosen)}" for column in counted)
+        print(f"{group}: {len(chosen)} scripts, {figures}")
     print(f"{sum(row['traceback'] for row in rows)} tracebacks")
 
 
@@ -205,8 +206,8 @@ def main() -> None:
         jobs = {"dataset": dataset, "repositories": repositories}[arguments.what](arguments.folder, Path(work))
         rows = measure(jobs, arguments.state or Path(work) / "state.jsonl")
     columns = {
-        "dataset": ["project", "half", "found", "given", "written", "written given"],
-        "repositories": ["project", "script", "found", "written"],
+        "dataset": ["project", "group", "found", "given", "written", "written given"],
+        "repositories": ["project", "group", "script", "found", "written"],
     }
     show(rows, columns[arguments.what])
 
