@@ -128,7 +128,7 @@ def _pool(
     used |= {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute)}
     used |= {a.name for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) for a in n.names}
     used |= {n.name for n in tree.body if isinstance(n, ast.ClassDef)}
-    definitions = _with_factories(definitions)
+    definitions = _with_factories(_with_inherited_factories(definitions, tree))
     factories = {d.name: {key.rpartition(".") for key in d.factories} for d in definitions if d.kind == "class"}
     classes = {name for name, keys in factories.items() if name in used or {key[2] for key in keys} & used}
     makers = {(key[0] or d.module, key[2]) for d in definitions if d.name in classes for key in factories[d.name]}
@@ -150,6 +150,22 @@ def _joined(pool: list[Interface], made: list[Interface], known: dict[tuple[str,
         known[interface.module, interface.name] = Behaviour(own=does, by_use=True)
     makers = [f"{i.module}.{i.name}" for i in made if i.kind == "class"]
     return [i for i in pool if i.kind != "function" or not any(map(i.named_by, makers))] + made
+
+
+def _with_inherited_factories(definitions: list[Definition], tree: ast.Module) -> list[Definition]:
+    """The definitions; `Net.from_pretrained(...)` makes a Net also where it comes from a library's base class."""
+    methods = {d.name for d in definitions if d.kind == "method"}
+    used: dict[str, set[str]] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr.startswith("from_"):
+            used.setdefault(ast.unparse(node.func.value).rpartition(".")[2], set()).add(node.func.attr)
+    found: list[Definition] = []
+    for d in definitions:
+        new = (
+            {n for n in used.get(d.name, ()) if f"{d.name}.{n}" not in methods} if d.kind == "class" and d.bases else ()
+        )
+        found.append(replace(d, factories=dict.fromkeys(new) | d.factories) if new else d)
+    return found
 
 
 def _with_factories(definitions: list[Definition]) -> list[Definition]:

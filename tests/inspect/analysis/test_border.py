@@ -137,6 +137,7 @@ STATIC = """
         ("from accelerate import Accelerator\nfrom pack.net import Net\na = Accelerator()\nm = a.prepare(Net())\n"
          "print(m(1))", ["Net", "Net.__call__"]),
         ("from pack.made import make\nm = make('a')\nprint(m(1))", ["Net", "Net.__call__"]),
+        ("from pack.net import Net\nn = Net.from_pretrained('a')\nprint(n(1))", ["Net", "Net.__call__"]),
         ("from pack.net import Net\nd = {'a': Net}\nn = d['a']()\nprint(n(1))", ["Net", "Net.__call__"]),
     ],
 )  # fmt: skip
