@@ -2,11 +2,13 @@
 
     python benchmarks/inspect_scripts.py dataset FOLDER        # a checkout of Inspection_release
     python benchmarks/inspect_scripts.py repositories FOLDER   # checkouts of inspect_repositories.toml, as OWNER+NAME
+    python benchmarks/inspect_scripts.py samples FOLDER        # any checkouts
 
 `dataset` builds for each project a repository of what the dataset holds, and compares the calls that are located
 without a manifest with those of the project's own manifest; half `a` of the projects was used for tuning, half `b` was
-not. `repositories` compares them with what a reader named. Each command is a process of its own, two at a time. Results
-are kept in --state, so that a run that was ended goes on where it stopped.
+not. `repositories` compares them with what a reader named. For both, each command is a process of its own, two at a
+time, and results are kept in --state, so that a run that was ended goes on where it stopped. `samples` lists every text
+literal in the Python files of the checkouts that would be replaced by a sample file.
 """
 
 import argparse
@@ -23,7 +25,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from genwright.inspect.analysis.manifest import _parsed
+from genwright.errors import UserError
+from genwright.inspect.analysis.analyse import analyse
+from genwright.inspect.analysis.border import draft_for_script
+from genwright.inspect.analysis.manifest import Interface, Manifest, _parsed
+from genwright.inspect.analysis.repository import Repository
+from genwright.inspect.analysis.resources import Resource, placeholders
 
 REPOSITORIES = Path(__file__).with_name("inspect_repositories.toml")
 SECONDS = 300  # for one command
@@ -152,7 +159,36 @@ def repositories(folder: Path, work: Path) -> dict[str, Callable[[], Row]]:
     return jobs
 
 
-# Both.
+# Placeholders.
+
+
+def substituted(file: Path, repository: Repository) -> list[Resource]:
+    """The literals that become samples, with the drafted interfaces, or with none where no call is a model's."""
+    source = repository.source(file)
+    try:
+        manifest = draft_for_script(repository, file, source)
+    except UserError:
+        manifest = Manifest("none", (Interface("no_such_function", ""),))
+    return analyse(source, file, manifest, repository).resources
+
+
+def samples(folder: Path) -> None:
+    files = literals = 0
+    roots = sorted(path for path in folder.iterdir() if path.is_dir())
+    for root in roots:
+        repository = Repository(root)
+        for file in repository.files:
+            files += 1
+            tree = repository.parse(file)
+            found = len(placeholders(tree)) if tree else 0
+            literals += found
+            for used in substituted(file, repository) if found else ():
+                place = f"{root.name} | {file.relative_to(repository.root)} | {used.node.lineno}"
+                print(f"| {place} | `{used.value}` | {used.kind} | {used.opened_by} |", flush=True)
+    print(f"{len(roots)} repositories, {files} files, {literals} literals that look like placeholders")
+
+
+# All.
 
 
 def measure(jobs: dict[str, Callable[[], Row]], state: Path) -> list[Row]:
@@ -195,12 +231,15 @@ def show(rows: list[Row], columns: list[str]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="?", choices=["dataset", "repositories"], default="dataset")
+    parser.add_argument("what", nargs="?", choices=["dataset", "repositories", "samples"], default="dataset")
     parser.add_argument("folder", nargs="?", type=Path, default=os.environ.get("GENWRIGHT_PUBLIC_SCRIPTS"))
     parser.add_argument("--state", type=Path, help="the file that results are kept in; by default a new one")
     arguments = parser.parse_args()
     if arguments.folder is None:
         print("Inspection of public scripts was not measured: name a folder with them.")
+        return
+    if arguments.what == "samples":
+        samples(arguments.folder)
         return
     with tempfile.TemporaryDirectory() as work:
         jobs = {"dataset": dataset, "repositories": repositories}[arguments.what](arguments.folder, Path(work))
