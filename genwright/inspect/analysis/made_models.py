@@ -9,7 +9,7 @@ from genwright.inspect.analysis.behaviour import calls_network, is_upkeep
 from genwright.inspect.analysis.expressions import FLUENT
 from genwright.inspect.analysis.manifest import Interface
 from genwright.inspect.analysis.sites import Location
-from genwright.inspect.analysis.values import Made, Member
+from genwright.inspect.analysis.values import Made, Member, Ref
 
 # fmt: off
 _LOADERS = frozenset({
@@ -38,28 +38,41 @@ def made_models(location: Location, by_name: bool = False) -> list[Interface]:
         known = _is_model(location, by, uses) or (by_name and any(map(calls_network, calls)))
         if not crossing or not known or by.partition(".")[0] in sys.stdlib_module_names:
             continue
-        path, _, last = by.rpartition(".")
-        module, _, owner = path.rpartition(".")
-        if not owner[:1].isupper():
-            module, owner, last = path, last, ""
+        module, owner, factory = _named(by)
         made = classes.setdefault((module, owner), Interface(owner, module, "class"))
-        if last:
-            classes[module, owner] = replace(made, factories=made.factories | {last: None})
+        if factory:
+            classes[module, owner] = replace(made, factories=made.factories | {factory: None})
         for member in crossing:
             methods.setdefault(f"{owner}.{member}", Interface(f"{owner}.{member}", module, "method"))
     return [*classes.values(), *methods.values()]
 
 
+def _named(by: str) -> tuple[str, str, str]:
+    """Module, class and factory that stand for what made an object; a part of what a call gave has its own class."""
+    path, _, last = by.partition("[")[0].rpartition(".")
+    module, _, owner = path.rpartition(".")
+    if by.endswith("]"):
+        return path, re.sub(r"\W+", "_", f"{last}{by.removeprefix(f'{path}.{last}')}").strip("_"), by
+    return (module, owner, last) if owner[:1].isupper() else (path, last, "")
+
+
 def _uses(location: Location) -> dict[str, Uses]:
-    """By what made the object: its methods that the script calls; `__call__` where it is called itself."""
+    """By what made the object: its methods that the script calls; `__call__` where it is called itself.
+
+    The first makers come first, so that a model is named by its own maker and not by what later wraps it.
+    """
     found: dict[str, Uses] = {}
-    for call in (n for n in location.flow.nodes if isinstance(n, ast.Call)):
+    made: dict[str, int] = {}
+    calls = [n for n in location.flow.nodes if isinstance(n, ast.Call)]
+    for call in sorted(calls, key=lambda n: (n.lineno, n.col_offset)):
         for value in location.flow.values(call.func):
-            if isinstance(value, Made):
+            if isinstance(value, Ref):
+                made.setdefault(value.dotted, call.lineno)
+            elif isinstance(value, Made):
                 found.setdefault(value.by, {}).setdefault("__call__", []).append(call)
             elif isinstance(value, Member) and isinstance(value.instance, Made):
                 found.setdefault(value.instance.by, {}).setdefault(value.name, []).append(call)
-    return found
+    return dict(sorted(found.items(), key=lambda item: (made.get(item[0].partition("[")[0], 0), item[0])))
 
 
 def _is_model(location: Location, by: str, uses: Uses) -> bool:

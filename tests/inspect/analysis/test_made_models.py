@@ -10,6 +10,7 @@ from fixture_cases import ROOT
 
 from genwright.errors import UserError
 from genwright.inspect.analysis.border import draft_for_script
+from genwright.inspect.analysis.manifest import load_manifest
 from genwright.inspect.analysis.repository import Repository
 from genwright.inspect.rewrite.rewrite import rewrite
 
@@ -30,6 +31,11 @@ def drafted(folder: Path, text: str) -> list[str]:
         ("import zoo\nm = zoo.make('a')\nm.eval()\nprint(m(1))", ["make", "make.__call__"]),
         ("import zoo\nm = zoo.make('a')\nm.cuda()\nprint(m(1))", ["make", "make.__call__"]),
         ("import zoo\nm = zoo.Maker.make('a')\nm.requires_grad_(False)\nprint(m.fold(1))", ["Maker", "Maker.fold"]),
+        ("import zoo\nm, tidy = zoo.make('a')\nm.eval()\nprint(m(tidy(1)))", ["make_0", "make_0.__call__"]),
+        ("import torch\nm = torch.load('a')['model']\nm.cuda().eval()\nprint(m.fold(1))",
+         ["load_model", "load_model.fold"]),
+        ("import zoo\ndef f():\n    a, b = zoo.make()\n    return b\nms = f()\nm = ms[n]\nm.cuda()\nprint(m.fold(1))",
+         ["make_1", "make_1.fold"]),
         ("from vllm import LLM\nllm = LLM('a')\nprint(llm.generate('x'))", ["LLM", "LLM.generate"]),
         ("import zoo\nm = zoo.make('a').eval()\nm.load_state_dict({})\nm.set_size(3)\nprint(m.fold(1), m.config())",
          ["make", "make.fold"]),
@@ -65,6 +71,8 @@ def test_a_model_is_named_by_its_class_and_not_by_its_wrapper(tmp_path: Path) ->
     )
     text = "import zoo\nfrom net import Net\nm = Net()\nif zoo.several:\n    m = zoo.Around(m)\nm.eval()\nprint(m(1))\n"
     assert drafted(tmp_path, text) == ["Net", "Net.__call__"]
+    text = "import zoo\nm = zoo.make()\nif zoo.several:\n    m = zoo.around(m)\nm.eval()\nprint(m(1))\n"
+    assert drafted(tmp_path, text) == ["make", "make.__call__"]
 
 
 LIBRARY = """
@@ -74,18 +82,27 @@ class _Real:
 class Auto:
     @classmethod
     def from_pretrained(cls, name): return _Real()
+def load(name): return _Real(), str.strip
 """
 
 
-def test_a_rewrite_runs(tmp_path: Path) -> None:
-    """A library may give an object of another class than the one that it is asked for."""
+@pytest.mark.parametrize(
+    ("text", "calls"),
+    [
+        ("import zoo\nm = zoo.Auto.from_pretrained('a').eval()\nprint(m.answer('yes'))\n", 2),
+        ("import zoo\nm, tidy = zoo.load('a')\nm.eval()\nprint(m.answer(tidy(' yes')))\n", 1),
+    ],
+)
+def test_a_rewrite_runs(tmp_path: Path, text: str, calls: int) -> None:
+    """A library may give an object of another class than the one that it is asked for, or several."""
     (tmp_path / "library").mkdir()
     (tmp_path / "library" / "zoo.py").write_text(LIBRARY)
     (tmp_path / "repo").mkdir()
     script = tmp_path / "repo" / "run.py"
-    script.write_text("import zoo\nm = zoo.Auto.from_pretrained('a').eval()\nprint(m.answer('yes'))\n")
+    script.write_text(text)
     repository = Repository(script.parent)
-    made = rewrite(script, draft_for_script(repository, script, script.read_text()), repository=repository)
+    (tmp_path / "manifest.toml").write_text(draft_for_script(repository, script, text).to_toml())
+    made = rewrite(script, load_manifest(tmp_path / "manifest.toml"), repository=repository)
     (tmp_path / "rewritten.py").write_text(made.text)
     paths = os.pathsep.join([str(ROOT), str(tmp_path / "library")])
     environment = os.environ | {"PYTHONPATH": paths, "GENWRIGHT_RECORDS": str(tmp_path / "records")}
@@ -93,4 +110,4 @@ def test_a_rewrite_runs(tmp_path: Path) -> None:
         [sys.executable, str(tmp_path / "rewritten.py")], env=environment, capture_output=True, text=True, timeout=60
     )
     assert done.stdout == "YES\n", done.stderr
-    assert len(list((tmp_path / "records").rglob("calls/*.json"))) == 2
+    assert len(list((tmp_path / "records").rglob("calls/*.json"))) == calls
