@@ -234,7 +234,7 @@ def _outside(location: Location, chosen: list[Crossing]) -> list[Crossing]:
     """Of candidates one inside the other, the border.
 
     That is the script's own function where it gives back a result, and its author marked it as inference or all inside
-    it is the script's own or a library's; else the inner call.
+    it is a library's or the script's own without such a mark; else the inner call.
     """
     scopes = location.flow.scopes
     bodies = _bodies(location, {c.interface.name for c in chosen if c.own})
@@ -247,7 +247,9 @@ def _outside(location: Location, chosen: list[Crossing]) -> list[Crossing]:
 
     def stays(outer: Crossing) -> bool:
         inner = [c for c in chosen if any(inside(c, outer)) and not any(inside(outer, c))]
-        marked = outer.behaviour.without_gradients or all(c.own or c.behaviour.by_use for c in inner)
+        marked = outer.behaviour.without_gradients or all(
+            c.behaviour.by_use or (c.own and not c.behaviour.without_gradients) for c in inner
+        )
         return not inner or (marked and outer.behaviour.returns)
 
     staying = [c for c in chosen if stays(c)]

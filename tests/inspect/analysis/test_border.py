@@ -110,6 +110,9 @@ def test_the_authors_inference_function_is_the_border(tmp_path: Path) -> None:
     text = "import torch\nfrom pack.net import Net\n@torch.no_grad()\ndef sample(n, x):\n    return n(x)\n"
     text += "print(sample(Net(), 1))\n"
     assert drafted(tmp_path, {"pack/net.py": NET, "run.py": text}) == ["sample"]
+    text = "import torch\n@torch.no_grad()\ndef sample(net, x):\n    return net(x)\n"
+    text += "def measure(net):\n    return sample(net, 1) + net(2)\nprint(measure(open))\n"
+    assert drafted(tmp_path, {"run.py": text}) == ["sample"]
 
 
 STATIC = """
