@@ -38,6 +38,7 @@ _SETTERS = frozenset({
     "close", "apply", "load_state_dict", "register_buffer", "add_module", "pop", "extend", "values", "split",
 })
 # fmt: on
+_UPKEEP = re.compile(r"(load|save|set|add|enable|disable|register|resize|freeze|fuse|named|print|zero|gradient)(_|$)")
 _PARSERS = frozenset({"ArgumentParser", "parse_args", "parse_known_args", "add_argument"})
 
 
@@ -51,6 +52,7 @@ class Behaviour:
     owned: set[str] = field(default_factory=set)  # what other methods of its class do
     without_gradients: bool = False  # by its decorator: its author's own mark
     returns: bool = False
+    by_use: bool = False  # known only by how the script uses it
 
     @property
     def crosses(self) -> bool:
@@ -71,11 +73,12 @@ class Behaviour:
 def behaviours(tree: ast.Module) -> dict[str, Behaviour]:
     """The behaviour of each function and method of a module, by qualified name."""
     found: dict[str, Behaviour] = {}
+    known = _functions_and_modules(tree)
     for node in tree.body:
         if isinstance(node, Function):
-            found[node.name] = _behaviour(node)
+            found[node.name] = _behaviour(node, known)
         elif isinstance(node, ast.ClassDef):
-            methods = {n.name: _behaviour(n) for n in node.body if isinstance(n, Function)}
+            methods = {n.name: _behaviour(n, known) for n in node.body if isinstance(n, Function)}
             is_network = any(_BASES.search(ast.unparse(b).partition("[")[0]) for b in node.bases)
             for name in (
                 {"forward", "__call__", "call"} & methods.keys() if is_network else {"forward"} & methods.keys()
@@ -109,7 +112,16 @@ def spread(files: Iterable[dict[str, Behaviour]]) -> None:
                         behaviour.reached |= (target.own | target.reached) - {PARSES} - behaviour.own
 
 
-def _behaviour(function: Function) -> Behaviour:
+def _functions_and_modules(tree: ast.Module) -> set[str]:
+    """The names that a module defines as functions, or imports: none of them is a network."""
+    found = {n.name for n in tree.body if isinstance(n, Function)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            found |= {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
+    return found
+
+
+def _behaviour(function: Function, known: set[str]) -> Behaviour:
     found = Behaviour()
     decorators = " ".join(ast.unparse(d) for d in function.decorator_list)
     if "no_grad" in decorators or "inference_mode" in decorators:
@@ -118,7 +130,7 @@ def _behaviour(function: Function) -> Behaviour:
     found.returns = any(_gives(statement) for statement in statements(function.body))
     for node in walk(*function.body):
         if isinstance(node, ast.Call):
-            _read_call(node, found)
+            _read_call(node, found, known)
         elif isinstance(node, ast.withitem):
             text = ast.unparse(node.context_expr)
             if "no_grad" in text or "inference_mode" in text or "autocast" in text:
@@ -131,7 +143,7 @@ def _gives(statement: ast.stmt) -> bool:
     return (value is not None and isinstance(statement, ast.Return)) or isinstance(value, ast.Yield | ast.YieldFrom)
 
 
-def _read_call(call: ast.Call, found: Behaviour) -> None:
+def _read_call(call: ast.Call, found: Behaviour, known: set[str]) -> None:
     names = _names(call.func)
     if not names:
         return
@@ -147,13 +159,19 @@ def _read_call(call: ast.Call, found: Behaviour) -> None:
         found.own.add(REMOTE)
     elif names[0] in _FRAMEWORKS and len(names) > 1:
         found.own.add(TENSORS)
-    elif _calls_network(names, call):
+    elif names[0] not in known and calls_network(call):
         found.own.add(CALLS)
 
 
-def _calls_network(names: list[str], call: ast.Call) -> bool:
+def is_upkeep(member: str) -> bool:
+    """Whether a method of a network only prepares or reads it."""
+    return member in FLUENT | _SETTERS or bool(_UPKEEP.match(member))
+
+
+def calls_network(call: ast.Call) -> bool:
     """`self.model(x)`, `net(x)`, `session.run(...)`: the object is called, or a method of it that takes inputs."""
-    if not call.args and not call.keywords:
+    names = _names(call.func)
+    if not names or (not call.args and not call.keywords):
         return False
     if names[-1] == "forward":
         return True
@@ -164,7 +182,7 @@ def _calls_network(names: list[str], call: ast.Call) -> bool:
     ):
         return True
     owner = names[-2] if len(names) > 1 else ""
-    return bool(_NETWORKS.search(owner)) and owner.islower() and names[-1] not in FLUENT | _SETTERS
+    return bool(_NETWORKS.search(owner)) and owner.islower() and not is_upkeep(names[-1])
 
 
 def _names(node: ast.expr) -> list[str]:

@@ -5,9 +5,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from genwright.errors import UserError
-from genwright.inspect.analysis.behaviour import Behaviour, behaviours, spread
+from genwright.inspect.analysis.behaviour import CALLS, Behaviour, behaviours, calls_network, spread
 from genwright.inspect.analysis.definitions import Definition, Function, define, inherited
 from genwright.inspect.analysis.locate import locate, parse
+from genwright.inspect.analysis.made_models import made_models
 from genwright.inspect.analysis.manifest import Interface, Manifest
 from genwright.inspect.analysis.reachable import reachable
 from genwright.inspect.analysis.repository import Repository
@@ -32,7 +33,11 @@ class Crossing:
 
 def draft_for_script(repository: Repository, script: Path, source: str) -> Manifest:
     """A manifest for one script: what it calls of its own and its repository's code that leads to the model."""
-    pool, location, found = _candidates(repository, script, parse(source, script.name))
+    return _draft(repository, script, parse(source, script.name))
+
+
+def _draft(repository: Repository, script: Path, tree: ast.Module) -> Manifest:
+    pool, location, found = _candidates(repository, script, tree)
     chosen = _outside(location, _best(found))
     if not chosen:
         near = _nearest(found) if found else _unresolved(location)
@@ -54,10 +59,19 @@ def crossings(repository: Repository, script: Path, source: str) -> list[Crossin
 def _candidates(
     repository: Repository, script: Path, tree: ast.Module
 ) -> tuple[list[Interface], Location, list[Crossing]]:
-    pool, known = _pool(repository, script, tree)
-    manifest = Manifest(project_name(repository), tuple(pool))
-    location = locate(tree, manifest, repository.module(script), repository.package(script))
-    return pool, location, _judged(location, known, repository.module(script))
+    """What a script may mean, where it calls that, and the candidates, best first."""
+    name, module, package = project_name(repository), repository.module(script), repository.package(script)
+    functions, known = _pool(repository, script, tree)
+    first = locate(tree, Manifest(name, tuple(functions)), module, package)
+    for by_name in (False, True):
+        pool, location = functions, first
+        if made := made_models(first, by_name):
+            pool = _joined(functions, made, known)
+            location = locate(tree, Manifest(name, tuple(pool)), module, package)
+        found = _judged(location, known, module)
+        if any(c.behaviour.crosses for c in _outside(location, _best(found))):
+            break
+    return pool, location, found
 
 
 def no_sites(repository: Repository, script: Path, manifest: Manifest, location: Location) -> UserError:
@@ -129,7 +143,7 @@ def _pool(
     used |= {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute)}
     used |= {a.name for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) for a in n.names}
     used |= {n.name for n in tree.body if isinstance(n, ast.ClassDef)}
-    definitions = _with_factories(definitions)
+    definitions = _with_factories(_with_inherited_factories(definitions, tree))
     factories = {d.name: {key.rpartition(".") for key in d.factories} for d in definitions if d.kind == "class"}
     classes = {name for name, keys in factories.items() if name in used or {key[2] for key in keys} & used}
     makers = {(key[0] or d.module, key[2]) for d in definitions if d.name in classes for key in factories[d.name]}
@@ -140,6 +154,33 @@ def _pool(
         if meant and (d.kind != "method" or member in used or member == "__call__"):
             pool.setdefault((d.module, d.name), interface_of(d))
     return list(pool.values()), does
+
+
+def _joined(pool: list[Interface], made: list[Interface], known: dict[tuple[str, str], Behaviour]) -> list[Interface]:
+    """The pool with models of unknown class; a factory that stands for a class is no function any more."""
+    taken = {i.owner for i in pool if i.kind != "function"}
+    made = [i for i in made if i.owner not in taken]
+    for interface in made:
+        does = {CALLS} if interface.kind == "method" else set()
+        known[interface.module, interface.name] = Behaviour(own=does, by_use=True)
+    makers = [f"{i.module}.{i.name}" for i in made if i.kind == "class"]
+    return [i for i in pool if i.kind != "function" or not any(map(i.named_by, makers))] + made
+
+
+def _with_inherited_factories(definitions: list[Definition], tree: ast.Module) -> list[Definition]:
+    """The definitions; `Net.from_pretrained(...)` makes a Net also where it comes from a library's base class."""
+    methods = {d.name for d in definitions if d.kind == "method"}
+    used: dict[str, set[str]] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr.startswith("from_"):
+            used.setdefault(ast.unparse(node.func.value).rpartition(".")[2], set()).add(node.func.attr)
+    found: list[Definition] = []
+    for d in definitions:
+        new = (
+            {n for n in used.get(d.name, ()) if f"{d.name}.{n}" not in methods} if d.kind == "class" and d.bases else ()
+        )
+        found.append(replace(d, factories=dict.fromkeys(new) | d.factories) if new else d)
+    return found
 
 
 def _with_factories(definitions: list[Definition]) -> list[Definition]:
@@ -190,9 +231,11 @@ def _of_class(interface: Interface, known: dict[tuple[str, str], Behaviour]) -> 
 def _best(found: list[Crossing]) -> list[Crossing]:
     """The candidates near the best; where any leads to a model, only those that do; constructions only alone."""
     calls = [c for c in found if c.interface.kind != "class"]
+    own = [c for c in calls if c.own and c.behaviour.crosses]
     border = [c for c in calls if not c.own]
-    border = [c for c in border if c.behaviour.crosses] or border
-    best = [_near(border), _near([c for c in calls if c.own and c.behaviour.crosses])]
+    likely = [c for c in border if c.interface.kind == "method" and any(calls_network(s.call) for s in c.sites)]
+    border = [c for c in border if c.behaviour.crosses] or likely or ([] if own else border)
+    best = [_near(border), _near(own)]
     return [c for group in best for c in group] or _near([c for c in found if c.interface.kind == "class"])
 
 
@@ -205,8 +248,8 @@ def _near(group: list[Crossing]) -> list[Crossing]:
 def _outside(location: Location, chosen: list[Crossing]) -> list[Crossing]:
     """Of candidates one inside the other, the border.
 
-    That is the script's own function where its author marked it as inference, or where all inside it is the script's
-    own and it gives back a result; else the inner call.
+    That is the script's own function where it gives back a result, and its author marked it as inference or all inside
+    it is a library's or the script's own without such a mark; else the inner call.
     """
     scopes = location.flow.scopes
     bodies = _bodies(location, {c.interface.name for c in chosen if c.own})
@@ -219,7 +262,9 @@ def _outside(location: Location, chosen: list[Crossing]) -> list[Crossing]:
 
     def stays(outer: Crossing) -> bool:
         inner = [c for c in chosen if any(inside(c, outer)) and not any(inside(outer, c))]
-        marked = outer.behaviour.without_gradients or all(c.own for c in inner)
+        marked = outer.behaviour.without_gradients or all(
+            c.behaviour.by_use or (c.own and not c.behaviour.without_gradients) for c in inner
+        )
         return not inner or (marked and outer.behaviour.returns)
 
     staying = [c for c in chosen if stays(c)]

@@ -180,7 +180,7 @@ class Flow(Expressions):
                 same = isinstance(source, ast.Tuple | ast.List) and len(source.elts) == len(target.elts)
                 for index, element in enumerate(target.elts):
                     part = source.elts[index] if same and isinstance(source, ast.Tuple | ast.List) else None
-                    self._assign(element, part, self.values(part) if part is not None else held_by(values))
+                    self._assign(element, part, self.values(part) if part is not None else held_by(values, index))
             case ast.Starred():
                 self._assign(target.value, None, frozenset([Items(values)]) if values else NOTHING)
 

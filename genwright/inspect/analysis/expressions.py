@@ -84,7 +84,8 @@ class Expressions:
             case ast.ListComp() | ast.SetComp() | ast.GeneratorExp():
                 return self._container([node.elt])
             case ast.Subscript():
-                return held_by(self.values(node.value))
+                key = node.slice.value if isinstance(node.slice, ast.Constant) else ...
+                return held_by(self.values(node.value), key)
             case ast.Lambda():
                 return frozenset([Local(node)])
         return NOTHING
@@ -184,8 +185,10 @@ class Expressions:
         return ".".join([*parts, *([node.module] if node.module else [])])
 
 
-def held_by(values: Values) -> Values:
-    return frozenset().union(*(v.values for v in values if isinstance(v, Items)))
+def held_by(values: Values, key: object = None) -> Values:
+    """What containers hold, and the item with a key of what calls gave."""
+    held = frozenset().union(*(v.values for v in values if isinstance(v, Items)))
+    return held | {v.part(key) for v in values if isinstance(v, Made)} if key is not None else held
 
 
 def _wraps(value: Value) -> bool:

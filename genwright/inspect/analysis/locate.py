@@ -50,6 +50,7 @@ class _Locator:
         self.flow = self.matcher.flow
         self.nodes = self.flow.nodes
         self.created: dict[str, list[ast.Call]] = {}
+        self.rank = {i.name: index for index, i in enumerate(manifest.interfaces)}
 
     def location(self) -> Location:
         calls = sorted((n for n in self.nodes if isinstance(n, ast.Call)), key=lambda n: (n.lineno, n.col_offset))
@@ -70,8 +71,9 @@ class _Locator:
         return Location(sites, unresolved, self.matcher.defined, self.flow)
 
     def _matches(self, call: ast.Call) -> list[Match]:
+        """The interfaces that a call may mean, in the manifest's order."""
         found = [self.matcher.match(v) for v in self.flow.values(call.func)]
-        return sorted((m for m in found if m), key=lambda m: (m[0].name, m[1]))
+        return sorted((m for m in found if m), key=lambda m: (self.rank.get(m[0].name, -1), m[0].name, m[1]))
 
     def _site(self, call: ast.Call) -> Site | Unresolved | None:
         values = self.flow.values(call.func)

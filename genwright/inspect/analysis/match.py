@@ -7,7 +7,7 @@ from functools import cached_property
 from genwright.inspect.analysis.dataflow import Flow
 from genwright.inspect.analysis.manifest import Interface, Manifest
 from genwright.inspect.analysis.sites import Definition
-from genwright.inspect.analysis.values import Instance, Local, Member, Ref, Value
+from genwright.inspect.analysis.values import Instance, Local, Made, Member, Ref, Value
 
 Match = tuple[Interface, str, Instance | None]
 
@@ -78,6 +78,10 @@ class Matcher:
             owner, name, instance = self._of_instance(value.instance), value.name, value.instance
         elif isinstance(value, Instance):
             owner, name, instance = self._of_instance(value), "__call__", value
+        elif isinstance(value, Made) or (isinstance(value, Member) and isinstance(value.instance, Made)):
+            made, name = (value.instance, value.name) if isinstance(value, Member) else (value, "__call__")
+            owner = next((c for c in self.classes if getattr(made, "by", "") in c.factories), None)
+            instance = Instance(Ref(owner.name if owner else ""), derived=True)
         else:
             return None
         method = self.manifest.method(owner.name, name) if owner else None

@@ -14,14 +14,17 @@ _MOST = 200
 def reachable(repository: Repository, script: Path, tree: ast.Module) -> list[Path]:
     """The script, the modules it imports, those that define what it takes from packages, and those of base classes."""
     own = script.resolve()
-    files = [own, *_imported(repository, own, tree, _used(tree))]
-    for file in files[1:]:  # base classes and factories live one import further
-        inner = repository.parse(file)
+    files = list(dict.fromkeys([own, *_imported(repository, own, tree, _used(tree))]))
+    direct = len(files)
+    for index, file in enumerate(files):  # grows while it is walked
+        inner = repository.parse(file) if index else None
         if inner is not None:
-            files += [f for f in _imported(repository, file, inner, _bases_and_results(inner)) if f not in files]
+            # What factories give lives one import further; base classes may live many imports further.
+            wanted = _bases(inner) | (_results(inner) if index < direct else set())
+            files += [f for f in _imported(repository, file, inner, wanted) if f not in files]
         if len(files) > _MOST:
             break
-    return list(dict.fromkeys(files))
+    return files
 
 
 def _imported(repository: Repository, file: Path, tree: ast.Module, wanted: set[str]) -> list[Path]:
@@ -53,6 +56,10 @@ def _module(repository: Repository, near: Path, module: str, wanted: set[str]) -
         below = [f for f in repository.files if f.is_relative_to(file.parent)]
     else:
         below = [f for f in repository.files if _holds(repository.module(f).split("."), parts)]
+        # In a larger tree this repository may be a folder far below: `company.team.repo.demo.predictor`.
+        beside = near.with_name(f"{parts[-1]}.py")
+        if not below and parts[-2:-1] == [near.parent.name] and beside.is_file():
+            return [beside]
     own = [file] if file is not None else []
     return [*own, *(f for f in below if f not in own and _defines(repository, f, wanted))][:_MOST]
 
@@ -75,13 +82,16 @@ def _used(tree: ast.Module) -> set[str]:
     return names | {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute)}
 
 
-def _bases_and_results(tree: ast.Module) -> set[str]:
-    """The names of base classes, and of what functions give back by a constructor's name or an annotation."""
+def _bases(tree: ast.Module) -> set[str]:
+    classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    return {ast.unparse(base).rpartition(".")[2] for node in classes for base in node.bases}
+
+
+def _results(tree: ast.Module) -> set[str]:
+    """The names of what functions give back, by a constructor's name or an annotation."""
     found: set[str] = set()
     for node in ast.walk(tree):
-        if isinstance(node, ast.ClassDef):
-            found |= {ast.unparse(b).rpartition(".")[2] for b in node.bases}
-        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             found |= {n.id for n in ast.walk(node.returns) if isinstance(n, ast.Name)} if node.returns else set()
             found |= {
                 n.func.id

@@ -47,6 +47,7 @@ class Site:
         entry = {
             "interface": self.interface.name,
             "kind": self.kind,
+            "call": ast.unparse(self.call.func),
             "line": self.call.lineno,
             "in": self.scope or "<module>",
             "class": self.interface.owner if self.kind != "function" else "",

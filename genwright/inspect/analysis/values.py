@@ -33,9 +33,17 @@ class Instance:
 
 @dataclass(frozen=True)
 class Made:
-    """What calling something imported gave: an object of unknown class."""
+    """What calling something imported gave, or a part of that (`load[0]`): an object of unknown class."""
 
     by: str
+
+    def part(self, key: object) -> "Made":
+        """An item of it; a part's own parts are not told apart."""
+        return self if self.is_part else Made(f"{self.by}[{key!r}]")
+
+    @property
+    def is_part(self) -> bool:
+        return self.by.endswith("]")
 
 
 @dataclass(frozen=True)

@@ -68,6 +68,31 @@ def test_a_package_re_exports_at_any_depth(tmp_path: Path) -> None:
     assert drafted(tmp_path, files | {"pack/deep/net.py": NET, "run.py": text}) == ["Net", "Net.colour"]
 
 
+def test_a_base_class_may_be_many_imports_away(tmp_path: Path) -> None:
+    files = {
+        f"{'bcd'[n]}.py": f"from {'cde'[n]} import {'CDE'[n]}\nclass {'BCD'[n]}({'CDE'[n]}): ...\n" for n in range(3)
+    }
+    files["e.py"] = "class E:\n    def colour(self, x):\n        return self.network(x)\n"
+    text = "from b import B\nb = B()\nprint(b.colour(1))\n"
+    assert drafted(tmp_path, files | {"run.py": text}) == ["B", "B.colour"]
+
+
+def test_an_import_by_the_path_of_a_larger_tree(tmp_path: Path) -> None:
+    text = "from company.repo.demo.net import Net\nn = Net()\nprint(n(1))\n"
+    assert drafted(tmp_path, {"demo/net.py": NET, "demo/run.py": text}, "demo/run.py") == ["Net", "Net.__call__"]
+
+
+def test_a_function_named_like_a_model_is_no_model(tmp_path: Path) -> None:
+    text = "def find_model(name): return name\ndef tell(name): print(find_model(name))\ntell('a')\n"
+    with pytest.raises(UserError, match="looks like one of a model"):
+        drafted(tmp_path, {"run.py": text})
+
+
+def test_the_scripts_inference_counts_more_than_a_helper_elsewhere(tmp_path: Path) -> None:
+    text = "from tidy import tidy\ndef infer(network, x):\n    return network(tidy(x))\nprint(infer(open, 1))\n"
+    assert drafted(tmp_path, {"tidy.py": "def tidy(x): return x\n", "run.py": text}) == ["infer"]
+
+
 def test_a_main_does_not_swallow_the_call_inside(tmp_path: Path) -> None:
     text = "from pack.net import build\ndef generate():\n    n = build('w')\n    print(n(1))\ngenerate()\n"
     assert "Net.__call__" in drafted(tmp_path, {"pack/net.py": NET, "run.py": text})
@@ -85,6 +110,9 @@ def test_the_authors_inference_function_is_the_border(tmp_path: Path) -> None:
     text = "import torch\nfrom pack.net import Net\n@torch.no_grad()\ndef sample(n, x):\n    return n(x)\n"
     text += "print(sample(Net(), 1))\n"
     assert drafted(tmp_path, {"pack/net.py": NET, "run.py": text}) == ["sample"]
+    text = "import torch\n@torch.no_grad()\ndef sample(net, x):\n    return net(x)\n"
+    text += "def measure(net):\n    return sample(net, 1) + net(2)\nprint(measure(open))\n"
+    assert drafted(tmp_path, {"run.py": text}) == ["sample"]
 
 
 STATIC = """
@@ -112,6 +140,7 @@ STATIC = """
         ("from accelerate import Accelerator\nfrom pack.net import Net\na = Accelerator()\nm = a.prepare(Net())\n"
          "print(m(1))", ["Net", "Net.__call__"]),
         ("from pack.made import make\nm = make('a')\nprint(m(1))", ["Net", "Net.__call__"]),
+        ("from pack.net import Net\nn = Net.from_pretrained('a')\nprint(n(1))", ["Net", "Net.__call__"]),
         ("from pack.net import Net\nd = {'a': Net}\nn = d['a']()\nprint(n(1))", ["Net", "Net.__call__"]),
     ],
 )  # fmt: skip
