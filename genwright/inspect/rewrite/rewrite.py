@@ -82,7 +82,7 @@ def rewrite(
         manifest = manifest.only(scenario.interface)
     source = repository.source(script)
     original = analyse(source, script, manifest, repository)
-    scenario, chosen = (scenario, list[Choice]()) if ask else complete(original, scenario)
+    scenario, chosen = complete(original, scenario, ask)
     changed, overridden = prepare(original, scenario)
     prepared = analyse(changed, script, manifest, repository) if changed != source else original
     substitution = substitute(prepared, scenario, samples)
