@@ -13,7 +13,7 @@ from genwright.inspect.analysis.scopes import Scope
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Site:
     """One call of an interface, or one construction of its object."""
 

@@ -111,6 +111,7 @@ def route(
     if entry and (scenario.entry or not analysis.unattended.has_entry):
         edits.module_tail += f"{entry}\n"
     text = apply(edits, analysis.tree, analysis.script.name)
+    edits.pieces.clear()  # they take as much memory as the sites, and the proof needs its own
     verify(analysis, text, routed, Header(exe, edits.module_head, edits.module_tail))
     return text
 
