@@ -3,6 +3,7 @@
 It does not import torch, so a rewritten script needs only this package and the repository itself.
 """
 
+import functools
 import inspect
 import itertools
 import os
@@ -215,8 +216,17 @@ class _On:
         self._executor, self._held = executor, held
 
     def run(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
-        """Call the object's method."""
+        """Call the object's method, or what a callable holds: an interface is recorded, anything else is not."""
         held = self._held
+        if name == "__call__" and isinstance(held, functools.partial):
+            inner = _On(self._executor, held.func)
+            return inner.run(name, *held.args, *args, **{**held.keywords, **kwargs})
+        if name == "__call__" and inspect.isclass(held):
+            return held(*args, **kwargs)
+        if name == "__call__" and inspect.isroutine(held):
+            full, owner = self._executor._names.routine(held)
+            number = self._executor._number(owner) if owner is not None else None
+            return self._executor._call("run", full, held, args, kwargs, number) if full else held(*args, **kwargs)
         kind = vars(super)["__thisclass__"].__get__(held).__mro__[1] if isinstance(held, super) else type(held)
         # An inherited method is the interface of the class that the manifest names.
         names = [f"{owner.__name__}.{name}" for owner in kind.__mro__]
