@@ -3,6 +3,7 @@
 It does not import torch, so a rewritten script needs only this package and the repository itself.
 """
 
+import functools
 import inspect
 import itertools
 import os
@@ -13,11 +14,14 @@ from typing import Any
 from genwright.errors import UserError
 from genwright.inspect.run.call_records import Finish
 from genwright.inspect.run.dispatch import Dispatch, member_of
+from genwright.inspect.run.gradio_pages import GradioPages
 from genwright.inspect.run.keyboard import Keyboard
 from genwright.inspect.run.records import Record, RecordFolder, RecordPath, describe_file, stamp
 from genwright.inspect.run.servers import Servers
+from genwright.inspect.run.streamlit_pages import StreamlitPages
 from genwright.inspect.run.streams import RecordedAsyncGenerator, RecordedGenerator
 from genwright.inspect.run.summary import summarise
+from genwright.inspect.run.visitor import Visitor
 from genwright.inspect.run.windows import Windows
 
 
@@ -33,6 +37,7 @@ class Executor:
         self._last: tuple[str, Any] = ("", None)
         self._next = itertools.count(1)  # atomic, for scripts with threads
         self._answers: list[str] = []
+        self._ui: dict[str, Any] = {}
         self._keyboard = Keyboard(self._answered)
         self._folder.write_run(self._run())
 
@@ -50,6 +55,7 @@ class Executor:
         self._names.files |= {name: tuple(arguments) for name, arguments in (files or {}).items()}
         self._answers = list(answers or [])
         self._keyboard.give(self._answers)
+        self._ui = (scenario or {}).get("ui", {})
         self._folder.write_run(self._run(overrides, scenario))
 
     def _run(self, overrides: dict[str, Any] | None = None, scenario: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -113,10 +119,13 @@ class Executor:
         return self._keep(name, made)
 
     def unattended(self) -> None:
-        """From here on the scenario answers the keyboard, in every module; windows and servers are recorded only."""
+        """From here on nobody is needed: not at the keyboard, nor to close windows or visit pages and servers."""
         self._keyboard.take()
         Windows(self._folder.path / "windows", self._shown).take()
-        Servers(self._served).take()
+        visitor = Visitor(self._ui.get("handler", []), self._ui.get("arguments", {}), self._handled)
+        Servers(visitor, self._served).take()
+        GradioPages(visitor, self._served).take()
+        StreamlitPages(visitor, self._served).take()
 
     def input(self, prompt: object = "", /) -> str:
         """Answer as the scenario says; past its answers the input ends, and asking on ends the run."""
@@ -132,8 +141,15 @@ class Executor:
         self._folder.write(record)
 
     def _served(self, name: str, server: list[Any]) -> None:
-        print(f"genwright: {name} would serve until it is stopped; it is recorded, not started.", file=sys.stderr)
+        print(f"genwright: {name} would wait for visitors; it is recorded, not started.", file=sys.stderr)
         self._folder.write(Record(next(self._next), "server", name, server, {}, status="returned"))
+
+    def _handled(self, name: str, given: dict[str, Any], result: Any, error: BaseException | None) -> None:
+        told = {k: summarise(v) for k, v in given.items()}
+        record = Record(next(self._next), "handler", name, [], told, status="raised" if error else "returned")
+        record.result = summarise(result)
+        record.exception = {"type": type(error).__name__, "message": str(error)} if error else None
+        self._folder.write(record)
 
     def _number(self, held: Any) -> int:
         return self._numbers.setdefault(id(held), len(self._numbers) + 1)
@@ -200,8 +216,17 @@ class _On:
         self._executor, self._held = executor, held
 
     def run(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
-        """Call the object's method."""
+        """Call the object's method, or what a callable holds: an interface is recorded, anything else is not."""
         held = self._held
+        if name == "__call__" and isinstance(held, functools.partial):
+            inner = _On(self._executor, held.func)
+            return inner.run(name, *held.args, *args, **{**held.keywords, **kwargs})
+        if name == "__call__" and inspect.isclass(held):
+            return held(*args, **kwargs)
+        if name == "__call__" and inspect.isroutine(held):
+            full, owner = self._executor._names.routine(held)
+            number = self._executor._number(owner) if owner is not None else None
+            return self._executor._call("run", full, held, args, kwargs, number) if full else held(*args, **kwargs)
         kind = vars(super)["__thisclass__"].__get__(held).__mro__[1] if isinstance(held, super) else type(held)
         # An inherited method is the interface of the class that the manifest names.
         names = [f"{owner.__name__}.{name}" for owner in kind.__mro__]

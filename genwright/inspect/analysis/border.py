@@ -79,7 +79,7 @@ def no_sites(repository: Repository, script: Path, manifest: Manifest, location:
     near = _unresolved(location)
     if not location.unresolved:
         try:
-            drafted = draft_for_script(repository, script, repository.source(script))
+            drafted = _draft(repository, script, location.flow.tree)
             names = ", ".join(i.name for i in drafted.interfaces[:_NEAREST])
             near = f"nearest are {names}, which the manifest does not list"
         except UserError as error:
@@ -139,10 +139,14 @@ def _pool(
         behaviour = by_name.get(f"{definition.home}.{member}")
         if behaviour is not None:
             does[definition.module, definition.name] = behaviour
-    used = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
-    used |= {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute)}
-    used |= {a.name for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) for a in n.names}
-    used |= {n.name for n in tree.body if isinstance(n, ast.ClassDef)}
+    used = {n.name for n in tree.body if isinstance(n, ast.ClassDef)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            used.add(node.id)
+        elif isinstance(node, ast.Attribute):
+            used.add(node.attr)
+        elif isinstance(node, ast.ImportFrom):
+            used.update(a.name for a in node.names)
     definitions = _with_factories(_with_inherited_factories(definitions, tree))
     factories = {d.name: {key.rpartition(".") for key in d.factories} for d in definitions if d.kind == "class"}
     classes = {name for name, keys in factories.items() if name in used or {key[2] for key in keys} & used}

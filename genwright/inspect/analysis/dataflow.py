@@ -107,7 +107,8 @@ class Flow(Expressions):
     def _targets(self, node: ast.Call) -> list[tuple[ast.AST, bool]]:
         """The script's own functions that a call runs, and whether their first parameter is already bound."""
         targets: list[tuple[ast.AST, bool]] = []
-        for value in self.values(node.func):
+        values = self.values(node.func)
+        for value in values if len(values) < _MOST else ():
             if not isinstance(value, Local):
                 continue
             if isinstance(value.node, ast.ClassDef):

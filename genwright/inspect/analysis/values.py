@@ -4,7 +4,7 @@ import ast
 from dataclasses import dataclass
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Ref:
     """Something imported, by its dotted name; `undefined` when nothing binds the name but, maybe, a star import."""
 
@@ -12,14 +12,14 @@ class Ref:
     undefined: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Local:
     """A function or class that the script defines."""
 
     node: ast.AST
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Instance:
     """An object of a class, and the call that made it (None when only an annotation tells).
 
@@ -31,7 +31,7 @@ class Instance:
     derived: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Made:
     """What calling something imported gave, or a part of that (`load[0]`): an object of unknown class."""
 
@@ -46,7 +46,7 @@ class Made:
         return self.by.endswith("]")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Member:
     """A method or attribute of an object, by name."""
 
@@ -54,19 +54,26 @@ class Member:
     name: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
+class Partial:
+    """`functools.partial` of something."""
+
+    of: "Value"
+
+
+@dataclass(frozen=True, slots=True)
 class Items:
     """A list, tuple, set or dict, by what it holds."""
 
     values: frozenset["Value"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Text:
     """A text literal of the script that may name a file."""
 
     node: ast.Constant
 
 
-Value = Ref | Local | Instance | Made | Member | Items | Text
+Value = Ref | Local | Instance | Made | Member | Partial | Items | Text
 Values = frozenset[Value]
