@@ -16,7 +16,7 @@ from fixture_cases import PROJECT, ROOT
 
 from genwright import Executor
 from genwright.errors import UserError
-from genwright.inspect.run.records import read_records
+from genwright.inspect.run.stored_runs import Call, StoredRun
 
 
 @pytest.fixture
@@ -26,8 +26,8 @@ def exe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Executor:
     return Executor("demo", "simulation")
 
 
-def records(exe: Executor) -> list:
-    return read_records(Path(exe.now_record_path))
+def records(exe: Executor) -> list[Call]:
+    return list(StoredRun(Path(exe.now_record_path)).calls())
 
 
 def module(monkeypatch: pytest.MonkeyPatch, **names: Any) -> str:
@@ -54,7 +54,7 @@ def test_a_function_is_recorded_before_and_after(exe: Executor, monkeypatch: pyt
     assert exe.run("double", [1], name="x") == [1, 1]
     (record,) = records(exe)
     # The argument is what it was when the call began.
-    assert (record.arguments, record.keywords, record.result) == ([[1]], {"name": "x"}, [1, 1])
+    assert (record.arguments, record.keywords, record.result) == ([], {"values": [1], "name": "x"}, [1, 1])
     assert record.status == "returned" and record.seconds >= 0 and record.interface == "double"
 
 
@@ -82,7 +82,7 @@ def test_a_method_runs_on_the_object_last_created(exe: Executor, monkeypatch: py
     assert exe.on(red).run("paint", "door", interface_class_name="kept") == "red door"
     *_, third, fourth = records(exe)
     assert (third.object, fourth.object) == (2, 1) and fourth.interface == "Painter.paint"
-    assert fourth.keywords == {"interface_class_name": "kept"} and blue.colour == "blue"
+    assert fourth.keywords == {"name": "door", "interface_class_name": "kept"} and blue.colour == "blue"
 
 
 def test_the_script_decides_how_long_its_object_lives(exe: Executor, monkeypatch: pytest.MonkeyPatch) -> None:

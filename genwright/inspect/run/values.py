@@ -74,8 +74,9 @@ def store_value(value: Any, stem: Path) -> Path | None:
 def load_value(call: Call) -> Any:
     """A call's result in full; an `OpaqueValue` stands where something could not be stored."""
     if call.value is None:
-        kind = call.result.get("type", "result") if isinstance(call.result, dict) else type(call.result).__name__
-        return OpaqueValue(str(kind))
+        if not isinstance(call.result, dict | list):
+            return call.result
+        return OpaqueValue(str(call.result.get("type", "result")) if isinstance(call.result, dict) else "list")
     return read_value(call.value)
 
 

@@ -70,7 +70,7 @@ def test_what_cannot_be_stored_is_named(tmp_path: Path) -> None:
     assert store_value(object(), tmp_path / "000001") is None
     found = back([1, torch.nn.Linear(1, 1), np.array([object()])], tmp_path)
     assert found[0] == 1 and found[1] == OpaqueValue("torch.nn.modules.linear.Linear")
-    with pytest.raises(UserError, match="recorded torch.nn.modules.linear.Linear"):
+    with pytest.raises(UserError, match=r"recorded torch\.nn\.modules\.linear\.Linear"):
         found[1].forward(1)
 
 
