@@ -33,9 +33,9 @@ _FACTS = (
 
 
 def report(
-    run: StoredRun, findings: list[Finding], outcomes: list[Outcome], comment: tuple[str, str] = ("", "")
+    run: StoredRun, findings: list[Finding], outcomes: list[Outcome], commentator: str = "", commentary: str = ""
 ) -> str:
-    """The page; `comment` is a commentator's name and its prose."""
+    """The page, with a commentator's name and prose if there is one."""
     calls = list(run.calls())
     shown = calls[:_MOST_CALLS]
     text = _TEMPLATE.read_text(encoding="utf-8")
