@@ -1,9 +1,10 @@
 """Small pictures of a run's image outputs, as data URIs."""
 
 import base64
+import contextlib
 import io
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,17 +28,17 @@ class Picture:
 
     caption: str
     data: str
+    call: int | None = None  # that it came out of
 
 
 def call_pictures(call: Call) -> list[Picture]:
     """The images among the files that a call wrote and in its result."""
     found = [p for f in call.files if f.get("written") for p in picture_of(Path(str(f.get("path"))))]
     if call.value is not None and not found:
-        try:
-            found += _in_value(load_value(call), f"result of call {call.number}")
-        except UserError:  # a value that cannot be read any more
-            return found
-    return found[:_OF_A_CALL]
+        # A value that cannot be read any more has no pictures.
+        with contextlib.suppress(UserError):
+            found += _in_value(load_value(call), "result")
+    return [replace(picture, call=call.number) for picture in found[:_OF_A_CALL]]
 
 
 def run_pictures(run: StoredRun) -> list[Picture]:

@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import itertools
 import json
 import re
 from collections import Counter, defaultdict
@@ -61,23 +62,11 @@ def report(
         shown_numbers={c.number for c in shown},
         sites=Counter(c.line for c in calls if c.line and c.event in ("create", "run") and _in_script(run, c)),
         lines=_lines(run),
-        pictures=run_pictures(run),
-        call_pictures=_pictures(shown),
+        pictures=[*itertools.islice((p for c in shown for p in call_pictures(c)), _MOST_PICTURES), *run_pictures(run)],
         printed=[(n, t) for n in ("output", "error") if (t := _printed(run.path / f"{n}.txt"))],
         **_time_line(calls[:_MOST_BARS]),
     )
     return page + "\n"
-
-
-def _pictures(calls: list[Call]) -> dict[int, Any]:
-    left = _MOST_PICTURES
-    found = {}
-    for call in calls:
-        pictures = call_pictures(call)[:left] if left else []
-        if pictures:
-            found[call.number] = pictures
-            left -= len(pictures)
-    return found
 
 
 def _time_line(calls: list[Call]) -> dict[str, Any]:
