@@ -16,7 +16,7 @@ from genwright.inspect.run.call_records import Finish, Meters
 from genwright.inspect.run.call_site import CallSites
 from genwright.inspect.run.dispatch import Dispatch, member_of
 from genwright.inspect.run.keyboard import Keyboard
-from genwright.inspect.run.plan import read_plan
+from genwright.inspect.run.plan import Plan, lead_children_here, read_plan
 from genwright.inspect.run.processes import run_this_file_in_children
 from genwright.inspect.run.records import Record, RecordFolder, RecordPath, describe_file, stamp
 from genwright.inspect.run.run_record import begin_run, end_run_at_exit
@@ -47,7 +47,6 @@ class Executor:
         self.folder = RecordFolder.join_or_make(name, label)
         self.now_record_path = RecordPath(f"{self.folder.path}/")
         self.names = Dispatch(name, _find_manifest)
-        self.stand_in: Answers | None = None
         self._arguments, self._meters = ArgumentNames(), Meters(self.folder.path)
         self._numbers: dict[int, int] = {}
         self._last: tuple[str, Any] = ("", None)
@@ -57,6 +56,9 @@ class Executor:
         self._limit = CallLimit(self.folder)
         plan = None if self.folder.made else read_plan(self.folder.path)
         self.sites = plan.sites if plan is not None else CallSites()
+        self.stand_in = _answers(plan) if plan is not None else None
+        if plan is not None:
+            lead_children_here()
         self._obey(plan.scenario if plan is not None else {})
         self._run = begin_run(name, label, "rewrite") if self.folder.made else {}
         if self.folder.made:
@@ -216,8 +218,8 @@ class Executor:
         record = Record(self.folder.next_number(), event, name, [summarise(a) for a in positional], keywords)
         record.object = self._numbers.setdefault(id(held), len(self._numbers) + 1) if held is not None else None
         record.file, record.line = self.sites.place(name)
-        finish = Finish(self.folder, record, self._paths(name, args, kwargs), self._meters)
         self.folder.write(record)
+        finish = Finish(self.folder, record, self._paths(name, args, kwargs), self._meters)
         try:
             if self.stand_in is not None:
                 result = self.stand_in.answer(event, name, tuple(positional), named, target)
@@ -258,6 +260,15 @@ def _find_manifest(name: str, folders: list[Path]) -> Any:
     from genwright.inspect.run.named_manifests import find_manifest
 
     return find_manifest(name, folders)
+
+
+def _answers(plan: Plan) -> Answers | None:
+    """What a replay or a mock puts in the model's place."""
+    if plan.mode not in ("replay", "mock"):
+        return None
+    from genwright.inspect.run.answers import answers_for
+
+    return answers_for(plan)
 
 
 class _On:

@@ -5,14 +5,11 @@
 
 import os
 import sys
-from pathlib import Path
 from typing import Any
 
 from genwright.inspect.run.import_hooks import after_import
 from genwright.inspect.run.main_module import run_script
 from genwright.inspect.run.plan import RUN, Plan, current_plan
-
-SITE = Path(__file__).parent / "site_packages"
 
 
 def enter() -> None:

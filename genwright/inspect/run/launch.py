@@ -3,19 +3,17 @@
 import hashlib
 import json
 import os
-import subprocess
 import sys
-import time
-from dataclasses import dataclass, field
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from genwright.inspect.analysis.manifest import Manifest
 from genwright.inspect.analysis.repository import Repository
 from genwright.inspect.analysis.scenario import Scenario
-from genwright.inspect.run.children import SITE
+from genwright.inspect.run.isolation import Ended, Isolation, Limits, run_isolated
 from genwright.inspect.run.new_files import OWN
-from genwright.inspect.run.plan import RUN
+from genwright.inspect.run.plan import RUN, SITE
 from genwright.inspect.run.record_index import open_index
 from genwright.inspect.run.records import RecordFolder
 from genwright.inspect.run.run_plan import Choices, PlannedRun, plan_run
@@ -26,17 +24,6 @@ _ROOT = Path(__file__).parents[3]
 _HASHED = 1 << 26
 
 
-@dataclass(frozen=True)
-class Ended:
-    status: str
-    exit_code: int | None
-    limit: str | None
-    seconds: float
-    peak_memory: int
-    unenforced: list[str] = field(default_factory=list)
-    written: list[dict[str, Any]] = field(default_factory=list)
-
-
 def launch(
     script: Path,
     scenario: Scenario,
@@ -45,14 +32,30 @@ def launch(
     choices: Choices | None = None,
     root: Path | None = None,
     repository: Repository | None = None,
-    quiet: bool = False,
+    isolation: Isolation | None = None,
+    echo: bool = False,
+    key: str = "",
 ) -> StoredRun:
-    """Run a script to its end and give its record; without a manifest one is drafted."""
-    planned = plan_run(script, manifest, scenario, repository or Repository.around(script), choices or Choices())
+    """Run a script to its end and give its record; without a manifest one is drafted.
+
+    `isolation` says what the run may see and use; with `echo` what it prints is shown, too. `key` is kept in
+    the record, for who wants to know whether the same was run before.
+    """
+    repository = repository or Repository.around(script)
+    choices, isolation = choices or Choices(), isolation or Isolation()
+    planned = plan_run(script, manifest, scenario, repository, choices)
     folder = RecordFolder.make(planned.plan.project, planned.plan.label, root)
     (folder.path / "work").mkdir()
     plan = planned.write(folder.path)
     environment = _environment(planned, folder.path)
+    readable = [*isolation.readable, *map(Path, plan.path), *choices.folders, _ROOT, *_given_files(scenario)]
+    readable += [Path(choices.answered_by)] if choices.answered_by else []
+    isolation = replace(
+        isolation,
+        limits=Limits(**scenario.limits),  # type: ignore[arg-type]
+        environment=environment | dict(isolation.environment or {}),
+        readable=tuple(dict.fromkeys(path.resolve() for path in readable if path.exists())),
+    )
     run = begin_run(plan.project, plan.label, plan.mode, plan.script, plan.argv) | {
         "environment": telling(environment),
         "seeds": {"found": planned.seeds, "set": {"PYTHONHASHSEED": environment["PYTHONHASHSEED"]}},
@@ -61,11 +64,13 @@ def launch(
         "set": plan.overrides,
         "scenario": plan.scenario,
         "chosen": planned.chosen,
+        "key": key,
         "sha256": digest(Path(plan.script)),
     }
     folder.write_run(run)
     command = [sys.executable, "-m", "genwright.inspect.run.child", str(folder.path)]
-    return _complete(folder, run, _run(command, folder.path, environment, quiet))
+    ended = run_isolated(command, folder.path, script.resolve().parent, repository.root, isolation, echo=echo)
+    return _complete(folder, run, ended)
 
 
 def digest(path: Path) -> str | None:
@@ -78,14 +83,16 @@ def digest(path: Path) -> str | None:
 
 def _environment(planned: PlannedRun, folder: Path) -> dict[str, str]:
     """The run's environment: the scenario's, and what leads each Python process of the run to its plan."""
-    inherited = os.environ | planned.environment
-    path = [str(SITE), str(_ROOT), inherited.get("PYTHONPATH", "")]
-    return {
-        "PYTHONHASHSEED": "0",
-        **inherited,
-        "PYTHONPATH": os.pathsep.join(p for p in path if p),
-        RUN: f"0 {folder}",
-    }
+    inherited = planned.environment.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
+    path = [str(SITE), str(_ROOT), *(os.path.abspath(p) for p in inherited.split(os.pathsep) if p)]
+    seed = {"PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED", "0")}
+    return seed | planned.environment | {"PYTHONPATH": os.pathsep.join(path), RUN: f"0 {folder}"}
+
+
+def _given_files(scenario: Scenario) -> list[Path]:
+    """The files that a scenario names, which the run must be able to read."""
+    given = [*scenario.argv, *scenario.resources.values(), *map(str, scenario.overrides.values())]
+    return [Path(text) for text in given if os.path.isabs(text) and os.path.exists(text)]
 
 
 def _complete(folder: RecordFolder, run: dict[str, Any], ended: Ended) -> StoredRun:
@@ -98,6 +105,7 @@ def _complete(folder: RecordFolder, run: dict[str, Any], ended: Ended) -> Stored
         "limit": ended.limit,
         "unenforced": ended.unenforced,
         "peak_memory": ended.peak_memory,
+        "message": ended.message,
     }
     most = run["scenario"].get("limits", {}).get("calls")
     counter = folder.path / "limited.count"
@@ -105,7 +113,7 @@ def _complete(folder: RecordFolder, run: dict[str, Any], ended: Ended) -> Stored
         run |= {"status": "limit", "limit": "calls"}
     with open_index(StoredRun(folder.path)) as index:
         run["processes"] = _processes(folder.path, index.processes())
-        run["files"] = [*_left_over(folder.path, index.written_files(), run["label"]), *ended.written]
+        run["files"] = _outside_calls(folder.path, run, list(ended.written), index.written_files())
     folder.write_run(run)
     return StoredRun(folder.path)
 
@@ -116,27 +124,15 @@ def _processes(folder: Path, calls: dict[int, tuple[float, float]]) -> list[dict
     return [p | {"ended": calls.get(p["pid"], (0, None))[1]} for p in sorted(noted, key=lambda p: p["started"])]
 
 
-def _left_over(folder: Path, written: set[str], label: str) -> list[dict[str, Any]]:
-    """The files in the run's folder that the script wrote outside of its calls."""
-    found = []
-    for base in (folder, folder / "work"):
-        for path in sorted(base.rglob("*")):
-            top = path.relative_to(base).parts[0]
-            own = base == folder and top in OWN | {label}
-            if own or path.is_symlink() or not path.is_file():
-                continue
-            if not any(str(p) in written for p in (path, *path.parents)):
-                size = path.stat().st_size
-                told = {"path": str(path.relative_to(folder)), "size": size, "sha256": digest(path), "outside": False}
-                found.append(told)
-    return found
+def _outside_calls(folder: Path, run: dict[str, Any], files: list[dict[str, Any]], calls: set[str]) -> list[Any]:
+    """The files that the script wrote, without those that its calls wrote: in its folders, and elsewhere."""
+    own = OWN | {run["label"], "outside"}
+    for path in sorted(p for p in folder.iterdir() if p.name not in own and not p.name.endswith(".partial")):
+        for each in [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file()):
+            told = {"path": str(each), "outside": False, "kept": str(each.relative_to(folder))}
+            files.append(told | {"size": each.stat().st_size, "sha256": digest(each)})
+    return [f for f in files if not f["kept"] or not any(str(p) in calls for p in _with_parents(folder / f["kept"]))]
 
 
-def _run(command: list[str], folder: Path, environment: dict[str, str], quiet: bool) -> Ended:
-    started = time.monotonic()
-    with (folder / "output.txt").open("wb") as output, (folder / "error.txt").open("wb") as error:
-        done = subprocess.run(
-            command, cwd=folder / "work", env=environment, stdout=output, stderr=error, stdin=subprocess.DEVNULL
-        )
-    status = "ended" if done.returncode == 0 else "failed" if done.returncode > 0 else "killed"
-    return Ended(status, done.returncode, None, time.monotonic() - started, 0)
+def _with_parents(path: Path) -> list[Path]:
+    return [path, *path.parents]

@@ -22,7 +22,9 @@ def run_script(plan: Plan, name: str) -> None:
 
 def _code(plan: Plan, source: bytes, names: dict[str, Any]) -> types.CodeType:
     if plan.mode == "rewrite" and plan.interfaces:
-        return compile(source, plan.source, "exec", dont_inherit=True)  # sets itself up
+        # It sets itself up, but for the arguments: a process that the script starts has its own.
+        line = f"sys.argv[:] = {[plan.script, *plan.argv]!r}"
+        return compile(source.replace(line.encode(), b"sys.argv[:]", 1), plan.source, "exec", dont_inherit=True)
     executor = Executor(plan.project, plan.label)
     homes = {t.name: t.homes[0] if t.homes else "" for t in plan.interfaces}
     executor.setup(homes, plan.files, plan.answers, plan.overrides, plan.scenario)

@@ -10,6 +10,7 @@ from typing import Any
 from genwright.inspect.run.call_site import CallSites, Range
 from genwright.inspect.run.stored_runs import write_json
 
+SITE = Path(__file__).parent / "site_packages"
 RUN = "GENWRIGHT_RUN"  # the environment variable by which processes of a run find it: "PID FOLDER" of who made it
 
 
@@ -70,3 +71,9 @@ def current_plan() -> Plan | None:
     """The plan of the run that this process is part of."""
     _, _, folder = os.environ.get(RUN, "").partition(" ")
     return read_plan(Path(folder)) if folder else None
+
+
+def lead_children_here() -> None:
+    """Put our `sitecustomize` in front for the processes that this one starts, whatever the script's environment is."""
+    path = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p and p != str(SITE)]
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(SITE), *path])

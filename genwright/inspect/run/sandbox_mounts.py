@@ -35,6 +35,8 @@ def build_view(mounts: list[Mount], work: Mount, shm_bytes: int) -> None:
     for each in plan:
         each.place()
     try:
+        if Path(work.target).is_relative_to(work.source):
+            raise OSError("a layer over the script's folder would cover the run's own")
         layer.overlay(work.source)
         mount(work.source, work.target, None, MS_BIND)
     except OSError:

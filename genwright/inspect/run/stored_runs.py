@@ -53,6 +53,12 @@ class StoredRun:
         """How a command names the run: NAME/LABEL-0001."""
         return f"{self.path.parent.name}/{self.path.name}"
 
+    def count(self) -> int:
+        """How many calls there are."""
+        with contextlib.suppress(OSError):
+            return sum(name.endswith(".json") for name in os.listdir(self.path / "calls"))
+        return 0
+
     def call_files(self) -> dict[int, Path]:
         """The file of each call by its number, in order."""
         found = {}
