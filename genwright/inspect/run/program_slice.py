@@ -15,8 +15,9 @@ from genwright.inspect.analysis.manifest import Manifest, parse_manifest
 from genwright.inspect.analysis.repository import Repository
 from genwright.inspect.analysis.scopes import Scopes
 from genwright.inspect.analysis.sites import Location
+from genwright.inspect.run.plan import read_plan
 from genwright.inspect.run.recorded_results import same_arguments
-from genwright.inspect.run.script_source import script_source
+from genwright.inspect.run.script_source import PreparedScript, prepared_source
 from genwright.inspect.run.stored_runs import Call, StoredRun
 
 _SECONDS = 600
@@ -39,19 +40,22 @@ def slice_call(run: StoredRun, number: int) -> ProgramSlice:
     Raises `UserError` where neither does, as with unseeded random numbers.
     """
     call = run.call(number)
-    source, script = script_source(run), Path(str(run.data.get("script", "")))
+    prepared, script = prepared_source(run), Path(str(run.data.get("script", "")))
     if call.event not in ("create", "run"):
         raise UserError(f"Call {number} of {run.name} is no call of an interface but the event {call.event!r}.")
     if call.line is None or (call.file and Path(call.file).name != script.name):
         raise UserError(f"Call {number} of {run.name} is not made by a line of {script.name}; it cannot be sliced.")
-    tree = parse(source, script.name)
+    tree = parse(prepared.text, script.name)
     repository = Repository.around(script)
     location = locate(tree, _manifest(run), repository.module(script), repository.package(script))
-    sites = _sites(location, tree, run, script)
+    sites = _sites(location, tree, run, prepared)
     target = next((c for c, (line, name) in sites.items() if (line, name) == (call.line, call.interface)), None)
     if target is None:
         raise UserError(f"Line {call.line} of {script.name} has no call of {call.interface}; was it changed?")
-    recorded = {c: c is target or any(isinstance(n, _IMPURE) for n in _arguments(c)) for c in sites}
+    if any(s.call is target and s.note.startswith("a command") for s in location.sites):
+        raise UserError(f"Line {call.line} of {script.name} starts a command, which reads its arguments from argv.")
+    # Of several calls of the interface on the line the records tell which is meant.
+    recorded = {c: s == sites[target] or any(isinstance(n, _IMPURE) for n in _arguments(c)) for c, s in sites.items()}
     total = [n for n in ast.walk(tree) if isinstance(n, ast.stmt)]
     failure: UserError | None = None
     for kept in (backward_slice(location.flow, target, recorded), set(total)):
@@ -84,6 +88,9 @@ def prove(made: ProgramSlice) -> None:
 
 def _manifest(run: StoredRun) -> Manifest:
     """The interfaces that the run recorded."""
+    plan = read_plan(run.path)
+    if plan is not None and plan.manifest.get("interface"):
+        return parse_manifest(plan.manifest, run.name)
     entries = [{"name": name, "module": module or ""} for name, module in (run.data.get("interfaces") or {}).items()]
     for entry in entries:
         if "." not in entry["name"] and entry["name"][:1].isupper():
@@ -91,15 +98,17 @@ def _manifest(run: StoredRun) -> Manifest:
     return parse_manifest({"project": str(run.data.get("name")), "interface": entries}, run.name)
 
 
-def _sites(location: Location, tree: ast.Module, run: StoredRun, script: Path) -> dict[ast.Call, tuple[int, str]]:
+def _sites(
+    location: Location, tree: ast.Module, run: StoredRun, prepared: PreparedScript
+) -> dict[ast.Call, tuple[int, str]]:
     """The calls of the script that were recorded: those that are located, and any other on a recorded line."""
-    sites = {s.call: (_line(s.call), s.interface.name) for s in location.sites}
+    sites = {s.call: (prepared.original_line(_line(s.call)), s.interface.name) for s in location.sites}
     lines = {(c.line, c.interface) for c in run.calls() if c.event in ("create", "run")}
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and node not in sites:
             last = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
             for line, name in lines:
-                if _line(node) == line and last == name.rpartition(".")[2]:
+                if prepared.original_line(_line(node)) == line and last == name.rpartition(".")[2]:
                     sites[node] = (line, name)
     return sites
 
@@ -125,10 +134,12 @@ def _write(
     names = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
     sliced = next(name for name in ("sliced", "sliced_call", "genwright_sliced_call") if name not in names)
     script = Path(str(run.data.get("script", "")))
+    plan = read_plan(run.path)
+    package = plan.package if plan is not None else ""  # from which relative imports start
     body = _Cut(kept, sites, recorded, sliced, str(script)).block(tree.body)
     future = [s for s in body if isinstance(s, ast.ImportFrom) and s.module == "__future__"]
     body = [s for s in body if s not in future] or [ast.Pass()]
-    assigned = sorted(Scopes(tree).module.bound)
+    assigned = sorted(Scopes(ast.Module(body, [])).module.bound)
     name = "arguments" if "arguments" not in assigned else "call_arguments"
     # The script's own level becomes a function's; its names stay those of the module.
     declared: list[ast.stmt] = [ast.Global(names=assigned)] if assigned else []
@@ -141,6 +152,7 @@ def _write(
         "",
         "from genwright.inspect.run.sliced_call import SlicedCall",
         "",
+        *([f"__package__ = {package!r}"] if package else []),
         f"{sliced} = SlicedCall({str(run.path)!r}, {call.number})",
         "",
         "",
@@ -167,7 +179,11 @@ class _Cut(ast.NodeTransformer):
         self._kept, self._sites, self._recorded, self._sliced, self._script = kept, sites, recorded, sliced, script
 
     def block(self, body: list[ast.stmt]) -> list[ast.stmt]:
-        return [self.visit(s) for s in body if s in self._kept]
+        kept: list[ast.stmt] = []
+        for statement in (s for s in body if s in self._kept):
+            is_main = isinstance(statement, ast.If) and ast.unparse(statement.test) == "__name__ == '__main__'"
+            kept += self.block(statement.body) if is_main else [self.visit(statement)]
+        return kept
 
     def generic_visit(self, node: ast.AST) -> Any:
         fields: dict[str, Any] = {}
