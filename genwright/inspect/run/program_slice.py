@@ -181,8 +181,10 @@ class _Cut(ast.NodeTransformer):
     def block(self, body: list[ast.stmt]) -> list[ast.stmt]:
         kept: list[ast.stmt] = []
         for statement in (s for s in body if s in self._kept):
-            is_main = isinstance(statement, ast.If) and ast.unparse(statement.test) == "__name__ == '__main__'"
-            kept += self.block(statement.body) if is_main else [self.visit(statement)]
+            if isinstance(statement, ast.If) and ast.unparse(statement.test) == "__name__ == '__main__'":
+                kept += self.block(statement.body)
+            else:
+                kept.append(self.visit(statement))
         return kept
 
     def generic_visit(self, node: ast.AST) -> Any:
