@@ -124,6 +124,8 @@ class _Evaluator:
         if isinstance(tree, ast.BoolOp) and isinstance(tree.op, ast.And):
             failing = next(v for v in tree.values if not self._value(v, {}))
             return f"{ast.unparse(failing)} does not hold. {self._why(failing)}"
+        if isinstance(tree, ast.UnaryOp) and isinstance(tree.op, ast.Not):
+            return f"{ast.unparse(tree.operand)} is {_short(self._value(tree.operand, {}))}."
         if not isinstance(tree, ast.Compare):
             return f"It is {_short(self._value(tree, {}))}."
         sides = [tree.left, *tree.comparators]

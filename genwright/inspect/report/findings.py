@@ -46,16 +46,10 @@ def find(run: StoredRun, earlier: list[StoredRun] | None = None) -> list[Finding
     found = [*_not_a_number(crossings), *_memory_growth(crossings), *_outside(run, calls, source)]
     found += _slower(run, crossings, _beside(run) if earlier is None else earlier)
     if source is not None:
-        found += (Finding("unseeded randomness", line, text) for line, text in unseeded_draws(source, _seeds(run)))
+        found += (Finding("unseeded randomness", line, text) for line, text in unseeded_draws(source))
         found += (Finding("argument never used", line, text) for line, text in unused_arguments(source))
         found += _swallowed(run, crossings, source)
     return sorted(found, key=lambda f: (f.line or 0, f.kind, f.call or 0))
-
-
-def _seeds(run: StoredRun) -> bool:
-    """Whether the run itself set a seed."""
-    seeds = run.data.get("seeds")
-    return bool(seeds.get("set")) if isinstance(seeds, dict) else False
 
 
 def _not_a_number(calls: list[Call]) -> Iterator[Finding]:

@@ -58,9 +58,9 @@ class Source:
         return None
 
 
-def unseeded_draws(source: Source, is_seeded: bool) -> Iterator[Told]:
-    """The first draw from each library's generator that nothing seeds; `is_seeded` if the run itself set the seeds."""
-    seeded: set[str] = set(_SEEDERS) if is_seeded else set()
+def unseeded_draws(source: Source) -> Iterator[Told]:
+    """The first draw from each library's generator that nothing seeds."""
+    seeded: set[str] = set()
     draws: dict[str, tuple[int, str]] = {}
     for call in sorted(_calls(source), key=lambda c: c.lineno):
         for name in (v.dotted for v in source.flow.values(call.func) if isinstance(v, Ref)):

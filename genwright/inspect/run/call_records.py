@@ -59,6 +59,7 @@ class Finish:
         self._write()
 
     async def awaited(self, coroutine: Any) -> Any:
+        self._record.awaited = True
         try:
             result = await coroutine
         except BaseException as error:

@@ -86,7 +86,7 @@ class Interception:
         kind, package = getattr(module, owner, None), _place(module)
         if isinstance(kind, type) and hasattr(kind, factory):
             setattr(kind, factory, self._on_class(_static(kind, factory), owner, "create", package))
-        elif callable(getattr(module, factory, None)):
+        if callable(getattr(module, factory, None)):
             setattr(module, factory, self._function(getattr(module, factory), owner, "create", package))
 
     def _wrap_class(self, kind: type, target: Target, package: str) -> None:

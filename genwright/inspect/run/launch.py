@@ -68,7 +68,7 @@ def launch(
         "sha256": digest(Path(plan.script)),
     }
     folder.write_run(run)
-    command = [sys.executable, "-m", "genwright.inspect.run.child", str(folder.path)]
+    command = [sys.executable, "-m", "genwright.inspect.run.child", str(folder.path), "--", *planned.argv]
     ended = run_isolated(command, folder.path, script.resolve().parent, repository.root, isolation, echo=echo)
     return _complete(folder, run, ended)
 

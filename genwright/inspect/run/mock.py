@@ -4,7 +4,7 @@ import ast
 import contextlib
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from genwright.inspect.analysis.bind import Signature
@@ -21,7 +21,10 @@ _STREAMS = ("Iterator", "Iterable", "Generator", "AsyncIterator", "AsyncIterable
 class Mock:
     """Answers every call of an interface with a value like the recorded one, or like its annotation says."""
 
-    def __init__(self, manifest: Manifest, run: StoredRun | None = None) -> None:
+    def __init__(
+        self, manifest: Manifest, run: StoredRun | None = None, class_of: Callable[[str], Any] = lambda name: None
+    ) -> None:
+        self._class_of = class_of
         self._interfaces = {i.name: i for i in manifest.interfaces}
         self._recorded: dict[tuple[str, str], Call] = {}
         for call in run.calls() if run is not None else ():
@@ -32,13 +35,20 @@ class Mock:
         """Check the arguments against the signature as Python would, and make a result up."""
         known = self._interfaces.get(interface)
         if known is not None and known.signature is not None:
-            _python_signature(known.signature).bind(*args, **kwargs)
+            python_signature(known.signature).bind(*args, **kwargs)
         if event == "create":
-            return uninitialised(target, interface) if isinstance(target, type) else StandIn(interface)
+            return uninitialised(self._class_of(interface), interface)
         call = self._recorded.get((event, interface))
         if call is not None:
-            return like(call.result, f"{interface}()")
-        return _annotated(_annotation(known), f"{interface}()") if known else StandIn(f"{interface}()")
+            made = like(call.result, f"{interface}()")
+            return _later(made) if call.awaited else made
+        made = _annotated(_annotation(known), f"{interface}()") if known else StandIn(f"{interface}()")
+        function = getattr(target, "__func__", target)
+        return _later(made) if inspect.iscoroutinefunction(function) else made
+
+
+async def _later(value: Any) -> Any:
+    return value
 
 
 def like(summary: Any, name: str) -> Any:
@@ -114,7 +124,8 @@ def _inner(node: ast.expr) -> Iterator[ast.expr]:
         yield from node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
 
 
-def _python_signature(signature: Signature) -> inspect.Signature:
+def python_signature(signature: Signature) -> inspect.Signature:
+    """A manifest's signature as Python's own; defaults are source text."""
     parameters = [
         inspect.Parameter(p.name, p.kind, default=inspect.Parameter.empty if p.default is None else p.default)
         for p in signature.parameters

@@ -15,6 +15,7 @@ from genwright.inspect.analysis.manifest import Manifest, parse_manifest
 from genwright.inspect.analysis.repository import Repository
 from genwright.inspect.analysis.scopes import Scopes
 from genwright.inspect.analysis.sites import Location
+from genwright.inspect.run.recorded_results import same_arguments
 from genwright.inspect.run.script_source import script_source
 from genwright.inspect.run.stored_runs import Call, StoredRun
 
@@ -74,12 +75,11 @@ def prove(made: ProgramSlice) -> None:
         said = done.stderr.strip().splitlines() or ["it says nothing"]
         raise UserError(f"The slice of call {made.call.number} fails: {said[-1].removeprefix('genwright: ')}")
     told = json.loads(done.stdout.splitlines()[-1])
-    for key, recorded in (("arguments", made.call.arguments), ("keywords", made.call.keywords)):
-        if told[key] != recorded:
-            raise UserError(
-                f"The slice of call {made.call.number} gives other {key} than the record; what line {made.call.line} "
-                f"is given depends on something that no record holds, such as unseeded random numbers or the time."
-            )
+    if not same_arguments(made.call, told["arguments"], told["keywords"]):
+        raise UserError(
+            f"The slice of call {made.call.number} gives other arguments than the record; what line {made.call.line} "
+            f"is given depends on something that no record holds, such as unseeded random numbers or the time."
+        )
 
 
 def _manifest(run: StoredRun) -> Manifest:

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Generator
 from types import TracebackType
 from typing import Any
 
-from genwright.inspect.run.stand_in import StandIn, uninitialised
+from genwright.inspect.run.stand_in import stand_in_of, uninitialised
 from genwright.inspect.run.stored_runs import Call
 from genwright.inspect.run.values import OpaqueValue, load_value
 
@@ -36,6 +36,14 @@ class RecordedStream(Generator, AsyncGenerator):
 
 def hand_out(call: Call, kind: Any = None) -> Any:
     """Give or raise what a call gave or raised; `kind` is the class of the object that a `create` made."""
+    return _awaited(call, kind) if call.awaited else _result(call, kind)
+
+
+async def _awaited(call: Call, kind: Any) -> Any:
+    return _result(call, kind)
+
+
+def _result(call: Call, kind: Any) -> Any:
     error = recorded_exception(call.exception) if call.exception is not None else None
     if isinstance(call.result, dict) and call.result.get("type") == "stream":
         items = load_value(call)
@@ -43,9 +51,19 @@ def hand_out(call: Call, kind: Any = None) -> Any:
     if error is not None:
         raise error
     if call.event == "create":
-        return uninitialised(kind, call.interface) if isinstance(kind, type) else StandIn(call.interface)
+        return uninitialised(kind, call.interface, call.result)
     value = load_value(call)
-    return StandIn(f"{call.interface}() of type {value.type_name}") if isinstance(value, OpaqueValue) else value
+    return stand_in_of(call.result, f"{call.interface}()") if isinstance(value, OpaqueValue) else value
+
+
+def same_arguments(call: Call, arguments: list[Any], keywords: dict[str, Any]) -> bool:
+    """Whether summaries are those of a recorded call, which tells positional arguments by name where it can."""
+    if (call.arguments, call.keywords) == (arguments, keywords):
+        return True
+    names = list(call.keywords)[: len(arguments) - len(call.arguments)]
+    positional = [*call.arguments, *(call.keywords[name] for name in names)]
+    rest = {name: value for name, value in call.keywords.items() if name not in names}
+    return positional == arguments and rest == keywords
 
 
 def recorded_exception(data: dict[str, Any]) -> BaseException:

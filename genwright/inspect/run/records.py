@@ -38,6 +38,7 @@ class Record:
     result: Any = None
     value: str | None = None
     exception: dict[str, Any] | None = None
+    awaited: bool = False
     process: int = field(default_factory=os.getpid)
     started: float = field(default_factory=lambda: round(time.time(), 6))
     seconds: float | None = None

@@ -14,7 +14,7 @@ from genwright.errors import UserError
 from genwright.inspect.analysis.repository import Repository
 from genwright.inspect.run.keyboard import Keyboard
 from genwright.inspect.run.recorded_results import hand_out
-from genwright.inspect.run.stand_in_modules import stand_in_for
+from genwright.inspect.run.stand_in_modules import class_of, stand_in_for
 from genwright.inspect.run.stored_runs import Call, StoredRun
 from genwright.inspect.run.summary import summarise
 
@@ -31,6 +31,7 @@ class SlicedCall:
     def __init__(self, folder: str, number: int) -> None:
         self._run = StoredRun(Path(folder))
         self._number = number
+        self._homes = list((self._run.data.get("interfaces") or {}).items())
         self._calls: dict[tuple[str, int | None], list[Call]] = defaultdict(list)
         for call in self._run.calls():
             if call.event in ("create", "run"):
@@ -52,7 +53,7 @@ class SlicedCall:
             told = {"arguments": [summarise(a) for a in args], "keywords": {k: summarise(v) for k, v in kwargs.items()}}
             self._reached = (args, kwargs), told
             raise _ReachedError
-        return hand_out(call)
+        return hand_out(call, class_of(self._homes, interface) if call.event == "create" else None)
 
     def function(self, body: Callable[[], None]) -> Callable[[], Arguments]:
         """Make the slice's body a function that returns the arguments, positional and by name."""
@@ -99,7 +100,7 @@ class SlicedCall:
         sys.argv = [str(script), *map(str, data.get("argv", []))]
         sys.path[:0] = list(dict.fromkeys(map(str, [script.parent, repository.top(script), repository.root])))
         os.environ.update((data.get("scenario") or {}).get("environment") or {})
-        stand_in_for(data.get("interfaces") or {})
+        stand_in_for(self._homes)
         keyboard = Keyboard(lambda prompt, answer: None)
         keyboard.give(list(data.get("answers") or []))
         keyboard.take()

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from typing import Any
 
 from genwright.inspect.analysis.expressions import FLUENT
+from genwright.inspect.run.summary import RECORDED
 
 
 class StandIn:
@@ -96,22 +97,35 @@ def _targets(frame: Any) -> int:
     return int(code[at + 1] & 0xFF) if operation == "UNPACK_EX" else 1
 
 
-def uninitialised(kind: type, name: str) -> Any:
-    """An object of a class whose constructor has not run; attributes that it lacks are stand-ins."""
+def stand_in_of(summary: Any, name: str) -> StandIn:
+    """A stand-in that records tell as they told the value that it stands for."""
+    made = type("StandIn", (StandIn,), {RECORDED: summary}) if summary is not None else StandIn
+    return made(name)
+
+
+def uninitialised(kind: Any, name: str, summary: Any = None) -> Any:
+    """An object of a class whose constructor has not run; attributes that it lacks are stand-ins.
+
+    Without a class it is a stand-in. `summary` is how the object was recorded.
+    """
+    if not isinstance(kind, type):
+        return stand_in_of(summary, name)
 
     def missing(self: Any, attribute: str) -> Any:
         if attribute.startswith("__") and attribute.endswith("__"):
             raise AttributeError(attribute)
-        if attribute in FLUENT:
-            return lambda *args, **kwargs: self
         return StandIn(f"{name}.{attribute}")
 
     # A name of its own would change the record of the call that is given the object.
     names: dict[str, Any] = {"__qualname__": kind.__qualname__, "__module__": kind.__module__, "__getattr__": missing}
-    if not issubclass(kind, StandIn):
-        names["__repr__"] = lambda self: name
+    names |= dict.fromkeys(FLUENT, _itself) | {"__repr__": lambda self: name}
+    names |= {RECORDED: summary} if summary is not None else {}
     try:
         made: Any = type(kind.__name__, (kind,), names)
         return made.__new__(made)
     except TypeError:  # a class that forbids to be derived from, or whose __new__ wants arguments
-        return StandIn(name)
+        return stand_in_of(summary, name)
+
+
+def _itself(self: Any, *args: Any, **kwargs: Any) -> Any:
+    return self

@@ -33,6 +33,7 @@ class Call:
     peak_memory: int | None
     files: list[dict[str, Any]] = field(default_factory=list)
     started: float | None = None  # seconds since the epoch
+    awaited: bool = False  # it gave a coroutine
 
 
 class StoredRun:

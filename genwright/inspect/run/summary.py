@@ -10,6 +10,7 @@ from typing import Any
 
 from genwright.inspect.run.media_metadata import picture_metadata
 
+RECORDED = "_genwright_recorded_summary"  # of the class of an object that stands for a recorded one: its summary
 _TEXT = 2000
 _ITEMS = 32
 _DEPTH = 5
@@ -32,6 +33,9 @@ def summarise(value: Any, depth: int = 0) -> Any:
 
 
 def _summarise(value: Any, depth: int) -> Any:
+    told = getattr(type(value), RECORDED, None)
+    if told is not None:
+        return told
     if value is None or isinstance(value, bool | int):
         return value if not isinstance(value, enum.Enum) else {"type": _name(type(value)), "value": str(value)}
     if isinstance(value, float):

@@ -44,7 +44,7 @@ def test_assertions_that_hold(assertion: str, tmp_path: Path) -> None:
     ("assertion", "reason"),
     [
         ("count('generate') == 3", "count('generate') is 2."),
-        ("not findings", "It is False."),
+        ("not findings", "findings is ['NaN']."),
         ("status == 'ended' and seconds < 1", "seconds < 1 does not hold. seconds is 2.5."),
         ("calls[9].status == 'x'", "It cannot be computed: IndexError"),
         ("__import__('os')", "There is no '__import__'"),
