@@ -2,7 +2,7 @@
 
 import json
 import tomllib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +50,11 @@ def load_scenario(path: Path) -> Scenario:
         data = tomllib.loads(read_data(path, "scenario"))
     except (ValueError, RecursionError) as error:
         raise UserError(f"The scenario {path} is not valid TOML: {error}.") from error
-    return parse_scenario(data, str(path))
+    scenario = parse_scenario(data, str(path))
+    # A path that leads to something from the scenario's own folder means that.
+    beside = {k: path.parent / v for k, v in scenario.resources.items() if not Path(v).is_absolute()}
+    found = {k: str(file.resolve()) for k, file in beside.items() if file.exists()}
+    return replace(scenario, resources=scenario.resources | found)
 
 
 def parse_scenario(data: dict[str, Any], where: str) -> Scenario:

@@ -25,7 +25,7 @@ def main(folder: str, *argv: str) -> None:
         trace = error.__traceback__
         for _ in range(2):
             trace = trace.tb_next if trace is not None and trace.tb_next is not None else trace
-        sys.excepthook(type(error), error, trace)
+        sys.excepthook(type(error), error.with_traceback(trace), trace)
         sys.exit(130 if isinstance(error, KeyboardInterrupt) else 1)
 
 

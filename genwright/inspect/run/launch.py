@@ -59,7 +59,8 @@ def relaunch(
     text = Path(plan.source).read_bytes().decode() if plan.source != plan.script else None
     plan = replace(plan, mode=mode, answered_by=str(run.path))
     seeds = (run.data.get("seeds") or {}).get("found", [])
-    planned = PlannedRun(plan, text, seeds, plan.scenario.get("environment", {}), run.data.get("chosen") or [])
+    environment, chosen = plan.scenario.get("environment", {}), run.data.get("chosen") or []
+    planned = PlannedRun(plan, text, plan.argv, seeds, environment, chosen)
     repository = Repository.around(Path(plan.script))
     return _start(planned, repository, root or run.path.parents[1], isolation or Isolation(), echo)
 
@@ -91,7 +92,7 @@ def _start(
         "sha256": digest(Path(plan.script)),
     }
     folder.write_run(run)
-    command = [sys.executable, "-m", "genwright.inspect.run.child", str(folder.path)]
+    command = [sys.executable, "-m", "genwright.inspect.run.child", str(folder.path), "--", *planned.argv]
     ended = run_isolated(command, folder.path, Path(plan.script).parent, repository.root, isolation, echo=echo)
     return _complete(folder, run, ended)
 

@@ -20,6 +20,7 @@ from genwright.inspect.rewrite.line_diff import matching_blocks
 from genwright.inspect.rewrite.rewrite import Rewrite, rewrite
 from genwright.inspect.run.call_site import Range
 from genwright.inspect.run.plan import Plan, Target
+from genwright.inspect.run.secrets import is_secret, redacted_arguments
 
 _EXECUTORS = {"Inspection.core.executor", "genwright.inspect.executor", "genwright"}
 
@@ -43,6 +44,7 @@ class PlannedRun:
 
     plan: Plan
     text: str | None
+    argv: list[str]  # with its secrets, which the plan has not
     seeds: list[dict[str, Any]]
     environment: dict[str, str]
     chosen: list[str] = field(default_factory=list)
@@ -65,11 +67,12 @@ def plan_run(
 ) -> PlannedRun:
     """Read the script and plan its run; without a manifest one is drafted."""
     source = repository.source(script)
+    full, scenario = scenario, _without_secrets(scenario)
     own = _executor_of(parse(source, script.name))
     if own is not None:
         # A script that calls the executor is run as it is.
         made = rewrite(script, Manifest(own[0], ()), scenario, repository, samples=choices.samples, ask=True)
-        return _planned(made, Manifest(own[0], ()), replace(choices, mode="rewrite", label=own[1]))
+        return _planned(made, Manifest(own[0], ()), replace(choices, mode="rewrite", label=own[1]), full)
     known = manifest or draft_for_script(repository, script, source)
     known = known.only(scenario.interface) if scenario.interface else known
     made = rewrite(script, known, scenario, repository, choices.label, choices.samples, choices.ask)
@@ -78,16 +81,23 @@ def plan_run(
         raise no_sites(repository, script, known, location)
     if made.missing:
         raise UserError(f"{script.name} needs values that the scenario lacks: {'; '.join(made.missing)}.")
-    return _planned(made, known, choices)
+    return _planned(made, known, choices, full)
 
 
-def _planned(made: Rewrite, manifest: Manifest, choices: Choices) -> PlannedRun:
+def _without_secrets(scenario: Scenario) -> Scenario:
+    """A scenario that may be written down; its environment reaches the run by another way."""
+    return replace(scenario, environment={k: v for k, v in scenario.environment.items() if not is_secret(k)})
+
+
+def _planned(made: Rewrite, manifest: Manifest, choices: Choices, full: Scenario) -> PlannedRun:
     prepared, scenario = made.prepared, made.scenario
     script = prepared.script.resolve()
     rewritten = choices.mode == "rewrite" and bool(manifest.interfaces)
     entry = scenario.entry or prepared.unattended.entry
     tail = f"{entry}\n" if entry and (scenario.entry or not prepared.unattended.has_entry) else ""
+    argv = redacted_arguments(scenario.argv)
     text = made.text if rewritten else _with_tail(prepared.source, tail)
+    text = text.replace(repr([str(script), *scenario.argv]), repr([str(script), *argv]), int(rewritten))
     changed = rewritten or text != made.analysis.source or script.suffix != ".py"
     folders = [script.parent, prepared.repository.top(script), prepared.repository.root]
     plan = Plan(
@@ -96,7 +106,7 @@ def _planned(made: Rewrite, manifest: Manifest, choices: Choices) -> PlannedRun:
         mode=choices.mode,
         script=str(script),
         source=str(script),
-        argv=scenario.argv,
+        argv=argv,
         path=list(dict.fromkeys(map(str, [*choices.path, *folders]))),
         rewritten=rewritten,
         package=prepared.package,
@@ -113,9 +123,13 @@ def _planned(made: Rewrite, manifest: Manifest, choices: Choices) -> PlannedRun:
         answered_by=choices.answered_by,
         manifest=manifest.to_dict(),
     )
-    environment = prepared.unattended.environment | scenario.environment
     return PlannedRun(
-        plan, text if changed else None, find_seeds(prepared.tree), environment, [str(c) for c in made.chosen]
+        plan,
+        text if changed else None,
+        scenario.argv,
+        find_seeds(prepared.tree),
+        prepared.unattended.environment | full.environment,
+        [str(c) for c in made.chosen],
     )
 
 
