@@ -26,12 +26,13 @@ _SHOWN = 100  # differences
 
 Relative = Annotated[float, typer.Option("--rtol", help="How far numbers may differ, as a share of the larger one.")]
 Absolute = Annotated[float, typer.Option("--atol", help="How far numbers may differ at most.")]
+Unsafe = Annotated[bool, typer.Option("--unsafe", help="Run also where isolation cannot be enforced.")]
 
 
 def replay(
     name: RunName,
     mock: Annotated[bool, typer.Option("--mock", help="Make results up in the recorded shapes.")] = False,
-    unsafe: Annotated[bool, typer.Option("--unsafe", help="Run also where isolation cannot be enforced.")] = False,
+    unsafe: Unsafe = False,
     records: Records = None,
     as_json: Json = False,
 ) -> None:
@@ -53,10 +54,11 @@ def slice_run(
     name: RunName,
     number: Annotated[int, typer.Argument(metavar="CALL", help="The number of the call.")],
     out: Annotated[Path | None, typer.Option(help="Write the slice here; else it is printed.")] = None,
+    unsafe: Unsafe = False,
     records: Records = None,
 ) -> None:
     """Write a function that reproduces the arguments of one call without the model; it is proved by running it."""
-    made = slice_call(open_run(name, records), number)
+    made = slice_call(open_run(name, records), number, Isolation(unsafe=unsafe))
     if out is None:
         print(made.text, end="")
     else:

@@ -2,9 +2,10 @@
 
 import ast
 import json
-import subprocess
+import os
 import sys
-from dataclasses import dataclass
+import tempfile
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,13 @@ from genwright.inspect.analysis.manifest import Manifest, parse_manifest
 from genwright.inspect.analysis.repository import Repository
 from genwright.inspect.analysis.scopes import Scopes
 from genwright.inspect.analysis.sites import Location
+from genwright.inspect.run.isolation import Ended, Isolation, Limits, run_isolated
 from genwright.inspect.run.plan import read_plan
 from genwright.inspect.run.recorded_results import same_arguments
 from genwright.inspect.run.script_source import PreparedScript, prepared_source
 from genwright.inspect.run.stored_runs import Call, StoredRun
 
+_ROOT = Path(__file__).parents[3]
 _SECONDS = 600
 _IMPURE = (ast.Call, ast.NamedExpr, ast.Await, ast.Yield, ast.YieldFrom)
 
@@ -34,7 +37,7 @@ class ProgramSlice:
     total: int
 
 
-def slice_call(run: StoredRun, number: int) -> ProgramSlice:
+def slice_call(run: StoredRun, number: int, isolation: Isolation | None = None) -> ProgramSlice:
     """The smallest slice that is proved to give the recorded arguments: the backward slice, or else the whole script.
 
     Raises `UserError` where neither does, as with unseeded random numbers.
@@ -61,7 +64,7 @@ def slice_call(run: StoredRun, number: int) -> ProgramSlice:
     for kept in (backward_slice(location.flow, target, recorded), set(total)):
         made = ProgramSlice(call, _write(tree, kept, sites, recorded, run, call), len(kept), len(total))
         try:
-            prove(made)
+            prove(made, run, isolation or Isolation())
             return made
         except UserError as error:
             failure = error
@@ -69,21 +72,38 @@ def slice_call(run: StoredRun, number: int) -> ProgramSlice:
     raise failure
 
 
-def prove(made: ProgramSlice) -> None:
-    """Run a slice in a process of its own: its arguments must equal the recorded ones."""
-    try:
-        done = subprocess.run([sys.executable, "-c", made.text], capture_output=True, text=True, timeout=_SECONDS)
-    except subprocess.TimeoutExpired as error:
-        raise UserError(f"The slice of call {made.call.number} runs for more than {_SECONDS} s.") from error
-    if done.returncode:
-        said = done.stderr.strip().splitlines() or ["it says nothing"]
-        raise UserError(f"The slice of call {made.call.number} fails: {said[-1].removeprefix('genwright: ')}")
-    told = json.loads(done.stdout.splitlines()[-1])
-    if not same_arguments(made.call, told["arguments"], told["keywords"]):
+def prove(made: ProgramSlice, run: StoredRun, isolation: Isolation) -> None:
+    """Run a slice, isolated as the run itself was: its arguments must equal the recorded ones."""
+    call = made.call
+    ended, output, error = _run(made.text, run, isolation)
+    if ended.status in ("refused", "limit"):
+        raise UserError(ended.message or f"The slice of call {call.number} runs for more than {_SECONDS} s.")
+    if ended.status != "ended":
+        said = error.strip().splitlines() or ["it says nothing"]
+        raise UserError(f"The slice of call {call.number} fails: {said[-1].removeprefix('genwright: ')}")
+    told = json.loads(output.splitlines()[-1])
+    if not same_arguments(call, told["arguments"], told["keywords"]):
         raise UserError(
-            f"The slice of call {made.call.number} gives other arguments than the record; what line {made.call.line} "
-            f"is given depends on something that no record holds, such as unseeded random numbers or the time."
+            f"The slice of call {call.number} gives other arguments than the record; what line {call.line} is given "
+            f"depends on something that no record holds, such as unseeded random numbers or the time."
         )
+
+
+def _run(text: str, run: StoredRun, isolation: Isolation) -> tuple[Ended, str, str]:
+    """How a slice ends, and what it prints; it may read the run's folder and the script's repository."""
+    script = Path(str(run.data.get("script", "")))
+    beside = script.parent if script.parent.is_dir() else run.path
+    path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH", "")]))
+    readable = (*isolation.readable, run.path, _ROOT)
+    isolation = replace(isolation, limits=Limits(seconds=_SECONDS), environment={"PYTHONPATH": path}, readable=readable)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "slice.py").write_text(text, encoding="utf-8")
+        command = [sys.executable, str(folder / "slice.py")]
+        ended = run_isolated(command, folder, beside, Repository.around(beside / script.name).root, isolation)
+        printed = [folder / "output.txt", folder / "error.txt"]
+        output, error = (p.read_text(encoding="utf-8", errors="replace") if p.is_file() else "" for p in printed)
+        return ended, output, error
 
 
 def _manifest(run: StoredRun) -> Manifest:
@@ -135,7 +155,14 @@ def _write(
     sliced = next(name for name in ("sliced", "sliced_call", "genwright_sliced_call") if name not in names)
     script = Path(str(run.data.get("script", "")))
     plan = read_plan(run.path)
-    package = plan.package if plan is not None else ""  # from which relative imports start
+    given = []  # what the script finds beside its own names
+    if plan is not None and plan.package:
+        given.append(f"__package__ = {plan.package!r}")
+    if plan is not None and plan.resources:
+        given += [
+            "from genwright.inspect.media.samples import sample_folder",
+            f"{plan.resources} = f'{{sample_folder()}}/'",
+        ]
     body = _Cut(kept, sites, recorded, sliced, str(script)).block(tree.body)
     future = [s for s in body if isinstance(s, ast.ImportFrom) and s.module == "__future__"]
     body = [s for s in body if s not in future] or [ast.Pass()]
@@ -152,7 +179,7 @@ def _write(
         "",
         "from genwright.inspect.run.sliced_call import SlicedCall",
         "",
-        *([f"__package__ = {package!r}"] if package else []),
+        *given,
         f"{sliced} = SlicedCall({str(run.path)!r}, {call.number})",
         "",
         "",
