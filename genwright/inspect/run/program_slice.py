@@ -155,14 +155,13 @@ def _write(
     sliced = next(name for name in ("sliced", "sliced_call", "genwright_sliced_call") if name not in names)
     script = Path(str(run.data.get("script", "")))
     plan = read_plan(run.path)
-    given = []  # what the script finds beside its own names
+    given: list[str] = []  # what the script finds beside its own names
+    samples: list[str] = []
     if plan is not None and plan.package:
         given.append(f"__package__ = {plan.package!r}")
     if plan is not None and plan.resources:
-        given += [
-            "from genwright.inspect.media.samples import sample_folder",
-            f"{plan.resources} = f'{{sample_folder()}}/'",
-        ]
+        samples = ["from genwright.inspect.media.samples import sample_folder"]
+        given.append(f"{plan.resources} = f'{{sample_folder()}}/'")
     body = _Cut(kept, sites, recorded, sliced, str(script)).block(tree.body)
     future = [s for s in body if isinstance(s, ast.ImportFrom) and s.module == "__future__"]
     body = [s for s in body if s not in future] or [ast.Pass()]
@@ -177,6 +176,7 @@ def _write(
         f'"""The arguments of call {call.number} ({call.interface}) of the run {run.name}, without its model."""',
         *map(ast.unparse, future),
         "",
+        *samples,
         "from genwright.inspect.run.sliced_call import SlicedCall",
         "",
         *given,

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from fixture_cases import CASES, FIXTURES, PROJECT, ROOT, Case
+from recorded_scripts import record
 
 from genwright.inspect.analysis.repository import Repository
 from genwright.inspect.report.run_diff import diff_runs
@@ -15,7 +16,7 @@ from genwright.inspect.run.run_plan import Choices
 from genwright.inspect.run.stored_runs import StoredRun
 
 FULL = "GENWRIGHT_FULL_SIZE" in os.environ
-SOME = ("argparse_options", "async_main", "generators", "class_object", "factories")
+SOME = ("async_main", "generators", "class_object", "factories")
 # These define their interfaces themselves, and take from the package what is no interface.
 OWN = ("click_interface", "rebinds_globals", "local_class")
 CHOSEN = [case for case in CASES if FULL or case.name in SOME]
@@ -61,3 +62,19 @@ def test_a_rewritten_run_is_replayed_and_mocked(case: Case, tmp_path: Path) -> N
     mocked = relaunch(run, "mock")
     assert mocked.data["status"] == "ended", (mocked.path / "error.txt").read_text()
     assert [c.interface for c in mocked.calls()] == [c.interface for c in run.calls()]
+
+
+DRAWN = """
+import random
+from tinymodel import generate
+{seed}
+first = generate("a")
+generate(first, temperature=random.random())
+"""
+
+
+def test_two_seeded_runs_are_equal_and_two_unseeded_ones_differ_at_the_call(tmp_path: Path) -> None:
+    for seed in ("random.seed(7)", "pass"):
+        runs = [record(DRAWN.format(seed=seed), tmp_path / seed / name) for name in "ab"]
+        found = [(d.line, d.interface, d.where) for d in diff_runs(*runs)]
+        assert found == ([(6, "generate", "keywords.temperature")] if seed == "pass" else [])
