@@ -85,4 +85,3 @@ class Finish:
         new = [p for p in self._meters.files.since(self._there) if p not in self._before]
         self._record.files = [*files, *(describe_file(p, "", True) for p in new)]
         self._folder.write(self._record)
-        self._folder.write_research(self._record)

@@ -17,6 +17,7 @@ from genwright.inspect.run.new_files import OWN
 from genwright.inspect.run.plan import RUN, SITE, read_plan
 from genwright.inspect.run.record_index import open_index
 from genwright.inspect.run.records import RecordFolder
+from genwright.inspect.run.research_layout import write_research_layout
 from genwright.inspect.run.run_plan import Choices, PlannedRun, plan_run
 from genwright.inspect.run.run_record import begin_run, now, telling
 from genwright.inspect.run.stored_runs import StoredRun
@@ -139,7 +140,9 @@ def _complete(folder: RecordFolder, run: dict[str, Any], ended: Ended) -> Stored
         run["processes"] = _processes(folder.path, index.processes())
         run["files"] = _outside_calls(folder.path, run, list(ended.written), index.written_files())
     folder.write_run(run)
-    return StoredRun(folder.path)
+    stored = StoredRun(folder.path)
+    write_research_layout(stored)
+    return stored
 
 
 def _processes(folder: Path, calls: dict[int, tuple[float, float]]) -> list[dict[str, Any]]:

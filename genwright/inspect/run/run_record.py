@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from genwright.inspect.run.records import RecordFolder
+from genwright.inspect.run.research_layout import write_research_layout
 from genwright.inspect.run.secrets import redacted_arguments, redacted_environment
+from genwright.inspect.run.stored_runs import StoredRun
 
 # What of the environment a run depends on; the rest is the machine's own.
 _TELLING = ("CUDA", "PYTHON", "OMP", "MKL", "TORCH", "HF_", "TRANSFORMERS", "GENWRIGHT", "TOKENIZERS", "NCCL", "LD_")
@@ -86,5 +88,6 @@ def end_run_at_exit(folder: RecordFolder, run: dict[str, Any]) -> None:
         # A folder that was removed meanwhile needs no record.
         with contextlib.suppress(OSError):
             folder.write_run(run)
+            write_research_layout(StoredRun(folder.path))
 
     atexit.register(end)

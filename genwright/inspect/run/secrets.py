@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
 REDACTED = "[redacted]"
@@ -11,6 +12,7 @@ _LAST = {"key", "token", "pat"}
 _ORDINARY = {"eos", "bos", "pad", "unk", "sep", "cls", "mask", "stop", "special", "new", "next", "image", "sort", "end"}
 
 
+@lru_cache(4096)
 def is_secret(name: str) -> bool:
     """Whether a variable or an option of this name holds a secret: HF_TOKEN, --api-key, dbPassword."""
     words = [w.lower() for w in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+", name)]
@@ -52,6 +54,8 @@ def without_secrets(data: Any, values: list[str]) -> Any:
     if isinstance(data, str):
         for value in values:
             data = data.replace(value, REDACTED)
+        return data
+    if data is None or isinstance(data, int | float):
         return data
     if isinstance(data, list):
         return [without_secrets(v, values) for v in data]

@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import json
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -72,7 +73,8 @@ class StoredRun:
     def calls(self) -> Iterator[Call]:
         """The calls in the order in which they began, each read when it is asked for."""
         for path in self.call_files().values():
-            yield self._call(path)
+            if path.stat().st_size:  # else its process was killed before it wrote anything
+                yield self._call(path)
 
     def call(self, number: int) -> Call:
         """One call by its number."""
@@ -137,14 +139,20 @@ def is_running(path: Path) -> bool:
 def write_json(path: Path, data: Any) -> None:
     """Write a file by renaming it, so that a reader never sees half of it."""
     partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    partial.write_text(json.dumps(data, ensure_ascii=False, indent=1, default=str) + "\n", encoding="utf-8")
+    text = json.dumps(data, ensure_ascii=False, indent=1, default=str) + "\n"
+    partial.write_bytes(text.encode("utf-8", "backslashreplace"))
     partial.replace(path)
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path, attempts: int = 3) -> dict[str, Any]:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+    except ValueError as error:
+        if attempts:  # it may just be written
+            time.sleep(0.01)
+            return _read(path, attempts - 1)
+        raise UserError(f"The record {path} is not JSON: {error}.") from error
+    except (OSError, RecursionError) as error:
         raise UserError(f"The record {path} cannot be read: {error}.") from error
     if not isinstance(data, dict):
         raise UserError(f"The record {path} is not a JSON object.")

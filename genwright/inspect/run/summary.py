@@ -18,7 +18,9 @@ _HASHED = 1 << 22  # bytes of an array that are hashed; a call's arguments may h
 
 
 def is_plain(value: Any) -> bool:
-    """Whether a value's summary is the value itself."""
+    """Whether a value's summary is the value itself: a plain value, or a short list of such."""
+    if type(value) is list and len(value) <= _ITEMS:
+        return not any(isinstance(v, list) for v in value) and all(map(is_plain, value))
     if value is None or type(value) in (bool, int):
         return True
     return math.isfinite(value) if type(value) is float else type(value) is str and len(value) <= _TEXT

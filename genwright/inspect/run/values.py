@@ -12,6 +12,7 @@ from typing import Any
 
 from genwright.errors import UserError
 from genwright.inspect.run.stored_runs import Call
+from genwright.inspect.run.summary import is_plain
 
 _CAP = 1 << 26  # bytes of one result
 _DEPTH = 32
@@ -74,7 +75,7 @@ def store_value(value: Any, stem: Path) -> Path | None:
 def load_value(call: Call) -> Any:
     """A call's result in full; an `OpaqueValue` stands where something could not be stored."""
     if call.value is None:
-        if not isinstance(call.result, dict | list):
+        if is_plain(call.result):
             return call.result
         return OpaqueValue(str(call.result.get("type", "result")) if isinstance(call.result, dict) else "list")
     return read_value(call.value)

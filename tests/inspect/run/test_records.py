@@ -16,6 +16,7 @@ from recorded_scripts import errors, record
 
 from genwright import Executor
 from genwright.inspect.run.records import RecordFolder
+from genwright.inspect.run.research_layout import write_research_layout
 from genwright.inspect.run.stored_runs import StoredRun, open_run
 from genwright.inspect.run.values import load_value
 
@@ -60,7 +61,8 @@ def run_of(exe: Executor) -> StoredRun:
 
 
 def research(exe: Executor) -> list[dict[str, Any]]:
-    """What the research system's reader finds."""
+    """What the research system's reader finds at the end of the run."""
+    write_research_layout(run_of(exe))
     paths = (exe.folder.path / exe.label).glob("demo_*/*/result_data.json")
     return [json.loads(p.read_text()) for p in sorted(paths, key=lambda p: int(p.parent.name.partition("_")[0]))]
 
@@ -77,7 +79,7 @@ def test_a_failure_leaves_nothing_in_later_results(exe: Executor) -> None:
     )
     assert (last["is_success"], last["fail_reason"], last["interface_return"]) == (True, "", None)
     seven = {"fuc_name", "is_success", "fail_reason", "is_file", "file_path", "except_data", "interface_return"}
-    assert all(set(data) == seven | {"process_time", "args", "sys_path"} for data in (first, failed, last))
+    assert all(set(data) == seven | {"process_time", "args"} for data in (first, failed, last))
 
 
 @pytest.mark.parametrize("name", ["$(touch broken).txt", "a'b\"c.txt", "; rm -rf x.txt", "-n.txt"])
