@@ -57,7 +57,7 @@ CASES = {
             "        break",
             "target(i)",
         ],
-        "abcdeg",
+        "abcdefg",
     ),
     "methods and attributes that are used": (
         [
