@@ -35,12 +35,12 @@ def launch(
     repository: Repository | None = None,
     isolation: Isolation | None = None,
     echo: bool = False,
-    key: str = "",
+    fingerprint: str = "",
 ) -> StoredRun:
     """Run a script to its end and give its record; without a manifest one is drafted.
 
-    `isolation` says what the run may see and use; with `echo` what it prints is shown, too. `key` is kept in
-    the record, for who wants to know whether the same was run before.
+    `isolation` says what the run may see and use; with `echo` what it prints is shown, too. `fingerprint` is
+    kept in the record, for who wants to know whether the same was run before.
     """
     repository = repository or Repository.around(script)
     choices, isolation = choices or Choices(), isolation or Isolation()
@@ -65,7 +65,7 @@ def launch(
         "set": plan.overrides,
         "scenario": plan.scenario,
         "chosen": planned.chosen,
-        "key": key,
+        "fingerprint": fingerprint,
         "sha256": digest(Path(plan.script)),
     }
     folder.write_run(run)
