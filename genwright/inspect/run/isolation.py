@@ -15,6 +15,7 @@ import psutil
 from genwright.errors import UserError
 from genwright.home import cache_folder
 from genwright.inspect.run.overlay import home_folders, link_files, outside, plan_mounts, remove_scaffold
+from genwright.inspect.run.sandbox_cgroup import ControlGroup
 from genwright.inspect.run.sandbox_watch import Watch
 from genwright.inspect.run.written_files import copy_changed, stamps, written_files
 
@@ -22,6 +23,7 @@ from genwright.inspect.run.written_files import copy_changed, stamps, written_fi
 ALLOWED = {"PATH", "LANG", "LANGUAGE", "TZ", "TERM", "USER", "LOGNAME", "LD_LIBRARY_PATH", "SSL_CERT_FILE"}
 ALLOWED_PREFIXES = ("LC_", "PYTHON", "OMP_", "MKL_", "OPENBLAS_", "CUDA_", "NVIDIA_", "TORCH_", "TRITON_", "GENWRIGHT_")
 SECRET = ("KEY", "TOKEN", "SECRET", "PASSWORD")
+THREADS = 64  # of each process, where their number is limited
 
 
 @dataclass(frozen=True)
@@ -161,17 +163,22 @@ class _Run:
 
     def _watch(self, **plan: Any) -> Watch:
         limits = self.isolation.limits
-        memory = int((limits.memory_gb or 0) * 1e9) or psutil.virtual_memory().total // 2
+        memory = int(limits.memory_gb * 1e9) if limits.memory_gb else None
+        threads = int(limits.processes) * THREADS if limits.processes else None
         plan |= {
             "argv": self.argv,
             "network": self.isolation.network,
-            "shm_bytes": memory,
+            "shm_bytes": memory or psutil.virtual_memory().total // 2,
             "cpu_seconds": limits.cpu_seconds,
-            "processes": limits.processes,
-            "others": _threads_of_user() if limits.processes else 0,
+            "threads": threads,
+            "others": _threads_of_user() if threads else 0,
         }
-        watch = Watch(plan, limits.given(), self.folder, self.echo)
-        watch.run(self.stdin)
+        group = ControlGroup(memory, threads)
+        watch = Watch(plan, limits.given(), self.folder, group, self.echo)
+        try:
+            watch.run(self.stdin)
+        finally:
+            group.remove()
         return watch
 
     def _environment(self, home: str, temporary: str) -> dict[str, str]:

@@ -23,7 +23,6 @@ NEW_MOUNT, NEW_IPC, NEW_USER, NEW_PID, NEW_NET = 0x20000, 0x8000000, 0x10000000,
 PARENT_DEATH_SIGNAL, DROP_CAPABILITY, CHILD_SUBREAPER, NO_NEW_PRIVILEGES = 1, 24, 36, 38
 CAPABILITIES = 64
 SET_INTERFACE_FLAGS, INTERFACE_UP = 0x8914, 1
-THREADS = 64  # of each process, when their number is limited
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -82,8 +81,8 @@ def _start(plan: dict[str, Any], report: int) -> int:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         if plan["cpu_seconds"]:
             _limit(resource.RLIMIT_CPU, int(plan["cpu_seconds"]) + 2)
-        if plan["processes"]:
-            _limit(resource.RLIMIT_NPROC, plan["processes"] * THREADS + plan["others"])
+        if plan["threads"]:
+            _limit(resource.RLIMIT_NPROC, plan["threads"] + plan["others"])
         _prctl(NO_NEW_PRIVILEGES, 1)
         if plan["namespaces"]:
             for capability in range(CAPABILITIES):

@@ -10,7 +10,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, TextIO
 
-from genwright.inspect.run.sandbox_usage import folder_bytes, kill_tree, namespace_usage, tree_usage
+from genwright.inspect.run.sandbox_cgroup import ControlGroup
+from genwright.inspect.run.sandbox_usage import (
+    folder_bytes,
+    kill_tree,
+    namespace_processes,
+    namespace_usage,
+    tree_usage,
+)
 
 LOOK = 0.05  # seconds between two looks at the processes
 SHARE = 0.05  # the part of the time that looking may take
@@ -21,8 +28,10 @@ INIT = "import sys; sys.path.insert(0, {!r}); from genwright.inspect.run.sandbox
 class Watch:
     """One run from its start to its end; then the attributes say how it ended."""
 
-    def __init__(self, plan: dict[str, Any], limits: dict[str, float], folder: Path, echo: bool) -> None:
-        self._plan, self._limits, self._folder = plan, limits, folder
+    def __init__(
+        self, plan: dict[str, Any], limits: dict[str, float], folder: Path, group: ControlGroup, echo: bool
+    ) -> None:
+        self._plan, self._limits, self._folder, self._group = plan, limits, folder, group
         self._init: int | None = None  # the first process of the namespace, or of the tree
         self._printed = 0
         self._next_look = self._next_size = 0.0
@@ -49,6 +58,7 @@ class Watch:
         )
         os.close(plan_read)
         os.close(report_write)
+        self._group.add(self._process.pid)
         try:
             with open(plan_write, "w", encoding="utf-8") as file:
                 json.dump(self._plan, file)
@@ -83,6 +93,7 @@ class Watch:
                     else:
                         self._keep(data, *targets[key.fd])
                 self._look()
+            self._look()
             for descriptor, target in targets.items():  # what was printed last
                 with suppress(BlockingIOError):
                     while data := os.read(descriptor, 1 << 16):
@@ -121,6 +132,8 @@ class Watch:
             self._end("seconds")
         if self._plan["namespaces"] and self._init is None:
             return
+        if self._group.is_out_of_memory():
+            self._end("memory_gb")
         if now >= self._next_look:
             self._look_at_processes()
             done = time.monotonic()
@@ -132,8 +145,14 @@ class Watch:
             self._next_size = done + max(10 * LOOK, (done - now) / SHARE)
 
     def _look_at_processes(self) -> None:
-        allowed = self._limits.get("memory_gb", float("inf")) * 1e9
-        used = namespace_usage(self._init, allowed) if self._init is not None else tree_usage(self._process.pid)
+        most = self._limits.get("processes", float("inf"))
+        if self._init is None:
+            used = tree_usage(self._process.pid)
+        elif len(namespace_processes(self._init)) - 1 > most:
+            return self._end("processes")  # there is no time to look at each of them
+        else:
+            allowed = self._limits.get("memory_gb", float("inf")) * 1e9
+            used = namespace_usage(self._init, min(allowed, self.peak_memory * 1.1))
         self.peak_memory = max(self.peak_memory, used.memory)
         for name, value in (
             ("memory_gb", used.memory / 1e9),
@@ -142,6 +161,7 @@ class Watch:
         ):
             if value > self._limits.get(name, float("inf")):
                 self._end(name)
+        return None
 
     def _end(self, limit: str) -> None:
         if self.limit is None:

@@ -108,7 +108,7 @@ def test_processor_time_of_all_processes(either: Run) -> None:
 def test_huge_allocation(either: Run) -> None:
     text = "data = []\nwhile True: data.append(bytearray(b'x' * 2**24))"
     ended = either(text, Limits(seconds=30, memory_gb=0.3))
-    assert ended.limit == "memory_gb" and 0.3e9 < ended.peak_memory < 3e9
+    assert ended.limit == "memory_gb" and 0.2e9 < ended.peak_memory < 3e9
 
 
 def test_memory_that_processes_share_is_counted_once(run: Run) -> None:
@@ -153,10 +153,10 @@ os.remove(__file__)
     ended = run(text)
     assert (ended.status, printed(tmp_path)) == ("ended", "data\nmore datamore\n"), printed(tmp_path, "error.txt")
     written = {each["path"]: each for each in ended.written}
-    assert set(written) == {"new.txt", "data.txt", "beside.txt", "script.py", "/tmp/elsewhere.txt"}
-    assert written["script.py"]["deleted"] and not written["new.txt"]["outside"]
+    assert set(written) == {"work/new.txt", "work/data.txt", "work/beside.txt", "work/script.py", "/tmp/elsewhere.txt"}
+    assert written["work/script.py"]["deleted"] and not written["work/new.txt"]["outside"]
     assert written["/tmp/elsewhere.txt"]["outside"] and written["/tmp/elsewhere.txt"]["size"] == 4
-    assert (tmp_path / "records/run-0001" / written["data.txt"]["kept"]).read_text() == "datamore"
+    assert (tmp_path / "records/run-0001" / written["work/data.txt"]["kept"]).read_text() == "datamore"
     assert (project / "data.txt").read_text() == "data" and (project / "script.py").read_text() == text
     assert len(list(project.iterdir())) == 2
 
@@ -171,7 +171,7 @@ def test_record_inside_the_project(project: Path) -> None:
     command = [sys.executable, str(script), str(folder)]
     ended = run_isolated(command, folder, script.parent, project, Isolation(Limits(seconds=30)))
     # '..' is that of the record, as a working directory elsewhere must have it.
-    assert (ended.status, [each["path"] for each in ended.written]) == ("failed", ["out"])
+    assert (ended.status, [each["path"] for each in ended.written]) == ("failed", ["work/out"])
     assert (folder / "calls.json").exists()
 
 
@@ -190,7 +190,7 @@ def test_links_where_layers_are_refused(
     monkeypatch.setattr(module, "plan_mounts", refused)
     ended = run("print(open('folder/inner.txt').read()); open('folder/new', 'w'); open(__file__, 'a')")
     assert printed(tmp_path) == "inner\n" and "Read-only file system" in printed(tmp_path, "error.txt")
-    assert [each["path"] for each in ended.written] == ["folder/new"]
+    assert [each["path"] for each in ended.written] == ["work/folder/new"]
 
 
 def test_writes_outside_are_found_without_layers(
@@ -208,7 +208,12 @@ open(os.path.expanduser("~/h"), "w").close()
     ended = run(text, unsafe=True)
     assert printed(tmp_path) == "data\n" and set(ended.unenforced) == {"network", "home", "project"}
     home = module.home_folders()[0]
-    assert {each["path"] for each in ended.written} == {"new.txt", str(project / "beside.txt"), "/tmp/t", f"{home}/h"}
+    assert {each["path"] for each in ended.written} == {
+        "work/new.txt",
+        str(project / "beside.txt"),
+        "/tmp/t",
+        f"{home}/h",
+    }
 
 
 def test_refused_in_one_sentence_where_namespaces_are(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
