@@ -23,7 +23,7 @@ from genwright.inspect.run.written_files import copy_changed, stamps, written_fi
 ALLOWED = {"PATH", "LANG", "LANGUAGE", "TZ", "TERM", "USER", "LOGNAME", "LD_LIBRARY_PATH", "SSL_CERT_FILE"}
 ALLOWED_PREFIXES = ("LC_", "PYTHON", "OMP_", "MKL_", "OPENBLAS_", "CUDA_", "NVIDIA_", "TORCH_", "TRITON_", "GENWRIGHT_")
 SECRET = ("KEY", "TOKEN", "SECRET", "PASSWORD")
-THREADS = 64  # of each process, where their number is limited
+THREADS = max(16, 2 * (os.cpu_count() or 1))  # of each process, where their number is limited
 
 
 @dataclass(frozen=True)
@@ -129,20 +129,20 @@ class _Run:
         mounts, work = plan_mounts(
             self.folder, self.script_folder, self.project, given.readable, given.writable, given.network
         )
-        homes = [str(home) for home in home_folders() if home != Path("/")]
+        homes = [*map(str, home_folders()), "/tmp"]
         try:
             return self._watch(
                 namespaces=True,
                 mounts=[asdict(each) for each in mounts],
                 work=asdict(work),
-                environment=self._environment(homes[0] if homes else "/tmp", "/tmp"),
+                environment=self._environment(homes[0], "/tmp"),
             )
         finally:
             remove_scaffold(self.folder, mounts, self.script_folder)
 
     def _without_namespaces(self) -> Watch:
         """Links instead of layers, a home and a temporary folder by name only, and a search for what was written."""
-        work, home = self.folder / "work", outside(self.folder, home_folders()[0])
+        work, home = self.folder / "work", outside(self.folder, [*home_folders(), Path("/tmp")][0])
         home.mkdir(parents=True, exist_ok=True)
         link_files(self.script_folder, work)
         watched = dict.fromkeys((self.project, self.script_folder))
@@ -203,8 +203,8 @@ class _Run:
                 "limit",
                 f"The run was ended at its limit {limit} = {getattr(self.isolation.limits, limit):g}.",
             )
-        elif watch.refused:
-            status, message = "refused", f"The run could not start ({watch.refused})."
+        elif watch.not_started:
+            status, message = "refused", f"The command could not be started ({watch.not_started})."
         elif code is None or -code in (SIGKILL, SIGTERM):
             status, message = "killed", "The run was killed from outside."
         elif code:

@@ -52,7 +52,6 @@ def _in_namespaces(plan: dict[str, Any], report: int) -> None:
     _die_with_parent()
     init = os.fork()
     if init:
-        signal.signal(signal.SIGTERM, lambda *_: os.kill(init, signal.SIGKILL))
         _tell(report, init=init)
         os.waitpid(init, 0)  # returns when every process of the namespace is dead
         os._exit(0)
@@ -94,7 +93,7 @@ def _start(plan: dict[str, Any], report: int) -> int:
         os.chdir(plan["work"]["target"])
         os.execvpe(plan["argv"][0], plan["argv"], plan["environment"])
     except (OSError, ValueError) as error:
-        _tell(report, refused=f"{plan['argv'][0]}: {error}")
+        _tell(report, not_started=str(error))
     os._exit(127)
 
 
@@ -103,7 +102,8 @@ def _wait_for(script: int, report: int) -> None:
     while pid != script:
         pid, status, usage = os.wait4(-1, 0)
     largest = usage.ru_maxrss * (1024 if sys.platform == "linux" else 1)
-    _tell(report, exit=os.waitstatus_to_exitcode(status), memory=largest)
+    left = [name for name in os.listdir("/proc") if name.isdigit()] if os.getpid() == 1 else []
+    _tell(report, exit=os.waitstatus_to_exitcode(status), memory=largest, processes=len(left))
 
 
 def _tell(report: int, **message: Any) -> None:

@@ -3,6 +3,7 @@
 import json
 import os
 import selectors
+import signal
 import subprocess
 import sys
 import time
@@ -32,11 +33,12 @@ class Watch:
         self, plan: dict[str, Any], limits: dict[str, float], folder: Path, group: ControlGroup, echo: bool
     ) -> None:
         self._plan, self._limits, self._folder, self._group = plan, limits, folder, group
-        self._init: int | None = None  # the first process of the namespace, or of the tree
+        self._first: int | None = None  # the namespace's first process
+        self._ready = False  # the namespace has its own /proc
         self._printed = 0
         self._next_look = self._next_size = 0.0
         self._terminals: tuple[TextIO | None, TextIO | None] = (sys.stdout, sys.stderr) if echo else (None, None)
-        self.refused = ""
+        self.refused = self.not_started = ""
         self.limit: str | None = None
         self.exit_code: int | None = None
         self.seconds, self.peak_memory = 0.0, 0
@@ -103,13 +105,15 @@ class Watch:
         for line in data.splitlines():  # each is written at once and is shorter than a pipe's unit
             message = json.loads(line)
             self.refused = message.get("refused", self.refused)
+            self.not_started = message.get("not_started", self.not_started)
             self.exit_code = message.get("exit", self.exit_code)
             self.peak_memory = max(self.peak_memory, message.get("memory", 0))
-            if "init" in message:
-                self._first = message["init"]
-            if "ready" in message:
-                self._init = self._first
+            self._first = message.get("init", self._first)
+            self._ready = message.get("ready", self._ready)
+            if message.get("processes", 0) - 1 > self._limits.get("processes", float("inf")):
+                self._end("processes")  # the script failed when no more could be started
             if not self._plan["namespaces"] and ("exit" in message or "refused" in message):
+                self._look_at_processes()
                 self._kill()
 
     def _keep(self, data: bytes, file: IO[bytes], terminal: TextIO | None) -> None:
@@ -130,9 +134,10 @@ class Watch:
         now = time.monotonic()
         if now - self._started > self._limits.get("seconds", float("inf")):
             self._end("seconds")
-        if self._plan["namespaces"] and self._init is None:
+        if self._plan["namespaces"] and not self._ready:
             return
         if self._group.is_out_of_memory():
+            self.peak_memory = max(self.peak_memory, int(self._limits["memory_gb"] * 1e9))
             self._end("memory_gb")
         if now >= self._next_look:
             self._look_at_processes()
@@ -146,13 +151,13 @@ class Watch:
 
     def _look_at_processes(self) -> None:
         most = self._limits.get("processes", float("inf"))
-        if self._init is None:
+        if self._first is None:
             used = tree_usage(self._process.pid)
-        elif len(namespace_processes(self._init)) - 1 > most:
+        elif len(namespace_processes(self._first)) - 1 > most:
             return self._end("processes")  # there is no time to look at each of them
         else:
             allowed = self._limits.get("memory_gb", float("inf")) * 1e9
-            used = namespace_usage(self._init, min(allowed, self.peak_memory * 1.1))
+            used = namespace_usage(self._first, min(allowed, self.peak_memory * 1.1))
         self.peak_memory = max(self.peak_memory, used.memory)
         for name, value in (
             ("memory_gb", used.memory / 1e9),
@@ -170,6 +175,11 @@ class Watch:
 
     def _kill(self) -> None:
         if self._plan["namespaces"]:
-            self._process.terminate()  # it ends the namespace
+            # All processes of a namespace die with its first one, and that one with the process that made it.
+            with suppress(ProcessLookupError):
+                if self._first is None:
+                    self._process.kill()
+                elif self._process.poll() is None:
+                    os.kill(self._first, signal.SIGKILL)
         else:
             kill_tree(self._process.pid)

@@ -108,7 +108,7 @@ def test_processor_time_of_all_processes(either: Run) -> None:
 def test_huge_allocation(either: Run) -> None:
     text = "data = []\nwhile True: data.append(bytearray(b'x' * 2**24))"
     ended = either(text, Limits(seconds=30, memory_gb=0.3))
-    assert ended.limit == "memory_gb" and 0.2e9 < ended.peak_memory < 3e9
+    assert ended.limit == "memory_gb" and 0.3e9 <= ended.peak_memory < 3e9
 
 
 def test_memory_that_processes_share_is_counted_once(run: Run) -> None:
@@ -341,5 +341,6 @@ def test_wrong_limits_and_paths(run: Run) -> None:
 
 
 def test_command_that_cannot_start(tmp_path: Path, project: Path) -> None:
-    ended = run_isolated([str(tmp_path / "missing")], tmp_path / "record", project, project, Isolation())
-    assert ended.status == "refused" and "missing" in ended.message
+    ended = run_isolated(["/missing"], tmp_path / "record", project, project, Isolation())
+    assert ended.status == "refused"
+    assert ended.message == ("The command could not be started ([Errno 2] No such file or directory: '/missing').")
