@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from signal import SIGKILL, SIGTERM, SIGXCPU
+from signal import SIGKILL, SIGTERM, SIGXCPU, Signals
 from typing import IO, Any
 
 import psutil
@@ -119,6 +119,8 @@ class _Run:
                 return self._ended(watch, self.unenforced)
             reason = watch.refused
         lost = [*([] if self.isolation.network else ["network"]), "home", "project"]
+        if sys.platform != "linux":
+            lost.append("processes that leave their parent")
         if not self.isolation.unsafe:
             message = f"This system refuses namespaces to a run ({reason}), so that these cannot be protected from it: "
             return Ended("refused", unenforced=lost, message=f"{message}{', '.join(lost)}. Pass --unsafe to run it.")
@@ -206,9 +208,10 @@ class _Run:
         elif watch.not_started:
             status, message = "refused", f"The command could not be started ({watch.not_started})."
         elif code is None or -code in (SIGKILL, SIGTERM):
-            status, message = "killed", "The run was killed from outside."
+            status, message = "killed", f"The run was killed{f' by {Signals(-code).name}' if code else ''}."
         elif code:
-            status, message = "failed", f"The run ended with exit code {code}."
+            end = f"exit code {code}" if code > 0 else Signals(-code).name
+            status, message = "failed", f"The run ended with {end}."
         else:
             status, message = "ended", ""
         written = written_files(self.folder)

@@ -53,6 +53,7 @@ def plan_mounts(
     """The mounts of a run in their order, and that of its working directory; makes the folders that they need."""
     hidden = [path for path in (*home_folders(), *TEMPORARY) if path.is_dir()]
     mounts = [Mount("private", str(path), str(_made(outside(folder, path)))) for path in hidden]
+    hidden.append(Path("/dev"))
     if not network:
         mounts.append(Mount("empty", "/run"))  # sockets of the system's services
         hidden.append(Path("/run"))

@@ -32,6 +32,7 @@ def build_view(mounts: list[Mount], work: Mount, shm_bytes: int) -> None:
     _make_read_only()
     for path in writable:
         mount(None, path, None, MS_REMOUNT | MS_BIND | _flags(path))
+    _mount_devices(devices, shm_bytes)
     for each in plan:
         each.place()
     try:
@@ -39,7 +40,6 @@ def build_view(mounts: list[Mount], work: Mount, shm_bytes: int) -> None:
         mount(work.source, work.target, None, MS_BIND)
     except OSError:
         link_files(Path(work.source), Path(work.target))
-    _mount_devices(devices, shm_bytes)
     mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV)
     for name in SYSTEM:
         if os.path.exists(f"/proc/{name}"):
@@ -96,10 +96,11 @@ def _make_read_only() -> None:
     for line in Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines():
         point = mount_point(line)
         try:
-            flags = _flags(point)
+            found = os.statvfs(point).f_flag
         except OSError:
             continue  # a mount that this user cannot reach, or that another one covers
-        mount(None, point, None, MS_REMOUNT | MS_BIND | MS_RDONLY | flags)
+        if not found & MS_RDONLY:
+            mount(None, point, None, MS_REMOUNT | MS_BIND | MS_RDONLY | _flags(point))
 
 
 def _make_mount_point(target: str, source: str) -> None:

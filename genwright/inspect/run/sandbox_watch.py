@@ -1,5 +1,6 @@
 """Start a run and watch it: what it prints, what it uses, and the limit that ends it."""
 
+import codecs
 import json
 import os
 import selectors
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, TextIO
 
@@ -26,6 +28,13 @@ PACKAGE = Path(__file__).parents[3]
 INIT = "import sys; sys.path.insert(0, {!r}); from genwright.inspect.run.sandbox_init import main; main({}, {})"
 
 
+@dataclass(frozen=True)
+class _Copy:
+    file: IO[bytes]
+    terminal: TextIO
+    decoder: codecs.IncrementalDecoder = field(default_factory=lambda: codecs.getincrementaldecoder("utf-8")("replace"))
+
+
 class Watch:
     """One run from its start to its end; then the attributes say how it ended."""
 
@@ -37,7 +46,7 @@ class Watch:
         self._ready = False  # the namespace has its own /proc
         self._printed = 0
         self._next_look = self._next_size = 0.0
-        self._terminals: tuple[TextIO | None, TextIO | None] = (sys.stdout, sys.stderr) if echo else (None, None)
+        self._echo = echo
         self.refused = self.not_started = ""
         self.limit: str | None = None
         self.exit_code: int | None = None
@@ -81,7 +90,7 @@ class Watch:
             out,
             err,
         ):
-            targets = {out.fileno(): (output, self._terminals[0]), err.fileno(): (error, self._terminals[1])}
+            targets = {out.fileno(): _Copy(output, sys.stdout), err.fileno(): _Copy(error, sys.stderr)}
             for descriptor in (report, *targets):
                 os.set_blocking(descriptor, False)
                 selector.register(descriptor, selectors.EVENT_READ)
@@ -93,13 +102,13 @@ class Watch:
                     elif key.fd == report:
                         self._hear(data)
                     else:
-                        self._keep(data, *targets[key.fd])
+                        self._keep(data, targets[key.fd])
                 self._look()
             self._look()
             for descriptor, target in targets.items():  # what was printed last
                 with suppress(BlockingIOError):
                     while data := os.read(descriptor, 1 << 16):
-                        self._keep(data, *target)
+                        self._keep(data, target)
 
     def _hear(self, data: bytes) -> None:
         for line in data.splitlines():  # each is written at once and is shorter than a pipe's unit
@@ -116,16 +125,16 @@ class Watch:
                 self._look_at_processes()
                 self._kill()
 
-    def _keep(self, data: bytes, file: IO[bytes], terminal: TextIO | None) -> None:
+    def _keep(self, data: bytes, target: "_Copy") -> None:
         """Write what was printed to its file, up to the limit, and to the terminal."""
         room = len(data)
         if "output_mb" in self._limits:
             room = max(0, int(self._limits["output_mb"] * 1e6) - self._printed)
         self._printed += len(data)
-        file.write(data[:room])
-        if terminal is not None:
-            terminal.write(data[:room].decode("utf-8", "replace"))
-            terminal.flush()
+        target.file.write(data[:room])
+        if self._echo:
+            target.terminal.write(target.decoder.decode(data[:room]))
+            target.terminal.flush()
         if len(data) > room:
             self._end("output_mb")
 
