@@ -128,7 +128,7 @@ class _Run:
 
     def _in_namespaces(self) -> Watch:
         given = self.isolation
-        mounts, work = plan_mounts(
+        mounts = plan_mounts(
             self.folder, self.script_folder, self.project, given.readable, given.writable, given.network
         )
         homes = [*map(str, home_folders()), "/tmp"]
@@ -136,7 +136,6 @@ class _Run:
             return self._watch(
                 namespaces=True,
                 mounts=[asdict(each) for each in mounts],
-                work=asdict(work),
                 environment=self._environment(homes[0], "/tmp"),
             )
         finally:
@@ -154,7 +153,6 @@ class _Run:
         try:
             return self._watch(
                 namespaces=False,
-                work={"target": str(work)},
                 environment=self._environment(str(home), str(temporary)),
             )
         finally:
@@ -169,6 +167,8 @@ class _Run:
         threads = int(limits.processes) * THREADS if limits.processes else None
         plan |= {
             "argv": self.argv,
+            "script_folder": str(self.script_folder),
+            "work": str(self.folder / "work"),
             "network": self.isolation.network,
             "shm_bytes": memory or psutil.virtual_memory().total // 2,
             "cpu_seconds": limits.cpu_seconds,

@@ -58,7 +58,8 @@ def _in_namespaces(plan: dict[str, Any], report: int) -> None:
     try:
         _die_with_parent()
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-        build_view([Mount(**each) for each in plan["mounts"]], Mount(**plan["work"]), plan["shm_bytes"])
+        mounts = [Mount(**each) for each in plan["mounts"]]
+        build_view(mounts, plan["script_folder"], plan["work"], plan["shm_bytes"])
         if not plan["network"]:
             _start_loopback()
         _tell(report, ready=True)
@@ -90,7 +91,7 @@ def _start(plan: dict[str, Any], report: int) -> int:
             with open("/proc/self/oom_score_adj", "w") as file:
                 file.write("1000")  # out of memory, the system ends this one first
         _die_with_parent()
-        os.chdir(plan["work"]["target"])
+        os.chdir(plan["work"])
         os.execvpe(plan["argv"][0], plan["argv"], plan["environment"])
     except (OSError, ValueError) as error:
         _tell(report, not_started=str(error))
