@@ -59,6 +59,7 @@ def _recording(name: str, target: Callable, script: Path, folder: Path, calls: l
             "event": "create" if isinstance(target, type) else "run",
             "file": str(script),
             "line": sys._getframe(1).f_lineno,
+            "started": time.time(),
             "arguments": [summarise(a) for a in args],
             "keywords": {k: summarise(v) for k, v in kwargs.items()},
         }

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
+from genwright.cli import inspect_judgement, inspect_runs
 from genwright.cli.app import Json, new_app
-from genwright.cli.inspect_runs import add_to
 from genwright.cli.inspect_scripts import Ask, ManifestFile, NoSamples, Root, ScenarioFile, Scripts, expand, open_script
 from genwright.cli.progress import bar
 from genwright.errors import UserError
@@ -211,4 +211,5 @@ def _write(path: Path, text: str, encoding: str = "utf-8") -> None:
         raise UserError(f"{path} cannot be written: {error}.") from error
 
 
-add_to(app)
+inspect_runs.add_to(app)
+inspect_judgement.add_to(app)

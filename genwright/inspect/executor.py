@@ -236,7 +236,7 @@ class Executor:
         if stream is not None:
             finish.streaming()
             return stream
-        finish.returned(result if made is None else made)
+        finish.returned(result if made is None or self.stand_in is not None else made)
         if not self.names.is_set_up:  # a rewritten script does not ask, and its results are not kept alive
             self._last = (name, result)
         return result

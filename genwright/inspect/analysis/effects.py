@@ -176,6 +176,10 @@ class ScriptEffects:
                 return self.roots(node.body) | self.roots(node.orelse)
             case ast.BoolOp():
                 return set().union(*map(self.roots, node.values))
+            case ast.Call(func=ast.Attribute() as method) if node not in self.recorded:
+                # What a method gives may be a part of its object, as with `parser.add_subparsers()`.
+                imported = any(isinstance(v, Ref) for v in self.flow.values(method))
+                return set() if imported or method.attr in _PURE_METHODS else self.roots(method.value)
         return set()
 
     def _call(self, node: ast.Call, effects: Effects) -> None:

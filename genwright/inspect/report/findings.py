@@ -12,7 +12,7 @@ from typing import Any
 
 from genwright.errors import UserError
 from genwright.inspect.report.script_findings import Source, hiding_handlers, unseeded_draws, unused_arguments
-from genwright.inspect.run.script_source import script_source
+from genwright.inspect.run.script_source import original_source
 from genwright.inspect.run.stored_runs import Call, StoredRun, stored_runs
 
 _GROWTH = 16 << 20  # bytes of memory
@@ -40,7 +40,7 @@ def find(run: StoredRun, earlier: list[StoredRun] | None = None) -> list[Finding
     calls = list(run.calls())
     crossings = [c for c in calls if c.event in ("create", "run")]
     try:
-        source = Source.read(script_source(run))
+        source = Source.read(original_source(run))
     except UserError:
         source = None  # the script is gone, or does not parse; the records tell the rest
     found = [*_not_a_number(crossings), *_memory_growth(crossings), *_outside(run, calls, source)]

@@ -43,7 +43,7 @@ def call_pictures(call: Call) -> list[Picture]:
 
 def run_pictures(run: StoredRun) -> list[Picture]:
     """The images that the run wrote outside of calls."""
-    paths = [run.path / str(f.get("path")) for f in run.data.get("files") or []]
+    paths = [run.path / str(f.get("kept") or f.get("path")) for f in run.data.get("files") or []]
     return [p for path in paths for p in picture_of(path)][: 4 * _OF_A_CALL]
 
 

@@ -85,9 +85,10 @@ def _compare_calls(left: Call, right: Call, tolerance: Tolerance, folders: tuple
     def differ(where: str, one: Any, other: Any) -> Difference:
         return Difference(left.number, left.line, left.interface, where, one, other)
 
+    (arguments, keywords), (others, other_keywords) = _alike(left, right)
     for where, one, other in (
-        ("arguments", left.arguments, right.arguments),
-        ("keywords", left.keywords, right.keywords),
+        ("arguments", arguments, others),
+        ("keywords", keywords, other_keywords),
         ("status", left.status, right.status),
         ("exception", _told(left.exception), _told(right.exception)),
         ("files", _written(left), _written(right)),
@@ -99,6 +100,17 @@ def _compare_calls(left: Call, right: Call, tolerance: Tolerance, folders: tuple
         return
     for place, a, b in found:
         yield differ(place, a, b)
+
+
+def _alike(left: Call, right: Call) -> list[tuple[list[Any], dict[str, Any]]]:
+    """Both calls' arguments with equally many positional ones: a record names them where it knows the signature."""
+    most = max(len(left.arguments), len(right.arguments))
+    told = []
+    for call in (left, right):
+        names = list(call.keywords)[: most - len(call.arguments)]
+        rest = {name: value for name, value in call.keywords.items() if name not in names}
+        told.append(([*call.arguments, *(call.keywords[name] for name in names)], rest))
+    return told
 
 
 def _compare(left: Any, right: Any, where: str, tolerance: Tolerance) -> Iterator[tuple[str, Any, Any]]:

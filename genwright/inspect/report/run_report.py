@@ -15,7 +15,7 @@ from genwright.errors import UserError
 from genwright.inspect.report.assertions import Outcome
 from genwright.inspect.report.findings import Finding
 from genwright.inspect.report.pictures import call_pictures, run_pictures
-from genwright.inspect.run.script_source import script_source
+from genwright.inspect.run.script_source import original_source
 from genwright.inspect.run.stored_runs import Call, StoredRun
 
 _TEMPLATE = Path(__file__).with_name("run_report.html")
@@ -99,7 +99,7 @@ def _in_script(run: StoredRun, call: Call) -> bool:
 
 def _lines(run: StoredRun) -> list[str]:
     try:
-        return script_source(run).splitlines()
+        return original_source(run).splitlines()
     except UserError:
         return []
 

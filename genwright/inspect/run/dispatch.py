@@ -47,10 +47,10 @@ class Dispatch:
 
         Without `importing` nothing is looked up in the project's modules, and nothing need be there.
         """
-        if not importing:
-            return self._find_by_name(name)
         if "." not in name and name in self.targets:
             return name, None, self.targets[name]()
+        if not importing:
+            return self._find_by_name(name)
         self.read_manifest()
         if "." not in name and name in self.homes:
             return name, None, self.resolve(name)

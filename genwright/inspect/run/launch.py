@@ -8,12 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from genwright.errors import UserError
 from genwright.inspect.analysis.manifest import Manifest
 from genwright.inspect.analysis.repository import Repository
 from genwright.inspect.analysis.scenario import Scenario
 from genwright.inspect.run.isolation import Ended, Isolation, Limits, run_isolated
 from genwright.inspect.run.new_files import OWN
-from genwright.inspect.run.plan import RUN, SITE
+from genwright.inspect.run.plan import RUN, SITE, read_plan
 from genwright.inspect.run.record_index import open_index
 from genwright.inspect.run.records import RecordFolder
 from genwright.inspect.run.research_layout import write_research_layout
@@ -45,15 +46,38 @@ def launch(
     repository = repository or Repository.around(script)
     choices, isolation = choices or Choices(), isolation or Isolation()
     planned = plan_run(script, manifest, scenario, repository, choices)
+    isolation = replace(isolation, readable=(*isolation.readable, *choices.folders, *_given_files(scenario)))
+    return _start(planned, repository, root, isolation, echo, key)
+
+
+def relaunch(
+    run: StoredRun, mode: str, *, root: Path | None = None, isolation: Isolation | None = None, echo: bool = False
+) -> StoredRun:
+    """Run a recorded run's script again as it was planned, with its results (`replay`) or others like them (`mock`)."""
+    plan = read_plan(run.path)
+    if plan is None:
+        raise UserError(f"{run.name} was not started by `genwright inspect run`; only such a run can be repeated.")
+    text = Path(plan.source).read_bytes().decode() if plan.source != plan.script else None
+    plan = replace(plan, mode=mode, answered_by=str(run.path))
+    seeds = (run.data.get("seeds") or {}).get("found", [])
+    environment, chosen = plan.scenario.get("environment", {}), run.data.get("chosen") or []
+    planned = PlannedRun(plan, text, plan.argv, seeds, environment, chosen)
+    repository = Repository.around(Path(plan.script))
+    return _start(planned, repository, root or run.path.parents[1], isolation or Isolation(), echo)
+
+
+def _start(
+    planned: PlannedRun, repository: Repository, root: Path | None, isolation: Isolation, echo: bool, key: str = ""
+) -> StoredRun:
     folder = RecordFolder.make(planned.plan.project, planned.plan.label, root)
     (folder.path / "work").mkdir()
     plan = planned.write(folder.path)
     environment = _environment(planned, folder.path)
-    readable = [*isolation.readable, *map(Path, plan.path), *choices.folders, _ROOT, *_given_files(scenario)]
-    readable += [Path(choices.answered_by)] if choices.answered_by else []
+    readable = [*isolation.readable, *map(Path, plan.path), _ROOT]
+    readable += [Path(plan.answered_by)] if plan.answered_by else []
     isolation = replace(
         isolation,
-        limits=Limits(**scenario.limits),  # type: ignore[arg-type]
+        limits=Limits(**plan.scenario.get("limits", {})),
         environment=environment | dict(isolation.environment or {}),
         readable=tuple(dict.fromkeys(path.resolve() for path in readable if path.exists())),
     )
@@ -70,7 +94,7 @@ def launch(
     }
     folder.write_run(run)
     command = [sys.executable, "-m", "genwright.inspect.run.child", str(folder.path), "--", *planned.argv]
-    ended = run_isolated(command, folder.path, script.resolve().parent, repository.root, isolation, echo=echo)
+    ended = run_isolated(command, folder.path, Path(plan.script).parent, repository.root, isolation, echo=echo)
     return _complete(folder, run, ended)
 
 

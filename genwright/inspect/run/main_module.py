@@ -21,7 +21,7 @@ def run_script(plan: Plan, name: str) -> None:
 
 
 def _code(plan: Plan, source: bytes, names: dict[str, Any]) -> types.CodeType:
-    if plan.mode == "rewrite" and plan.interfaces:
+    if plan.rewritten:
         # It sets itself up, but for the arguments: a process that the script starts has its own.
         line = f"sys.argv[:] = {[plan.script, *plan.argv]!r}"
         return compile(source.replace(line.encode(), b"sys.argv[:]", 1), plan.source, "exec", dont_inherit=True)

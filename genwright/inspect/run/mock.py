@@ -34,8 +34,8 @@ class Mock:
     def answer(self, event: str, interface: str, args: tuple, kwargs: dict[str, Any], target: Any = None) -> Any:
         """Check the arguments against the signature as Python would, and make a result up."""
         known = self._interfaces.get(interface)
-        if known is not None and known.signature is not None:
-            python_signature(known.signature).bind(*args, **kwargs)
+        if known is not None:
+            _check([known.signature, *(known.factories.values() if event == "create" else ())], args, kwargs)
         if event == "create":
             return uninitialised(self._class_of(interface), interface)
         call = self._recorded.get((event, interface))
@@ -49,6 +49,19 @@ class Mock:
 
 async def _later(value: Any) -> Any:
     return value
+
+
+def _check(signatures: list[Signature | None], args: tuple, kwargs: dict[str, Any]) -> None:
+    """Raise what Python raises for arguments that fit no signature; an object may be made by its class or a factory."""
+    errors = []
+    for signature in signatures:
+        try:
+            if signature is not None:
+                python_signature(signature).bind(*args, **kwargs)
+            return
+        except TypeError as error:
+            errors.append(error)
+    raise errors[0]
 
 
 def like(summary: Any, name: str) -> Any:

@@ -35,6 +35,7 @@ class Plan:
     source: str  # the file that runs: the original, or one in the run's folder
     argv: list[str]
     path: list[str]  # put in front of sys.path
+    rewritten: bool = False  # the source calls the executor itself, under the name of its own file
     package: str = ""
     resources: str = ""  # the script's name for the folder of samples
     interfaces: list[Target] = field(default_factory=list)
@@ -54,8 +55,8 @@ class Plan:
 
     @property
     def sites(self) -> CallSites:
-        """The located sites; a rewritten script runs under the name of its own file."""
-        running = self.source if self.mode == "rewrite" and self.interfaces else self.script
+        """The located sites."""
+        running = self.source if self.rewritten else self.script
         return CallSites(self.script, self.lines, self.defined, dict(self.original), running)
 
 

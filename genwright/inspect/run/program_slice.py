@@ -2,9 +2,10 @@
 
 import ast
 import json
-import subprocess
+import os
 import sys
-from dataclasses import dataclass
+import tempfile
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,13 @@ from genwright.inspect.analysis.manifest import Manifest, parse_manifest
 from genwright.inspect.analysis.repository import Repository
 from genwright.inspect.analysis.scopes import Scopes
 from genwright.inspect.analysis.sites import Location
+from genwright.inspect.run.isolation import Ended, Isolation, Limits, run_isolated
+from genwright.inspect.run.plan import read_plan
 from genwright.inspect.run.recorded_results import same_arguments
-from genwright.inspect.run.script_source import script_source
+from genwright.inspect.run.script_source import PreparedScript, prepared_source
 from genwright.inspect.run.stored_runs import Call, StoredRun
 
+_ROOT = Path(__file__).parents[3]
 _SECONDS = 600
 _IMPURE = (ast.Call, ast.NamedExpr, ast.Await, ast.Yield, ast.YieldFrom)
 
@@ -33,31 +37,34 @@ class ProgramSlice:
     total: int
 
 
-def slice_call(run: StoredRun, number: int) -> ProgramSlice:
+def slice_call(run: StoredRun, number: int, isolation: Isolation | None = None) -> ProgramSlice:
     """The smallest slice that is proved to give the recorded arguments: the backward slice, or else the whole script.
 
     Raises `UserError` where neither does, as with unseeded random numbers.
     """
     call = run.call(number)
-    source, script = script_source(run), Path(str(run.data.get("script", "")))
+    prepared, script = prepared_source(run), Path(str(run.data.get("script", "")))
     if call.event not in ("create", "run"):
         raise UserError(f"Call {number} of {run.name} is no call of an interface but the event {call.event!r}.")
     if call.line is None or (call.file and Path(call.file).name != script.name):
         raise UserError(f"Call {number} of {run.name} is not made by a line of {script.name}; it cannot be sliced.")
-    tree = parse(source, script.name)
+    tree = parse(prepared.text, script.name)
     repository = Repository.around(script)
     location = locate(tree, _manifest(run), repository.module(script), repository.package(script))
-    sites = _sites(location, tree, run, script)
+    sites = _sites(location, tree, run, prepared)
     target = next((c for c, (line, name) in sites.items() if (line, name) == (call.line, call.interface)), None)
     if target is None:
         raise UserError(f"Line {call.line} of {script.name} has no call of {call.interface}; was it changed?")
-    recorded = {c: c is target or any(isinstance(n, _IMPURE) for n in _arguments(c)) for c in sites}
+    if any(s.call is target and s.note.startswith("a command") for s in location.sites):
+        raise UserError(f"Line {call.line} of {script.name} starts a command, which reads its arguments from argv.")
+    # Of several calls of the interface on the line the records tell which is meant.
+    recorded = {c: s == sites[target] or any(isinstance(n, _IMPURE) for n in _arguments(c)) for c, s in sites.items()}
     total = [n for n in ast.walk(tree) if isinstance(n, ast.stmt)]
     failure: UserError | None = None
     for kept in (backward_slice(location.flow, target, recorded), set(total)):
         made = ProgramSlice(call, _write(tree, kept, sites, recorded, run, call), len(kept), len(total))
         try:
-            prove(made)
+            prove(made, run, isolation or Isolation())
             return made
         except UserError as error:
             failure = error
@@ -65,25 +72,45 @@ def slice_call(run: StoredRun, number: int) -> ProgramSlice:
     raise failure
 
 
-def prove(made: ProgramSlice) -> None:
-    """Run a slice in a process of its own: its arguments must equal the recorded ones."""
-    try:
-        done = subprocess.run([sys.executable, "-c", made.text], capture_output=True, text=True, timeout=_SECONDS)
-    except subprocess.TimeoutExpired as error:
-        raise UserError(f"The slice of call {made.call.number} runs for more than {_SECONDS} s.") from error
-    if done.returncode:
-        said = done.stderr.strip().splitlines() or ["it says nothing"]
-        raise UserError(f"The slice of call {made.call.number} fails: {said[-1].removeprefix('genwright: ')}")
-    told = json.loads(done.stdout.splitlines()[-1])
-    if not same_arguments(made.call, told["arguments"], told["keywords"]):
+def prove(made: ProgramSlice, run: StoredRun, isolation: Isolation) -> None:
+    """Run a slice, isolated as the run itself was: its arguments must equal the recorded ones."""
+    call = made.call
+    ended, output, error = _run(made.text, run, isolation)
+    if ended.status in ("refused", "limit"):
+        raise UserError(ended.message or f"The slice of call {call.number} runs for more than {_SECONDS} s.")
+    if ended.status != "ended":
+        said = error.strip().splitlines() or ["it says nothing"]
+        raise UserError(f"The slice of call {call.number} fails: {said[-1].removeprefix('genwright: ')}")
+    told = json.loads(output.splitlines()[-1])
+    if not same_arguments(call, told["arguments"], told["keywords"]):
         raise UserError(
-            f"The slice of call {made.call.number} gives other arguments than the record; what line {made.call.line} "
-            f"is given depends on something that no record holds, such as unseeded random numbers or the time."
+            f"The slice of call {call.number} gives other arguments than the record; what line {call.line} is given "
+            f"depends on something that no record holds, such as unseeded random numbers or the time."
         )
+
+
+def _run(text: str, run: StoredRun, isolation: Isolation) -> tuple[Ended, str, str]:
+    """How a slice ends, and what it prints; it may read the run's folder and the script's repository."""
+    script = Path(str(run.data.get("script", "")))
+    beside = script.parent if script.parent.is_dir() else run.path
+    path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH", "")]))
+    readable = (*isolation.readable, run.path, _ROOT)
+    isolation = replace(isolation, limits=Limits(seconds=_SECONDS), environment={"PYTHONPATH": path}, readable=readable)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "slice.py").write_text(text, encoding="utf-8")
+        command = [sys.executable, str(folder / "slice.py")]
+        ended = run_isolated(command, folder, beside, Repository.around(beside / script.name).root, isolation)
+        printed = [folder / "output.txt", folder / "error.txt"]
+        output, error = (p.read_text(encoding="utf-8", errors="replace") if p.is_file() else "" for p in printed)
+        return ended, output, error
 
 
 def _manifest(run: StoredRun) -> Manifest:
     """The interfaces that the run recorded."""
+    plan = read_plan(run.path)
+    if plan is not None and plan.manifest.get("interface"):
+        return parse_manifest(plan.manifest, run.name)
     entries = [{"name": name, "module": module or ""} for name, module in (run.data.get("interfaces") or {}).items()]
     for entry in entries:
         if "." not in entry["name"] and entry["name"][:1].isupper():
@@ -91,15 +118,17 @@ def _manifest(run: StoredRun) -> Manifest:
     return parse_manifest({"project": str(run.data.get("name")), "interface": entries}, run.name)
 
 
-def _sites(location: Location, tree: ast.Module, run: StoredRun, script: Path) -> dict[ast.Call, tuple[int, str]]:
+def _sites(
+    location: Location, tree: ast.Module, run: StoredRun, prepared: PreparedScript
+) -> dict[ast.Call, tuple[int, str]]:
     """The calls of the script that were recorded: those that are located, and any other on a recorded line."""
-    sites = {s.call: (_line(s.call), s.interface.name) for s in location.sites}
+    sites = {s.call: (prepared.original_line(_line(s.call)), s.interface.name) for s in location.sites}
     lines = {(c.line, c.interface) for c in run.calls() if c.event in ("create", "run")}
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and node not in sites:
             last = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
             for line, name in lines:
-                if _line(node) == line and last == name.rpartition(".")[2]:
+                if prepared.original_line(_line(node)) == line and last == name.rpartition(".")[2]:
                     sites[node] = (line, name)
     return sites
 
@@ -125,10 +154,18 @@ def _write(
     names = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
     sliced = next(name for name in ("sliced", "sliced_call", "genwright_sliced_call") if name not in names)
     script = Path(str(run.data.get("script", "")))
+    plan = read_plan(run.path)
+    given: list[str] = []  # what the script finds beside its own names
+    samples: list[str] = []
+    if plan is not None and plan.package:
+        given.append(f"__package__ = {plan.package!r}")
+    if plan is not None and plan.resources:
+        samples = ["from genwright.inspect.media.samples import sample_folder"]
+        given.append(f"{plan.resources} = f'{{sample_folder()}}/'")
     body = _Cut(kept, sites, recorded, sliced, str(script)).block(tree.body)
     future = [s for s in body if isinstance(s, ast.ImportFrom) and s.module == "__future__"]
     body = [s for s in body if s not in future] or [ast.Pass()]
-    assigned = sorted(Scopes(tree).module.bound)
+    assigned = sorted(Scopes(ast.Module(body, [])).module.bound)
     name = "arguments" if "arguments" not in assigned else "call_arguments"
     # The script's own level becomes a function's; its names stay those of the module.
     declared: list[ast.stmt] = [ast.Global(names=assigned)] if assigned else []
@@ -139,8 +176,10 @@ def _write(
         f'"""The arguments of call {call.number} ({call.interface}) of the run {run.name}, without its model."""',
         *map(ast.unparse, future),
         "",
+        *samples,
         "from genwright.inspect.run.sliced_call import SlicedCall",
         "",
+        *given,
         f"{sliced} = SlicedCall({str(run.path)!r}, {call.number})",
         "",
         "",
@@ -167,7 +206,13 @@ class _Cut(ast.NodeTransformer):
         self._kept, self._sites, self._recorded, self._sliced, self._script = kept, sites, recorded, sliced, script
 
     def block(self, body: list[ast.stmt]) -> list[ast.stmt]:
-        return [self.visit(s) for s in body if s in self._kept]
+        kept: list[ast.stmt] = []
+        for statement in (s for s in body if s in self._kept):
+            if isinstance(statement, ast.If) and ast.unparse(statement.test) == "__name__ == '__main__'":
+                kept += self.block(statement.body)
+            else:
+                kept.append(self.visit(statement))
+        return kept
 
     def generic_visit(self, node: ast.AST) -> Any:
         fields: dict[str, Any] = {}

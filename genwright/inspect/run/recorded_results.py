@@ -46,8 +46,8 @@ async def _awaited(call: Call, kind: Any) -> Any:
 def _result(call: Call, kind: Any) -> Any:
     error = recorded_exception(call.exception) if call.exception is not None else None
     if isinstance(call.result, dict) and call.result.get("type") == "stream":
-        items = load_value(call)
-        return RecordedStream(items if isinstance(items, list) else [], error)
+        items = load_value(call) if call.value is not None else call.result.get("items", [])  # short and plain
+        return RecordedStream(items, error)
     if error is not None:
         raise error
     if call.event == "create":

@@ -1,6 +1,7 @@
 """Plan a run: from a script, a manifest and a scenario to what its process needs to know."""
 
 import ast
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -49,13 +50,15 @@ class PlannedRun:
     chosen: list[str] = field(default_factory=list)
 
     def write(self, folder: Path) -> Plan:
-        """Write plan and text to the run's folder."""
+        """Write plan and text to the run's folder, and copy the original, which may change later."""
         plan = self.plan
         if self.text is not None:
             path = folder / "script.py"
             path.write_text(self.text, encoding=encoding_of(self.text), newline="")
             plan = replace(plan, source=str(path))
         plan.write(folder)
+        script = Path(plan.script)
+        shutil.copyfile(script, folder / f"original{script.suffix}")
         return plan
 
 
@@ -105,6 +108,7 @@ def _planned(made: Rewrite, manifest: Manifest, choices: Choices, full: Scenario
         source=str(script),
         argv=argv,
         path=list(dict.fromkeys(map(str, [*choices.path, *folders]))),
+        rewritten=rewritten,
         package=prepared.package,
         resources=made.samples.name,
         interfaces=_targets(manifest, prepared.location.sites),

@@ -13,6 +13,7 @@ from typing import Any
 from genwright.errors import UserError
 from genwright.inspect.analysis.repository import Repository
 from genwright.inspect.run.keyboard import Keyboard
+from genwright.inspect.run.plan import read_plan
 from genwright.inspect.run.recorded_results import hand_out
 from genwright.inspect.run.stand_in_modules import class_of, stand_in_for
 from genwright.inspect.run.stored_runs import Call, StoredRun
@@ -90,15 +91,21 @@ class SlicedCall:
         assert self._reached is not None
         print(json.dumps(self._reached[1], ensure_ascii=False))
 
+    def _path(self, script: Path) -> list[str]:
+        plan = read_plan(self._run.path)
+        if plan is not None:
+            return plan.path
+        repository = Repository.around(script)
+        return list(dict.fromkeys(map(str, [script.parent, repository.top(script), repository.root])))
+
     @contextmanager
     def _surroundings(self) -> Iterator[None]:
         """The command line, environment, answers and working folder of the run, without the run's own folder."""
         data = self._run.data
         script = Path(str(data.get("script", "")))
-        repository = Repository.around(script)
         before = sys.argv, sys.path[:], os.getcwd()
         sys.argv = [str(script), *map(str, data.get("argv", []))]
-        sys.path[:0] = list(dict.fromkeys(map(str, [script.parent, repository.top(script), repository.root])))
+        sys.path[:0] = self._path(script)
         os.environ.update((data.get("scenario") or {}).get("environment") or {})
         stand_in_for(self._homes)
         keyboard = Keyboard(lambda prompt, answer: None)

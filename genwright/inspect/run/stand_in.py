@@ -28,6 +28,9 @@ class StandIn:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return StandIn(f"{self}()")
 
+    def _genwright_recorded_summary(self) -> dict[str, Any]:
+        return {"type": "stand-in", "name": str(self)}
+
     def __repr__(self) -> str:
         return str(self.__dict__.get("_stands_for", type(self).__qualname__))
 

@@ -37,7 +37,7 @@ def summarise(value: Any, depth: int = 0) -> Any:
 def _summarise(value: Any, depth: int) -> Any:
     told = getattr(type(value), RECORDED, None)
     if told is not None:
-        return told
+        return told(value) if callable(told) else told
     if value is None or isinstance(value, bool | int):
         return value if not isinstance(value, enum.Enum) else {"type": _name(type(value)), "value": str(value)}
     if isinstance(value, float):
