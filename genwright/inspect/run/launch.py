@@ -47,7 +47,7 @@ def launch(
     choices, isolation = choices or Choices(), isolation or Isolation()
     planned = plan_run(script, manifest, scenario, repository, choices)
     isolation = replace(isolation, readable=(*isolation.readable, *choices.folders, *_given_files(scenario)))
-    return _start(planned, repository, root, isolation, echo, key)
+    return _start(planned, repository, root, isolation, echo, fingerprint)
 
 
 def relaunch(
@@ -67,7 +67,12 @@ def relaunch(
 
 
 def _start(
-    planned: PlannedRun, repository: Repository, root: Path | None, isolation: Isolation, echo: bool, key: str = ""
+    planned: PlannedRun,
+    repository: Repository,
+    root: Path | None,
+    isolation: Isolation,
+    echo: bool,
+    fingerprint: str = "",
 ) -> StoredRun:
     folder = RecordFolder.make(planned.plan.project, planned.plan.label, root)
     (folder.path / "work").mkdir()
