@@ -69,6 +69,6 @@ def test_limits_and_assertions_of_a_scenario_end_in_a_sentence(scripts: Path, tm
     assert "the assertion `count('generate') == 2` does not hold" in done.stderr and "Traceback" not in done.stderr
     (scripts / "good.py").write_text("from tinymodel import generate\nwhile True: generate('x')\n")
     scenario.write_text("[limits]\ncalls = 3\n")
-    assert "limit" in inspect(*command, cwd=tmp_path, code=1).stderr
+    assert "good.py: The run was ended at its limit calls = 3.\n" in inspect(*command, cwd=tmp_path, code=1).stderr
     scenario.write_text("dropin = 'nothing'\n")
     assert "There is no drop-in 'nothing'" in inspect(*command, cwd=tmp_path, code=1).stderr

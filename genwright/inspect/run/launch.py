@@ -140,7 +140,7 @@ def _complete(folder: RecordFolder, run: dict[str, Any], ended: Ended) -> Stored
     most = run["scenario"].get("limits", {}).get("calls")
     counter = folder.path / "limited.count"
     if most is not None and counter.exists() and counter.stat().st_size > most:
-        run |= {"status": "limit", "limit": "calls"}
+        run |= {"status": "limit", "limit": "calls", "message": f"The run was ended at its limit calls = {most:g}."}
     with open_index(StoredRun(folder.path)) as index:
         run["processes"] = _processes(folder.path, index.processes())
         run["files"] = _outside_calls(folder.path, run, list(ended.written), index.written_files())
@@ -159,9 +159,10 @@ def _processes(folder: Path, calls: dict[int, tuple[float, float]]) -> list[dict
 def _outside_calls(folder: Path, run: dict[str, Any], files: list[dict[str, Any]], calls: set[str]) -> list[Any]:
     """The files that the script wrote, without those that its calls wrote: in its folders, and elsewhere."""
     own = OWN | {run["label"], "outside"}
-    for path in sorted(p for p in folder.iterdir() if p.name not in own and not p.name.endswith(".partial")):
+    for path in sorted(p for p in folder.iterdir() if p.name not in own and not p.name.startswith(".")):
         for each in [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file()):
-            told = {"path": str(each), "outside": False, "kept": str(each.relative_to(folder))}
+            kept = str(each.relative_to(folder))
+            told = {"path": kept, "outside": False, "kept": kept}
             files.append(told | {"size": each.stat().st_size, "sha256": digest(each)})
     return [f for f in files if not f["kept"] or not any(str(p) in calls for p in _with_parents(folder / f["kept"]))]
 
