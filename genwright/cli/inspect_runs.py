@@ -73,11 +73,13 @@ def run(
         folders=[scenario.resolve().parent] if scenario else [],
     )
     isolation = Isolation(network=network, unsafe=unsafe, readable=tuple(path.absolute() for path in read or []))
-    key = _key([p for p in (scenario, manifest) if p], repr((choices.mode, label)))
+    inputs = _fingerprint([p for p in (scenario, manifest) if p], repr((choices.mode, label)))
 
     def one(script: Path) -> StoredRun | None:
-        own = f"{key}{_key([script], str(script.resolve()))}"
-        if resume and any(r.data.get("key") == own and r.data["status"] == "ended" for r in stored_runs(records)):
+        own = f"{inputs}{_fingerprint([script], str(script.resolve()))}"
+        if resume and any(
+            r.data.get("fingerprint") == own and r.data["status"] == "ended" for r in stored_runs(records)
+        ):
             return None
         repository = open_repository(script, repo)
         places = [*choices.folders, Path.cwd(), MANIFESTS]
@@ -92,7 +94,7 @@ def run(
             repository=repository,
             isolation=isolation,
             echo=echo,
-            key=own,
+            fingerprint=own,
         )
 
     _each(files, one, as_json)
@@ -200,7 +202,7 @@ def _ending(run: StoredRun) -> str:
     return str(data.get("message") or data["status"])
 
 
-def _key(files: list[Path], rest: str) -> str:
+def _fingerprint(files: list[Path], rest: str) -> str:
     """What tells whether a run was the same: the content of its files, and the rest."""
     digest = hashlib.sha256(rest.encode())
     for path in files:

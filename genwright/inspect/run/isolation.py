@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from signal import SIGKILL, SIGTERM, SIGXCPU
+from signal import SIGKILL, SIGTERM, SIGXCPU, Signals
 from typing import IO, Any
 
 import psutil
@@ -15,6 +15,7 @@ import psutil
 from genwright.errors import UserError
 from genwright.home import cache_folder
 from genwright.inspect.run.overlay import home_folders, link_files, outside, plan_mounts, remove_scaffold
+from genwright.inspect.run.sandbox_cgroup import ControlGroup
 from genwright.inspect.run.sandbox_watch import Watch
 from genwright.inspect.run.written_files import copy_changed, stamps, written_files
 
@@ -22,6 +23,7 @@ from genwright.inspect.run.written_files import copy_changed, stamps, written_fi
 ALLOWED = {"PATH", "LANG", "LANGUAGE", "TZ", "TERM", "USER", "LOGNAME", "LD_LIBRARY_PATH", "SSL_CERT_FILE"}
 ALLOWED_PREFIXES = ("LC_", "PYTHON", "OMP_", "MKL_", "OPENBLAS_", "CUDA_", "NVIDIA_", "TORCH_", "TRITON_", "GENWRIGHT_")
 SECRET = ("KEY", "TOKEN", "SECRET", "PASSWORD")
+THREADS = max(16, 2 * (os.cpu_count() or 1))  # of each process, where their number is limited
 
 
 @dataclass(frozen=True)
@@ -117,6 +119,8 @@ class _Run:
                 return self._ended(watch, self.unenforced)
             reason = watch.refused
         lost = [*([] if self.isolation.network else ["network"]), "home", "project"]
+        if sys.platform != "linux":
+            lost.append("processes that leave their parent")
         if not self.isolation.unsafe:
             message = f"This system refuses namespaces to a run ({reason}), so that these cannot be protected from it: "
             return Ended("refused", unenforced=lost, message=f"{message}{', '.join(lost)}. Pass --unsafe to run it.")
@@ -124,23 +128,22 @@ class _Run:
 
     def _in_namespaces(self) -> Watch:
         given = self.isolation
-        mounts, work = plan_mounts(
+        mounts = plan_mounts(
             self.folder, self.script_folder, self.project, given.readable, given.writable, given.network
         )
-        homes = [str(home) for home in home_folders() if home != Path("/")]
+        homes = [*map(str, home_folders()), "/tmp"]
         try:
             return self._watch(
                 namespaces=True,
                 mounts=[asdict(each) for each in mounts],
-                work=asdict(work),
-                environment=self._environment(homes[0] if homes else "/tmp", "/tmp"),
+                environment=self._environment(homes[0], "/tmp"),
             )
         finally:
             remove_scaffold(self.folder, mounts, self.script_folder)
 
     def _without_namespaces(self) -> Watch:
         """Links instead of layers, a home and a temporary folder by name only, and a search for what was written."""
-        work, home = self.folder / "work", outside(self.folder, home_folders()[0])
+        work, home = self.folder / "work", outside(self.folder, [*home_folders(), Path("/tmp")][0])
         home.mkdir(parents=True, exist_ok=True)
         link_files(self.script_folder, work)
         watched = dict.fromkeys((self.project, self.script_folder))
@@ -150,7 +153,6 @@ class _Run:
         try:
             return self._watch(
                 namespaces=False,
-                work={"target": str(work)},
                 environment=self._environment(str(home), str(temporary)),
             )
         finally:
@@ -161,17 +163,24 @@ class _Run:
 
     def _watch(self, **plan: Any) -> Watch:
         limits = self.isolation.limits
-        memory = int((limits.memory_gb or 0) * 1e9) or psutil.virtual_memory().total // 2
+        memory = int(limits.memory_gb * 1e9) if limits.memory_gb else None
+        threads = int(limits.processes) * THREADS if limits.processes else None
         plan |= {
             "argv": self.argv,
+            "script_folder": str(self.script_folder),
+            "work": str(self.folder / "work"),
             "network": self.isolation.network,
-            "shm_bytes": memory,
+            "shm_bytes": memory or psutil.virtual_memory().total // 2,
             "cpu_seconds": limits.cpu_seconds,
-            "processes": limits.processes,
-            "others": _threads_of_user() if limits.processes else 0,
+            "threads": threads,
+            "others": _threads_of_user() if threads else 0,
         }
-        watch = Watch(plan, limits.given(), self.folder, self.echo)
-        watch.run(self.stdin)
+        group = ControlGroup(memory, threads)
+        watch = Watch(plan, limits.given(), self.folder, group, self.echo)
+        try:
+            watch.run(self.stdin)
+        finally:
+            group.remove()
         return watch
 
     def _environment(self, home: str, temporary: str) -> dict[str, str]:
@@ -196,12 +205,13 @@ class _Run:
                 "limit",
                 f"The run was ended at its limit {limit} = {getattr(self.isolation.limits, limit):g}.",
             )
-        elif watch.refused:
-            status, message = "refused", f"The run could not start ({watch.refused})."
+        elif watch.not_started:
+            status, message = "refused", f"The command could not be started ({watch.not_started})."
         elif code is None or -code in (SIGKILL, SIGTERM):
-            status, message = "killed", "The run was killed from outside."
+            status, message = "killed", f"The run was killed{f' by {Signals(-code).name}' if code else ''}."
         elif code:
-            status, message = "failed", f"The run ended with exit code {code}."
+            end = f"exit code {code}" if code > 0 else Signals(-code).name
+            status, message = "failed", f"The run ended with {end}."
         else:
             status, message = "ended", ""
         written = written_files(self.folder)

@@ -36,18 +36,18 @@ def launch(
     repository: Repository | None = None,
     isolation: Isolation | None = None,
     echo: bool = False,
-    key: str = "",
+    fingerprint: str = "",
 ) -> StoredRun:
     """Run a script to its end and give its record; without a manifest one is drafted.
 
-    `isolation` says what the run may see and use; with `echo` what it prints is shown, too. `key` is kept in
-    the record, for who wants to know whether the same was run before.
+    `isolation` says what the run may see and use; with `echo` what it prints is shown, too. `fingerprint` is
+    kept in the record, for who wants to know whether the same was run before.
     """
     repository = repository or Repository.around(script)
     choices, isolation = choices or Choices(), isolation or Isolation()
     planned = plan_run(script, manifest, scenario, repository, choices)
     isolation = replace(isolation, readable=(*isolation.readable, *choices.folders, *_given_files(scenario)))
-    return _start(planned, repository, root, isolation, echo, key)
+    return _start(planned, repository, root, isolation, echo, fingerprint)
 
 
 def relaunch(
@@ -67,7 +67,12 @@ def relaunch(
 
 
 def _start(
-    planned: PlannedRun, repository: Repository, root: Path | None, isolation: Isolation, echo: bool, key: str = ""
+    planned: PlannedRun,
+    repository: Repository,
+    root: Path | None,
+    isolation: Isolation,
+    echo: bool,
+    fingerprint: str = "",
 ) -> StoredRun:
     folder = RecordFolder.make(planned.plan.project, planned.plan.label, root)
     (folder.path / "work").mkdir()
@@ -89,7 +94,7 @@ def _start(
         "set": plan.overrides,
         "scenario": plan.scenario,
         "chosen": planned.chosen,
-        "key": key,
+        "fingerprint": fingerprint,
         "sha256": digest(Path(plan.script)),
     }
     folder.write_run(run)
@@ -135,7 +140,7 @@ def _complete(folder: RecordFolder, run: dict[str, Any], ended: Ended) -> Stored
     most = run["scenario"].get("limits", {}).get("calls")
     counter = folder.path / "limited.count"
     if most is not None and counter.exists() and counter.stat().st_size > most:
-        run |= {"status": "limit", "limit": "calls"}
+        run |= {"status": "limit", "limit": "calls", "message": f"The run was ended at its limit calls = {most:g}."}
     with open_index(StoredRun(folder.path)) as index:
         run["processes"] = _processes(folder.path, index.processes())
         run["files"] = _outside_calls(folder.path, run, list(ended.written), index.written_files())
@@ -154,9 +159,10 @@ def _processes(folder: Path, calls: dict[int, tuple[float, float]]) -> list[dict
 def _outside_calls(folder: Path, run: dict[str, Any], files: list[dict[str, Any]], calls: set[str]) -> list[Any]:
     """The files that the script wrote, without those that its calls wrote: in its folders, and elsewhere."""
     own = OWN | {run["label"], "outside"}
-    for path in sorted(p for p in folder.iterdir() if p.name not in own and not p.name.endswith(".partial")):
+    for path in sorted(p for p in folder.iterdir() if p.name not in own and not p.name.startswith(".")):
         for each in [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file()):
-            told = {"path": str(each), "outside": False, "kept": str(each.relative_to(folder))}
+            kept = str(each.relative_to(folder))
+            told = {"path": kept, "outside": False, "kept": kept}
             files.append(told | {"size": each.stat().st_size, "sha256": digest(each)})
     return [f for f in files if not f["kept"] or not any(str(p) in calls for p in _with_parents(folder / f["kept"]))]
 

@@ -9,6 +9,7 @@ import pwd
 import re
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,8 +35,11 @@ class Mount:
 
 def home_folders() -> list[Path]:
     """The user's home by HOME and by the list of users, where they exist."""
-    found = [Path.home(), Path(pwd.getpwuid(os.getuid()).pw_dir)]
-    return list(dict.fromkeys(path.resolve() for path in found if path.is_dir()))
+    found = [os.path.expanduser("~")]
+    with suppress(KeyError):  # a container's user may not be listed
+        found.append(pwd.getpwuid(os.getuid()).pw_dir)
+    homes = (Path(path).resolve() for path in found if os.path.isabs(path) and os.path.isdir(path))
+    return [path for path in dict.fromkeys(homes) if path != Path("/")]
 
 
 def outside(folder: Path, path: Path) -> Path:
@@ -45,26 +49,34 @@ def outside(folder: Path, path: Path) -> Path:
 
 def plan_mounts(
     folder: Path, script_folder: Path, project: Path, readable: Iterable[Path], writable: Iterable[Path], network: bool
-) -> tuple[list[Mount], Mount]:
-    """The mounts of a run in their order, and that of its working directory; makes the folders that they need."""
-    hidden = [path for path in (*home_folders(), *TEMPORARY) if path.is_dir() and path != Path("/")]
+) -> list[Mount]:
+    """The mounts of a run in their order; makes the folders that they need.
+
+    What is written to the script's folder goes to `work/`, where the same layer is seen.
+    """
+    hidden = [path for path in (*home_folders(), *TEMPORARY) if path.is_dir()]
     mounts = [Mount("private", str(path), str(_made(outside(folder, path)))) for path in hidden]
+    hidden.append(Path("/dev"))
     if not network:
         mounts.append(Mount("empty", "/run"))  # sockets of the system's services
         hidden.append(Path("/run"))
-    layers = [path for path in (project, cache_folder().resolve()) if path.is_dir() and path != Path("/")]
-    mounts += [_layer(folder, number, path) for number, path in enumerate(layers)]
-    shown = [*python_folders(), script_folder, *_mounted_below(layers)]
+    uppers = {path: outside(folder, path) for path in (project, cache_folder().resolve()) if path.is_dir()}
+    uppers[script_folder] = folder / "work"
+    layers = [path for path in uppers if path != Path("/")]
+    for number, path in enumerate(layers):
+        upper, scratch = _made(uppers[path]), _made(folder / ".layers" / str(number))
+        mounts.append(Mount("layer", str(path), str(path), str(upper), str(scratch)))
+    shown = [*python_folders(), *_mounted_below(layers)]
     shown = [path for path in shown if not any(home.is_relative_to(path) for home in home_folders())]
-    for path in dict.fromkeys((*shown, *readable)):
+    asked = [form for path in readable for form in (path.absolute(), path.resolve())]
+    for path in dict.fromkeys((*shown, *asked)):
         covered = any(path.is_relative_to(layer) for layer in layers) and not os.path.ismount(path)
         if path.exists() and any(path.is_relative_to(each) for each in (*hidden, *layers)) and not covered:
             mounts.append(Mount("read", str(path), str(path)))
     mounts += [Mount("write", str(path.resolve()), str(path.resolve())) for path in (folder, *writable)]
     kinds = ("private", "empty", "layer", "read", "write")
     mounts.sort(key=lambda each: (len(Path(each.target).parts), kinds.index(each.kind)))
-    work, scratch = folder / "work", _made(folder / ".layers" / "work")
-    return mounts, Mount("layer", str(work), str(script_folder), str(work), str(scratch))
+    return mounts
 
 
 def python_folders() -> Iterator[Path]:
@@ -109,17 +121,12 @@ def remove_scaffold(folder: Path, mounts: Iterable[Mount], script_folder: Path) 
         if point.is_file() and not point.stat().st_size:
             point.unlink()
     for top in ("work", "outside", ".layers"):
-        for parent, _, names in os.walk(folder / top, topdown=False):
-            for path in (Path(parent, name) for name in names):
+        for parent, folders, names in os.walk(folder / top, topdown=False):
+            for path in (Path(parent, name) for name in (*folders, *names)):
                 if path.is_symlink() and path.readlink().is_relative_to(script_folder):
                     path.unlink()
             if parent != str(folder / "work") and not os.listdir(parent):
                 os.rmdir(parent)
-
-
-def _layer(folder: Path, number: int, path: Path) -> Mount:
-    upper, scratch = _made(outside(folder, path)), _made(folder / ".layers" / str(number))
-    return Mount("layer", str(path), str(path), str(upper), str(scratch))
 
 
 def _made(path: Path) -> Path:

@@ -23,7 +23,6 @@ NEW_MOUNT, NEW_IPC, NEW_USER, NEW_PID, NEW_NET = 0x20000, 0x8000000, 0x10000000,
 PARENT_DEATH_SIGNAL, DROP_CAPABILITY, CHILD_SUBREAPER, NO_NEW_PRIVILEGES = 1, 24, 36, 38
 CAPABILITIES = 64
 SET_INTERFACE_FLAGS, INTERFACE_UP = 0x8914, 1
-THREADS = 64  # of each process, when their number is limited
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -53,14 +52,14 @@ def _in_namespaces(plan: dict[str, Any], report: int) -> None:
     _die_with_parent()
     init = os.fork()
     if init:
-        signal.signal(signal.SIGTERM, lambda *_: os.kill(init, signal.SIGKILL))
         _tell(report, init=init)
         os.waitpid(init, 0)  # returns when every process of the namespace is dead
         os._exit(0)
     try:
         _die_with_parent()
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-        build_view([Mount(**each) for each in plan["mounts"]], Mount(**plan["work"]), plan["shm_bytes"])
+        mounts = [Mount(**each) for each in plan["mounts"]]
+        build_view(mounts, plan["script_folder"], plan["work"], plan["shm_bytes"])
         if not plan["network"]:
             _start_loopback()
         _tell(report, ready=True)
@@ -82,8 +81,8 @@ def _start(plan: dict[str, Any], report: int) -> int:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         if plan["cpu_seconds"]:
             _limit(resource.RLIMIT_CPU, int(plan["cpu_seconds"]) + 2)
-        if plan["processes"]:
-            _limit(resource.RLIMIT_NPROC, plan["processes"] * THREADS + plan["others"])
+        if plan["threads"]:
+            _limit(resource.RLIMIT_NPROC, plan["threads"] + plan["others"])
         _prctl(NO_NEW_PRIVILEGES, 1)
         if plan["namespaces"]:
             for capability in range(CAPABILITIES):
@@ -92,10 +91,10 @@ def _start(plan: dict[str, Any], report: int) -> int:
             with open("/proc/self/oom_score_adj", "w") as file:
                 file.write("1000")  # out of memory, the system ends this one first
         _die_with_parent()
-        os.chdir(plan["work"]["target"])
+        os.chdir(plan["work"])
         os.execvpe(plan["argv"][0], plan["argv"], plan["environment"])
     except (OSError, ValueError) as error:
-        _tell(report, refused=f"{plan['argv'][0]}: {error}")
+        _tell(report, not_started=str(error))
     os._exit(127)
 
 
@@ -104,7 +103,8 @@ def _wait_for(script: int, report: int) -> None:
     while pid != script:
         pid, status, usage = os.wait4(-1, 0)
     largest = usage.ru_maxrss * (1024 if sys.platform == "linux" else 1)
-    _tell(report, exit=os.waitstatus_to_exitcode(status), memory=largest)
+    left = [name for name in os.listdir("/proc") if name.isdigit()] if os.getpid() == 1 else []
+    _tell(report, exit=os.waitstatus_to_exitcode(status), memory=largest, processes=len(left))
 
 
 def _tell(report: int, **message: Any) -> None:

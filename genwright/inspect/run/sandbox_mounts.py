@@ -6,6 +6,7 @@ This runs as the first process of new user, mount and process namespaces, before
 import ctypes
 import os
 import stat
+from contextlib import suppress
 from pathlib import Path
 
 from genwright.inspect.run.overlay import Mount, link_files, mount_point
@@ -20,28 +21,24 @@ SYSTEM = ("sys", "sysrq-trigger", "irq", "bus", "fs")
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def build_view(mounts: list[Mount], work: Mount, shm_bytes: int) -> None:
-    """Mount everything; `work` is the working directory: a layer over the script's folder, which is seen in both."""
+def build_view(mounts: list[Mount], script_folder: str, work: str, shm_bytes: int) -> None:
+    """Mount everything; the working directory shows the layer of the script's folder, or links to its files."""
     mount(None, "/", None, MS_REC | MS_PRIVATE)
     writable = [each.source for each in mounts if each.kind == "write"]
     for path in writable:
         mount(path, path, None, MS_BIND | MS_REC)
     # Files are opened before anything covers them; a descriptor also spares the escapes of overlayfs's options.
-    plan, layer = [_Opened(each) for each in mounts], _Opened(work)
+    plan = [_Opened(each) for each in mounts]
     devices = _devices()
     _make_read_only()
     for path in writable:
         mount(None, path, None, MS_REMOUNT | MS_BIND | _flags(path))
-    for each in plan:
-        each.place()
-    try:
-        if Path(work.target).is_relative_to(work.source):
-            raise OSError("a layer over the script's folder would cover the run's own")
-        layer.overlay(work.source)
-        mount(work.source, work.target, None, MS_BIND)
-    except OSError:
-        link_files(Path(work.source), Path(work.target))
     _mount_devices(devices, shm_bytes)
+    layers = [each.mount.target for each in plan if each.place()]
+    if script_folder in layers:
+        mount(script_folder, work, None, MS_BIND)
+    else:
+        link_files(Path(script_folder), Path(work))
     mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV)
     for name in SYSTEM:
         if os.path.exists(f"/proc/{name}"):
@@ -64,24 +61,20 @@ class _Opened:
         self.mount = planned
         self.folders = [_open(path) if path else "" for path in (planned.source, planned.upper, planned.scratch)]
 
-    def place(self) -> None:
-        """Make the mount; a layer that the system refuses becomes a read-only folder."""
-        target, kind = self.mount.target, self.mount.kind
-        _make_mount_point(target, self.folders[0])
-        if kind == "empty":
-            return mount("tmpfs", target, "tmpfs", MS_NOSUID | MS_NODEV, "mode=755")
-        if kind == "layer":
-            try:
-                return self.overlay(target)
-            except OSError:
-                pass
-        return mount(self.folders[0], target, None, MS_BIND | MS_REC)
-
-    def overlay(self, target: str) -> None:
-        """Mount an overlay whose lower folder is the source."""
-        lower, upper, scratch = self.folders
-        options = f"lowerdir={lower},upperdir={upper},workdir={scratch},userxattr"
-        mount("overlay", target, "overlay", MS_NOSUID | MS_NODEV, options)
+    def place(self) -> bool:
+        """Make the mount, and say whether it is a layer; one that the system refuses becomes a read-only folder."""
+        target, (source, upper, scratch) = self.mount.target, self.folders
+        _make_mount_point(target, source)
+        if self.mount.kind == "layer":
+            options = f"lowerdir={source},upperdir={upper},workdir={scratch},userxattr"
+            with suppress(OSError):
+                mount("overlay", target, "overlay", MS_NOSUID | MS_NODEV, options)
+                return True
+        if self.mount.kind == "empty":
+            mount("tmpfs", target, "tmpfs", MS_NOSUID | MS_NODEV, "mode=755")
+        else:
+            mount(source, target, None, MS_BIND | MS_REC)
+        return False
 
 
 def _open(path: str) -> str:
@@ -98,10 +91,11 @@ def _make_read_only() -> None:
     for line in Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines():
         point = mount_point(line)
         try:
-            flags = _flags(point)
+            found = os.statvfs(point).f_flag
         except OSError:
             continue  # a mount that this user cannot reach, or that another one covers
-        mount(None, point, None, MS_REMOUNT | MS_BIND | MS_RDONLY | flags)
+        if not found & MS_RDONLY:
+            mount(None, point, None, MS_REMOUNT | MS_BIND | MS_RDONLY | _flags(point))
 
 
 def _make_mount_point(target: str, source: str) -> None:

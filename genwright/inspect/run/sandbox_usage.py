@@ -18,23 +18,28 @@ class Usage:
     processes: int = 0
 
 
-def namespace_usage(init: int, memory_limit: float) -> Usage:
+def namespace_usage(init: int, doubtful: float) -> Usage:
     """The usage of a process namespace, which its own /proc lists; `init` is its first process.
 
-    Memory that processes share is counted once, but only if it matters, because that takes time.
+    Memory that processes share is counted once if the sum is above `doubtful`; else that would take time for nothing.
     """
     proc = Path(f"/proc/{init}/root/proc")
-    memory, cpu, processes = 0, 0.0, []
-    with suppress(OSError):  # it has ended
-        for name in os.listdir(proc):
-            if name.isdigit():
-                with suppress(OSError):
-                    cpu += sum(map(int, (proc / name / "stat").read_text().rpartition(")")[2].split()[11:15])) / TICKS
-                    memory += _kilobytes(proc / name / "status", "RssAnon:", "RssShmem:")
-                    processes.append(name)
-    if memory * 1024 > memory_limit:
+    memory, cpu, processes = 0, 0.0, namespace_processes(init)
+    for name in processes:
+        with suppress(OSError):  # it has ended
+            cpu += sum(map(int, (proc / name / "stat").read_text().rpartition(")")[2].split()[11:15])) / TICKS
+            memory += _kilobytes(proc / name / "status", "RssAnon:", "RssShmem:")
+    if memory * 1024 > doubtful and len(processes) > 2:
         memory = sum(_kilobytes(proc / name / "smaps_rollup", "Pss_Anon:", "Pss_Shmem:") for name in processes)
     return Usage(memory * 1024, cpu, len(processes) - 1)
+
+
+def namespace_processes(init: int) -> list[str]:
+    """The ids of all processes in a namespace, of which `init` is the first."""
+    try:
+        return [name for name in os.listdir(f"/proc/{init}/root/proc") if name.isdigit()]
+    except OSError:
+        return []
 
 
 def tree_usage(root: int) -> Usage:

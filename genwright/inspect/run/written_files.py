@@ -17,20 +17,22 @@ Stamps = dict[Path, tuple[int, int]]
 
 
 def written_files(folder: Path) -> list[dict[str, Any]]:
-    """What is in `work/` and `outside/`: the path that the script used, where it is kept, size and sha256."""
+    """What is in `work/` and `outside/`: its path in the run's folder, or outside the one that the script used.
+
+    `kept` is where the record keeps it.
+    """
     found = []
     for top, is_outside in (("work", False), ("outside", True)):
         for parent, _, names in os.walk(folder / top):
             for path in sorted(Path(parent, name) for name in names):
-                used = path.relative_to(folder / top)
-                entry: dict[str, Any] = {"path": f"/{used}" if is_outside else str(used), "outside": is_outside}
+                kept = str(path.relative_to(folder))
+                entry: dict[str, Any] = {"path": kept.removeprefix("outside"), "outside": is_outside}
                 info = path.lstat()
                 if stat.S_ISCHR(info.st_mode):  # an overlay's mark for a file that was deleted
                     path.unlink()
                     found.append(entry | {"kept": None, "size": 0, "sha256": None, "deleted": True})
                 elif stat.S_ISREG(info.st_mode):
-                    kept = {"kept": str(path.relative_to(folder)), "size": info.st_size, "sha256": _sha256(path)}
-                    found.append(entry | kept)
+                    found.append(entry | {"kept": kept, "size": info.st_size, "sha256": _sha256(path)})
     return found
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -17,6 +18,15 @@ from genwright.inspect.run.isolation import Ended, Isolation, Limits, run_isolat
 from genwright.inspect.run.sandbox_watch import Watch
 
 Run = Callable[..., Ended]
+REASON = "the test refuses them"
+
+
+def isolated(*arguments: Any, **options: Any) -> Ended:
+    """`run_isolated`, or the end of the test where the system itself refuses namespaces."""
+    ended = run_isolated(*arguments, **options)
+    if "refuses namespaces" in ended.message and REASON not in ended.message:
+        pytest.skip(ended.message)
+    return ended
 
 
 @pytest.fixture
@@ -36,7 +46,7 @@ def run(tmp_path: Path, project: Path) -> Run:
         script.write_text(text)
         command = [sys.executable, str(script), str(tmp_path)]
         limits = limits or Limits(seconds=30)
-        ended = run_isolated(command, folder, project, project, Isolation(limits, **isolation))  # type: ignore[arg-type]
+        ended = isolated(command, folder, project, project, Isolation(limits, **isolation))  # type: ignore[arg-type]
         assert not left_running(str(tmp_path))
         return ended
 
@@ -67,7 +77,7 @@ def either(request: pytest.FixtureRequest, run: Run, monkeypatch: pytest.MonkeyP
 
 def refuse_namespaces(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(self: Watch, stdin: object) -> None:
-        self.refused = "unshare: Operation not permitted"
+        self.refused = REASON
 
     real = Watch.run
     monkeypatch.setattr(Watch, "run", lambda self, stdin: (refused if self._plan["namespaces"] else real)(self, stdin))
@@ -108,7 +118,7 @@ def test_processor_time_of_all_processes(either: Run) -> None:
 def test_huge_allocation(either: Run) -> None:
     text = "data = []\nwhile True: data.append(bytearray(b'x' * 2**24))"
     ended = either(text, Limits(seconds=30, memory_gb=0.3))
-    assert ended.limit == "memory_gb" and 0.3e9 < ended.peak_memory < 3e9
+    assert ended.limit == "memory_gb" and 0.3e9 <= ended.peak_memory < 3e9
 
 
 def test_memory_that_processes_share_is_counted_once(run: Run) -> None:
@@ -153,26 +163,24 @@ os.remove(__file__)
     ended = run(text)
     assert (ended.status, printed(tmp_path)) == ("ended", "data\nmore datamore\n"), printed(tmp_path, "error.txt")
     written = {each["path"]: each for each in ended.written}
-    assert set(written) == {"new.txt", "data.txt", "beside.txt", "script.py", "/tmp/elsewhere.txt"}
-    assert written["script.py"]["deleted"] and not written["new.txt"]["outside"]
+    assert set(written) == {"work/new.txt", "work/data.txt", "work/beside.txt", "work/script.py", "/tmp/elsewhere.txt"}
+    assert written["work/script.py"]["deleted"] and not written["work/new.txt"]["outside"]
     assert written["/tmp/elsewhere.txt"]["outside"] and written["/tmp/elsewhere.txt"]["size"] == 4
-    assert (tmp_path / "records/run-0001" / written["data.txt"]["kept"]).read_text() == "datamore"
+    assert (tmp_path / "records/run-0001" / written["work/data.txt"]["kept"]).read_text() == "datamore"
     assert (project / "data.txt").read_text() == "data" and (project / "script.py").read_text() == text
     assert len(list(project.iterdir())) == 2
 
 
-def test_record_inside_the_project(project: Path) -> None:
-    """Its folder is part of the layers' lower folder, and still writable."""
-    folder, script = project / "records" / "run-0001", project / "inner" / "script.py"
-    script.parent.mkdir()
-    script.write_text(
-        "import sys; open('out', 'w'); open(sys.argv[1] + '/calls.json', 'w'); open('../data.txt').read()"
-    )
+@pytest.mark.parametrize("inner", [".", "inner"])
+def test_record_inside_the_project(project: Path, inner: str) -> None:
+    """Its folder is part of the layers' lower folders, and still writable."""
+    folder, script = project / "records" / "run-0001", project / inner / "script.py"
+    script.parent.mkdir(exist_ok=True)
+    script.write_text("import os, sys; open('out', 'w'); open(sys.argv[1] + '/calls.json', 'w'); list(os.walk('.'))")
     command = [sys.executable, str(script), str(folder)]
-    ended = run_isolated(command, folder, script.parent, project, Isolation(Limits(seconds=30)))
-    # '..' is that of the record, as a working directory elsewhere must have it.
-    assert (ended.status, [each["path"] for each in ended.written]) == ("failed", ["out"])
-    assert (folder / "calls.json").exists()
+    ended = isolated(command, folder, script.parent, project, Isolation(Limits(seconds=30)))
+    assert (ended.status, [each["path"] for each in ended.written]) == ("ended", ["work/out"])
+    assert (folder / "calls.json").exists() and not (project / inner / "out").exists()
 
 
 def test_links_where_layers_are_refused(
@@ -184,13 +192,12 @@ def test_links_where_layers_are_refused(
     real = module.plan_mounts
 
     def refused(*arguments: object) -> object:
-        mounts, work = real(*arguments)  # type: ignore[arg-type]
-        return [replace(each, scratch="/") if each.scratch else each for each in mounts], replace(work, scratch="/")
+        return [replace(each, scratch="/") if each.scratch else each for each in real(*arguments)]  # type: ignore[arg-type]
 
     monkeypatch.setattr(module, "plan_mounts", refused)
     ended = run("print(open('folder/inner.txt').read()); open('folder/new', 'w'); open(__file__, 'a')")
     assert printed(tmp_path) == "inner\n" and "Read-only file system" in printed(tmp_path, "error.txt")
-    assert [each["path"] for each in ended.written] == ["folder/new"]
+    assert [each["path"] for each in ended.written] == ["work/folder/new"]
 
 
 def test_writes_outside_are_found_without_layers(
@@ -208,7 +215,12 @@ open(os.path.expanduser("~/h"), "w").close()
     ended = run(text, unsafe=True)
     assert printed(tmp_path) == "data\n" and set(ended.unenforced) == {"network", "home", "project"}
     home = module.home_folders()[0]
-    assert {each["path"] for each in ended.written} == {"new.txt", str(project / "beside.txt"), "/tmp/t", f"{home}/h"}
+    assert {each["path"] for each in ended.written} == {
+        "work/new.txt",
+        str(project / "beside.txt"),
+        "/tmp/t",
+        f"{home}/h",
+    }
 
 
 def test_refused_in_one_sentence_where_namespaces_are(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,7 +228,7 @@ def test_refused_in_one_sentence_where_namespaces_are(run: Run, monkeypatch: pyt
     ended = run("print(1)")
     assert ended.status == "refused" and ended.unenforced == ["network", "home", "project"]
     assert ended.message == (
-        "This system refuses namespaces to a run (unshare: Operation not permitted), so that these cannot be protected "
+        "This system refuses namespaces to a run (the test refuses them), so that these cannot be protected "
         "from it: network, home, project. Pass --unsafe to run it."
     )
 
@@ -291,7 +303,8 @@ def test_environment_is_an_allow_list(either: Run, tmp_path: Path, monkeypatch: 
     assert not {"ANYTHING", "GENWRIGHT_API_KEY"} & set(names)
 
 
-def test_run_ends_with_the_process_that_started_it(project: Path, tmp_path: Path) -> None:
+def test_run_ends_with_the_process_that_started_it(run: Run, project: Path, tmp_path: Path) -> None:
+    assert run("").status == "ended"  # where namespaces are refused, the test ends here
     script = project / "script.py"
     script.write_text("import os, time; os.fork(); print('started'); time.sleep(60)")
     text = f"""
@@ -324,7 +337,7 @@ def test_standard_input_and_echo(project: Path, tmp_path: Path, capsys: pytest.C
     (tmp_path / "answers").write_text("yes\n")
     with (tmp_path / "answers").open() as answers:
         command = [sys.executable, str(project / "script.py")]
-        run_isolated(command, tmp_path / "record", project, project, Isolation(), answers, echo=True)
+        isolated(command, tmp_path / "record", project, project, Isolation(), answers, echo=True)
     assert capsys.readouterr().out == "yes\n"
 
 
@@ -336,5 +349,6 @@ def test_wrong_limits_and_paths(run: Run) -> None:
 
 
 def test_command_that_cannot_start(tmp_path: Path, project: Path) -> None:
-    ended = run_isolated([str(tmp_path / "missing")], tmp_path / "record", project, project, Isolation())
-    assert ended.status == "refused" and "missing" in ended.message
+    ended = isolated(["/missing"], tmp_path / "record", project, project, Isolation())
+    assert ended.status == "refused"
+    assert ended.message == ("The command could not be started ([Errno 2] No such file or directory: '/missing').")

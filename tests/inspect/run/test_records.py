@@ -189,7 +189,7 @@ def test_the_run_tells_itself(tmp_path: Path) -> None:
     data = run.data
     assert data["status"] == "ended" and data["exit_code"] == 0 and data["mode"] == "intercept", errors(run)
     assert data["seeds"]["found"] == [{"line": 4, "call": "random.seed(7)"}] and data["argv"] == ["a"]
-    assert [(f["path"], f["outside"]) for f in data["files"]] == [("relative.txt", False)]
+    assert [(f["path"], f["outside"]) for f in data["files"]] == [("work/relative.txt", False)]
     assert (run.path / "work" / "relative.txt").read_text() == "in the record"
     assert not (tmp_path / "scripts" / "relative.txt").exists()
     assert data["started"] < data["ended"] and data["processes"][0]["pid"]
