@@ -46,7 +46,8 @@ def launch(
     repository = repository or Repository.around(script)
     choices, isolation = choices or Choices(), isolation or Isolation()
     planned = plan_run(script, manifest, scenario, repository, choices)
-    isolation = replace(isolation, readable=(*isolation.readable, *choices.folders, *_given_files(scenario)))
+    readable = [*isolation.readable, *choices.folders, *_given_files(scenario)]
+    planned = replace(planned, plan=replace(planned.plan, readable=[str(p.absolute()) for p in readable]))
     return _start(planned, repository, root, isolation, echo, fingerprint)
 
 
@@ -78,7 +79,7 @@ def _start(
     (folder.path / "work").mkdir()
     plan = planned.write(folder.path)
     environment = _environment(planned, folder.path)
-    readable = [*isolation.readable, *map(Path, plan.path), _ROOT]
+    readable = [*isolation.readable, *map(Path, [*plan.path, *plan.readable]), _ROOT]
     readable += [Path(plan.answered_by)] if plan.answered_by else []
     isolation = replace(
         isolation,

@@ -47,6 +47,7 @@ class Plan:
     overrides: dict[str, Any] = field(default_factory=dict)
     scenario: dict[str, Any] = field(default_factory=dict)
     folders: list[str] = field(default_factory=list)  # where manifests are looked for first
+    readable: list[str] = field(default_factory=list)  # what the run may read besides the repository
     answered_by: str = ""  # the folder of the run that a replay or mock takes its results from
     manifest: dict[str, Any] = field(default_factory=dict)
 
