@@ -204,6 +204,10 @@ class ScriptEffects:
             effects.binds.add(FILES)
         if isinstance(node.func, ast.Attribute) and not names and last not in _PURE_METHODS:
             effects.changes |= self._owner(node.func.value)
+        discarded = isinstance(self.flow.scopes.parent[node], ast.Expr)
+        if discarded and names and isinstance(node.func, ast.Attribute) and last not in _WRITES:
+            # `torch.set_default_dtype(...)`, `dist_util.setup_dist()`: done for what it changes in its module.
+            effects.changes |= self._owner(node.func.value)
         arguments: list[ast.expr] = [*node.args, *(k.value for k in node.keywords)]
         given = set().union(*map(self.roots, arguments)) if arguments else set()
         if names and all(_is_pure(name) for name in names):

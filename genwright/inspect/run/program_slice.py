@@ -24,6 +24,7 @@ from genwright.inspect.run.stored_runs import Call, StoredRun
 
 _ROOT = Path(__file__).parents[3]
 _SECONDS = 600
+_DISPATCH = ("interface_class_name", "interface_factory")
 _IMPURE = (ast.Call, ast.NamedExpr, ast.Await, ast.Yield, ast.YieldFrom)
 
 
@@ -90,11 +91,13 @@ def prove(made: ProgramSlice, run: StoredRun, isolation: Isolation) -> None:
 
 
 def _run(text: str, run: StoredRun, isolation: Isolation) -> tuple[Ended, str, str]:
-    """How a slice ends, and what it prints; it may read the run's folder and the script's repository."""
+    """How a slice ends, and what it prints; it may read the run's folder and what the run could read."""
     script = Path(str(run.data.get("script", "")))
     beside = script.parent if script.parent.is_dir() else run.path
     path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH", "")]))
-    readable = (*isolation.readable, run.path, _ROOT)
+    plan = read_plan(run.path)
+    known = [Path(p) for p in ([*plan.path, *plan.readable] if plan is not None else []) if Path(p).exists()]
+    readable = (*isolation.readable, *known, run.path, _ROOT)
     isolation = replace(isolation, limits=Limits(seconds=_SECONDS), environment={"PYTHONPATH": path}, readable=readable)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -115,7 +118,8 @@ def _manifest(run: StoredRun) -> Manifest:
     for entry in entries:
         if "." not in entry["name"] and entry["name"][:1].isupper():
             entry["kind"] = "class"
-    return parse_manifest({"project": str(run.data.get("name")), "interface": entries}, run.name)
+    project = str(run.data.get("name"))
+    return parse_manifest({"project": project, "interface": entries}, run.name) if entries else Manifest(project, ())
 
 
 def _sites(
@@ -123,12 +127,19 @@ def _sites(
 ) -> dict[ast.Call, tuple[int, str]]:
     """The calls of the script that were recorded: those that are located, and any other on a recorded line."""
     sites = {s.call: (prepared.original_line(_line(s.call)), s.interface.name) for s in location.sites}
-    lines = {(c.line, c.interface) for c in run.calls() if c.event in ("create", "run")}
+    lines = {(c.line, c.interface, c.event) for c in run.calls() if c.event in ("create", "run")}
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and node not in sites:
             last = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-            for line, name in lines:
-                if prepared.original_line(_line(node)) == line and last == name.rpartition(".")[2]:
+            for line, name, event in lines:
+                if prepared.original_line(_line(node)) != line:
+                    continue
+                if last == {"run": "run", "create": "create_interface_objects"}[event]:
+                    # A script that calls the executor itself names the interface among the arguments.
+                    node.args = node.args[1:] if event == "run" else node.args
+                    node.keywords = [k for k in node.keywords if k.arg not in _DISPATCH]
+                    sites[node] = (line, name)
+                elif last == name.rpartition(".")[2]:
                     sites[node] = (line, name)
     return sites
 

@@ -78,3 +78,28 @@ def test_two_seeded_runs_are_equal_and_two_unseeded_ones_differ_at_the_call(tmp_
         runs = [record(DRAWN.format(seed=seed), tmp_path / seed / name) for name in "ab"]
         found = [(d.line, d.interface, d.where) for d in diff_runs(*runs)]
         assert found == ([(6, "generate", "keywords.temperature")] if seed == "pass" else [])
+
+
+GENERATED = """
+from Inspection.core.executor import Executor
+exe = Executor("tinymodel", "simulation")
+title = "not needed"
+words = ["a", "b"]
+words.append("c")
+model = exe.create_interface_objects(interface_class_name="Model", path=words[0], size=3)
+first = exe.run("stream", prompt=title, n=2)
+print(title, exe.run("generate", prompt=" ".join(first)))
+"""
+
+
+def test_a_script_of_the_research_system_is_replayed_and_sliced(tmp_path: Path) -> None:
+    (tmp_path / "scripts").mkdir()
+    shutil.copy(PROJECT / "tinymodel.toml", tmp_path / "scripts")
+    run = record(GENERATED, tmp_path, manifest=None)
+    assert run.data["status"] == "ended", (run.path / "error.txt").read_text()
+    assert [c.interface for c in run.calls()] == ["Model", "stream", "generate"]
+    assert list(map(str, diff_runs(run, relaunch(run, "replay")))) == []
+    made = slice_call(run, 3)
+    # `print` needs the title, and the items of the stream come from its record.
+    assert "words" not in made.text and "sliced(8, 'stream')" in made.text and "prompt=' '.join(first)" in made.text
+    assert "sliced(7, 'Model', path=words[0], size=3)" in slice_call(run, 1).text
