@@ -99,8 +99,8 @@ def report(
     prose = ""
     try:
         prose = comment(run, findings, outcomes, commentator) if commentator else ""
-    except UserError as error:  # nothing depends on it
-        print(f"genwright: {error}", file=sys.stderr)
+    except Exception as error:  # whatever goes wrong with a model, nothing depends on it
+        print(f"genwright: {error if isinstance(error, UserError) else f'No comment: {error!r}.'}", file=sys.stderr)
     page = out or run.path / "report.html"
     _write(page, report_page(run, findings, outcomes, commentator, prose))
     if junit is not None:

@@ -51,6 +51,7 @@ def run(
     rewrite: Annotated[
         bool, typer.Option("--rewrite", help="Run the rewritten script instead of the original.")
     ] = False,
+    mock: Annotated[bool, typer.Option("--mock", help="Make results up instead of calling the model.")] = False,
     no_samples: NoSamples = False,
     ask: Ask = False,
     resume: Annotated[bool, typer.Option("--resume", help="Leave out scripts that already ran to their end.")] = False,
@@ -64,7 +65,7 @@ def run(
     given = load_scenario(scenario) if scenario else Scenario()
     files = expand(scripts)
     choices = Choices(
-        mode="rewrite" if rewrite else "intercept",
+        mode="mock" if mock else "rewrite" if rewrite else "intercept",
         label=label,
         samples=not no_samples,
         ask=ask,

@@ -71,6 +71,9 @@ class _Slicer:
         self.kept.add(statement)
         for variable in self.effects.of[statement].uses:
             self._need(variable)
+        for variable in self.effects.of[statement].whole:
+            for extending in self.effects.extenders.get(self.effects.same(variable), ()):
+                self._keep(extending, reached=True)
         self._keep_parents(statement)
         self._keep_parts(statement)
 

@@ -45,11 +45,17 @@ _PURE_METHODS = frozenset(dir(str)) | {
 
 @dataclass
 class Effects:
-    """Of one statement, or of the head of a compound one."""
+    """Of one statement, or of the head of a compound one.
+
+    `whole` are the variables among `uses` of which more than an attribute is read, `extends` those whose objects get an
+    attribute.
+    """
 
     uses: set[Variable] = field(default_factory=set)
+    whole: set[Variable] = field(default_factory=set)
     binds: set[Variable] = field(default_factory=set)
     changes: set[Variable] = field(default_factory=set)
+    extends: set[Variable] = field(default_factory=set)
 
 
 class ScriptEffects:
@@ -70,6 +76,7 @@ class ScriptEffects:
         self.readers: dict[Variable, list[ast.stmt]] = defaultdict(list)
         self.binders: dict[Variable, list[ast.stmt]] = defaultdict(list)
         self.changers: dict[Variable, list[ast.stmt]] = defaultdict(list)
+        self.extenders: dict[Variable, list[ast.stmt]] = defaultdict(list)
         for statement, effects in self.of.items():
             for variable in effects.uses:
                 self.readers[variable].append(statement)
@@ -77,6 +84,8 @@ class ScriptEffects:
                 self.binders[variable].append(statement)
             for same in {self.same(variable) for variable in effects.changes}:
                 self.changers[same].append(statement)
+            for same in {self.same(variable) for variable in effects.extends}:
+                self.extenders[same].append(statement)
 
     def same(self, variable: Variable) -> Variable:
         """One for all variables that may hold the same object."""
@@ -112,13 +121,15 @@ class ScriptEffects:
         match node:
             case ast.Name(ctx=ast.Load()):
                 effects.uses.add(self.variable(node))
+                if not isinstance(self.flow.scopes.parent[node], ast.Attribute):
+                    effects.whole.add(self.variable(node))
             case ast.Name():
                 effects.binds.add(self.variable(node))
             case ast.Attribute(ctx=ast.Load()):
                 effects.uses.add(("attribute", node.attr))
             case ast.Attribute():
                 effects.binds.add(("attribute", node.attr))
-                effects.changes |= self.roots(node.value)
+                effects.extends |= self.roots(node.value)
             case ast.Subscript(ctx=ast.Store() | ast.Del()):
                 effects.changes |= self.roots(node.value)
             case ast.NamedExpr():

@@ -75,7 +75,8 @@ def _names(run: StoredRun, findings: list[str]) -> dict[str, Any]:
 
     def of(interface: str) -> list[dict[str, Any]]:
         named = [c for c in calls if c["event"] in ("create", "run")]
-        return [c for c in named if interface in (c["interface"], c["interface"].rpartition(".")[2])]
+        exact = [c for c in named if c["interface"] == interface]
+        return exact or [c for c in named if c["interface"].rpartition(".")[2] == interface]
 
     return {
         **{key: run.data.get(key) for key in ("status", "exit_code", "seconds")},

@@ -153,7 +153,8 @@ def _swallowed(run: StoredRun, calls: list[Call], source: Source) -> Iterator[Fi
             text = f"{caught} hid that {hidden.interface} in line {hidden.line} failed ({error})"
             yield Finding("swallowed exception", handler.lineno, text, hidden.number)
         elif hidden is None and _is_broad(handler):
-            text = f"{caught} would hide any failure of the calls in lines {first} to {last}"
+            where = f"line {first}" if first == last else f"lines {first} to {last}"
+            text = f"{caught} would hide any failure of the calls in {where}"
             yield Finding("swallowed exception", handler.lineno, text)
 
 

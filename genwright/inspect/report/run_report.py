@@ -5,6 +5,7 @@ import hashlib
 import itertools
 import json
 import re
+import shlex
 from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,7 @@ def report(
     style = re.search(r"<style>(.*?)</style>", text, re.DOTALL)
     assert style is not None
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
-    environment.filters |= {"visible": _visible, "json": _json}
+    environment.filters |= {"visible": _visible, "json": _json, "duration": _duration}
     notes: dict[int, list[str]] = defaultdict(list)
     for finding in findings:
         if finding.line:
@@ -51,7 +52,9 @@ def report(
     page = environment.from_string(text).render(
         style_hash=base64.b64encode(hashlib.sha256(style.group(1).encode()).digest()).decode(),
         run=run,
-        facts=[(k.replace("_", " "), _fact(run.data[k])) for k in _FACTS if run.data.get(k) not in (None, "", [], {})],
+        facts=[
+            (k.replace("_", " "), _fact(k, run.data[k])) for k in _FACTS if run.data.get(k) not in (None, "", [], {})
+        ],
         commentator=commentator,
         commentary=commentary,
         outcomes=outcomes,
@@ -82,7 +85,7 @@ def _time_line(calls: list[Call]) -> dict[str, Any]:
         row = rows.setdefault(f"{call.interface} ({call.process})" if several else call.interface, len(rows))
         x = _AXIS + (1000 - _AXIS) * ((call.started or 0) - start) / span
         width = max(2.0, (1000 - _AXIS) * (call.seconds or 0) / span)
-        title = f"call {call.number}: {call.interface}, {call.seconds or 0:.3f} s"
+        title = f"call {call.number}: {call.interface}, {_duration(call.seconds or 0)}"
         raised = call.status == "raised"
         x = min(x, 1000 - width)
         bars.append(
@@ -116,7 +119,13 @@ def _printed(path: Path) -> str:
     return f"... ({size - _PRINTED:,} bytes before)\n{text}" if size > _PRINTED else text
 
 
-def _fact(value: Any) -> str:
+def _duration(seconds: float) -> str:
+    return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1000:.3g} ms"
+
+
+def _fact(key: str, value: Any) -> str:
+    if key == "command" and isinstance(value, list):
+        return shlex.join(map(str, value))
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 

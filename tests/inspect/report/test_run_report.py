@@ -148,3 +148,8 @@ def test_a_commentator_is_asked_over_http(tmp_path: Path, endpoint: tuple[str, l
     assert "1 NaN" in asked[0]["messages"][1]["content"]
     with pytest.raises(UserError, match="gave no comment: HTTPError"):
         comment(run, findings, [], f"{address}#broken")
+
+
+def test_a_commentator_is_a_model_of_ours(tmp_path: Path, smollm2: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("genwright.inspect.report.commentator._TOKENS", 4)
+    assert comment(write_run(tmp_path / "run", [{"interface": "f"}]), [], [], str(smollm2))
