@@ -27,6 +27,7 @@ from genwright.inspect.analysis.border import project_name
 from genwright.inspect.analysis.manifest import load_manifest
 from genwright.inspect.analysis.scenario import Scenario, load_scenario
 from genwright.inspect.report.assertions import check_assertions
+from genwright.inspect.report.findings import find
 from genwright.inspect.run.dispatch import MANIFESTS
 from genwright.inspect.run.isolation import Isolation
 from genwright.inspect.run.launch import launch
@@ -36,6 +37,7 @@ from genwright.inspect.run.run_plan import Choices
 from genwright.inspect.run.stored_runs import StoredRun, open_run, stored_runs
 
 _SHOWN = 100  # calls that `show` lists
+_SKIPPED = "it already ran to its end"
 
 Row = dict[str, Any]
 Records = Annotated[Path | None, typer.Option(help="The folder of runs; GENWRIGHT_RECORDS, or ./records.")]
@@ -155,34 +157,36 @@ def add_to(app: typer.Typer) -> None:
 def _each(files: list[Path], one: Callable[[Path], StoredRun | None], as_json: bool) -> None:
     """Run each script; a failing one does not stop the others, and makes the command fail."""
     rows: list[Row] = []
-    failed: list[str] = []
     with bar("Running", show=len(files) > 1) as progress:
         for done, script in enumerate(files):
             progress(done, len(files))
             try:
                 made = one(script)
-                if made is None:
-                    rows.append({"script": str(script), "skipped": "it already ran to its end"})
-                    continue
-                row = _row(made) | {"assertions": [vars(o) for o in check_assertions(made)]}
-                error = "" if made.data["status"] == "ended" else f"{script.name}: {_ending(made)}"
-                wrong = [o for o in row["assertions"] if not o["holds"]]
-                if not error and wrong:
-                    error = (
-                        f"{script.name}: the assertion `{wrong[0]['assertion']}` does not hold: {wrong[0]['reason']}"
-                    )
-            except UserError as problem:
-                row, error = {"script": str(script)}, str(problem)
-            rows.append(row | ({"error": error} if error else {}))
-            failed += [error] if error else []
-            if not as_json and "run" in row:
-                print(f"{row['run']}: {row['status']}, {row['calls']} calls, {row['seconds']:.2f} s", file=sys.stderr)
-            if error and len(files) > 1:
-                print(f"genwright: {error}", file=sys.stderr)
+                rows.append(_judged(script, made) if made else {"script": str(script), "skipped": _SKIPPED})
+            except UserError as error:
+                rows.append({"script": str(script), "error": str(error)})
+            if not as_json and "run" in rows[-1]:
+                print("{run}: {status}, {calls} calls, {seconds:.2f} s".format(**rows[-1]), file=sys.stderr)
+            if "error" in rows[-1] and len(files) > 1:
+                print(f"genwright: {rows[-1]['error']}", file=sys.stderr)
     if as_json:
         print(json.dumps(rows if len(files) > 1 else rows[0], ensure_ascii=False, indent=1))
+    failed = [row["error"] for row in rows if "error" in row]
     if failed:
         raise UserError(failed[0] if len(files) == 1 else f"{len(failed)} of {len(files)} scripts failed.")
+
+
+def _judged(script: Path, run: StoredRun) -> Row:
+    """A run's row, with the assertions of its scenario, and the error if it did not end well or one does not hold."""
+    asserted = bool(run.data["scenario"].get("assertions"))
+    outcomes = check_assertions(run, [f.kind for f in find(run)]) if asserted else []
+    row = _row(run) | {"assertions": [vars(o) for o in outcomes]}
+    wrong = next((o for o in outcomes if not o.holds), None)
+    if run.data["status"] != "ended":
+        return row | {"error": f"{script.name}: {_ending(run)}"}
+    if wrong is not None:
+        return row | {"error": f"{script.name}: the assertion `{wrong.assertion}` does not hold: {wrong.reason}"}
+    return row
 
 
 def _row(run: StoredRun) -> Row:

@@ -12,8 +12,8 @@ from typing import Any
 from genwright.inspect.executor import Executor
 from genwright.inspect.run.import_hooks import after_import
 from genwright.inspect.run.plan import Plan, Target
+from genwright.inspect.wrappers import CODE, MARK, wrap
 
-_MARK = "_genwright_recorded"
 _DECORATOR = "__genwright_record__"
 
 
@@ -33,8 +33,7 @@ class Interception:
                 act = functools.partial(self._wrap_factory, owner=target.name, factory=factory)
                 actions.setdefault(home, []).append(act)
         after_import({home: functools.partial(_each, actions=acts) for home, acts in actions.items()})
-        # Functions that torch compiles run as they are; ours around them are not compiled.
-        after_import({"torch._dynamo.trace_rules": lambda module: module.add("genwright.inspect")})
+        after_import({"torch._dynamo.trace_rules": _not_compiled, "torch._dynamo.eval_frame": _not_first})
 
     def code(self, source: bytes) -> types.CodeType:
         """The script's code under the original's name; what it defines of the interfaces is wrapped there."""
@@ -93,7 +92,7 @@ class Interception:
         """Wrap a constructor or a method in the class itself, which stays the same object."""
         member = "__init__" if target.kind == "class" else target.name.rpartition(".")[2]
         method = _static(kind, member)
-        if method is None or getattr(getattr(method, "__func__", method), _MARK, False):
+        if method is None or getattr(getattr(method, "__func__", method), MARK, False):
             return
         if target.kind == "class":
             setattr(kind, member, self._constructor(kind, method, target.name, package))
@@ -108,48 +107,44 @@ class Interception:
         if not isinstance(method, classmethod):
             return staticmethod(self._function(getattr(method, "__func__", method), name, event, package))
         original = method.__func__
-        if getattr(original, _MARK, False):
+        if getattr(original, MARK, False):
             return method
 
-        @functools.wraps(original)
-        def recorded(cls: Any, /, *args: Any, **kwargs: Any) -> Any:
-            return self._function(types.MethodType(original, cls), name, event, package)(*args, **kwargs)
+        def record(cls: Any, /, *args: Any, **kwargs: Any) -> Any:
+            return self._record(types.MethodType(original, cls), name, event, package, args, kwargs)
 
-        setattr(recorded, _MARK, True)
-        return classmethod(recorded)
+        return classmethod(wrap(original, record))
 
     def _function(self, original: Any, name: str, event: str, package: str) -> Any:
-        if getattr(original, _MARK, False):
+        if getattr(original, MARK, False):
             return original
-        executor, owner = self._executor, name.partition(".")[0]
 
-        @functools.wraps(original)
-        def recorded(*args: Any, **kwargs: Any) -> Any:
-            if not executor.sites.crosses(owner, package):
-                return original(*args, **kwargs)
-            result = executor.call(event, name, original, args, kwargs)
-            return executor.keep(name, result) if event == "create" else result
+        def record(*args: Any, **kwargs: Any) -> Any:
+            return self._record(original, name, event, package, args, kwargs)
 
-        setattr(recorded, _MARK, True)
-        return recorded
+        return wrap(original, record)
+
+    def _record(self, original: Any, name: str, event: str, package: str, args: tuple, kwargs: dict[str, Any]) -> Any:
+        executor = self._executor
+        if not executor.sites.crosses(name.partition(".")[0], package):
+            return original(*args, **kwargs)
+        result = executor.call(event, name, original, args, kwargs)
+        return executor.keep(name, result) if event == "create" else result
 
     def _method(self, original: Any, name: str, package: str) -> Any:
         executor, owner = self._executor, name.partition(".")[0]
 
-        @functools.wraps(original)
-        def recorded(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        def record(self: Any, /, *args: Any, **kwargs: Any) -> Any:
             if not executor.sites.crosses(owner, package):
                 return original(self, *args, **kwargs)
             return executor.call("run", name, types.MethodType(original, self), args, kwargs, self)
 
-        setattr(recorded, _MARK, True)
-        return recorded
+        return wrap(original, record)
 
     def _constructor(self, kind: type, original: Any, name: str, package: str) -> Any:
         executor, owner = self._executor, name.partition(".")[0]
 
-        @functools.wraps(original)
-        def __init__(self: Any, /, *args: Any, **kwargs: Any) -> None:
+        def record(self: Any, /, *args: Any, **kwargs: Any) -> None:
             # A derived class is another interface, or none.
             if type(self) is not kind or not executor.sites.crosses(owner, package):
                 original(self, *args, **kwargs)
@@ -159,8 +154,18 @@ class Interception:
                 self.__class__ = type(made)
             executor.keep(name, self)
 
-        setattr(__init__, _MARK, True)
-        return __init__
+        return wrap(original, record)
+
+
+def _not_compiled(module: Any) -> None:
+    """Leave recording out of what torch compiles."""
+    module.add("genwright.inspect.executor")
+    module.add("genwright.inspect.run")
+
+
+def _not_first(module: Any) -> None:
+    """Let a wrapped function that is compiled record its calls, and compile the one inside."""
+    module.skip_code(CODE)
 
 
 def _each(module: Any, actions: list[Callable[[Any], None]]) -> None:

@@ -1,6 +1,7 @@
 """Plan a run: from a script, a manifest and a scenario to what its process needs to know."""
 
 import ast
+import difflib
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -22,6 +23,7 @@ from genwright.inspect.run.call_site import Range
 from genwright.inspect.run.plan import Plan, Target
 from genwright.inspect.run.secrets import is_secret, redacted_arguments
 
+_COMPARED = 2000  # pairs of changed lines
 _EXECUTORS = {"Inspection.core.executor", "genwright.inspect.executor", "genwright"}
 
 
@@ -174,16 +176,26 @@ def _with_tail(source: str, tail: str) -> str:
 
 
 def _line_map(text: str, made: Rewrite) -> list[tuple[int, int]]:
-    """Lines of the text that runs and the lines of the original that they were.
-
-    Between two runs of equal lines as many changed ones correspond in order; what is added stands in front of them.
-    """
+    """Lines of the text that runs and the lines of the original that they were."""
     before, after = made.analysis.source.splitlines(), text.splitlines()
     pairs: list[tuple[int, int]] = []
     i = j = 0
     for first, second, size in [*matching_blocks(before, after), (len(before), len(after), 0)]:
-        changed = min(first - i, second - j)
-        pairs += [(second - k, first - k) for k in range(changed)]
+        pairs += [(j + new + 1, i + old + 1) for old, new in _alike(before[i:first], after[j:second])]
         pairs += [(second + k + 1, first + k + 1) for k in range(size)]
         i, j = first + size, second + size
-    return sorted(pairs)
+    return pairs
+
+
+def _alike(old: list[str], new: list[str]) -> list[tuple[int, int]]:
+    """Which of some changed lines each of the original's became: in order, and as alike as can be."""
+    if len(old) * len(new) > _COMPARED:
+        return list(zip(range(len(old)), range(len(new) - len(old), len(new)), strict=False))
+    best: list[tuple[float, list[tuple[int, int]]]] = [(0.0, [])] * (len(new) + 1)
+    for i, line in enumerate(old):
+        above, best = best, [(0.0, [])]
+        for j, other in enumerate(new):
+            likeness = difflib.SequenceMatcher(None, line.strip(), other.strip(), autojunk=False).ratio()
+            paired = (above[j][0] + likeness, [*above[j][1], (i, j)])
+            best.append(max(paired, best[j], above[j + 1], key=lambda found: found[0]))
+    return best[-1][1]
