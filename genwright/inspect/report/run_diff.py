@@ -1,6 +1,8 @@
 """Compare two runs: which calls differ, where, and by how much."""
 
+import json
 import math
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -60,7 +62,8 @@ def diff_runs(left: StoredRun, right: StoredRun, tolerance: Tolerance | None = N
         if left.data.get(key) != right.data.get(key):
             yield Difference(None, None, "", key, left.data.get(key), right.data.get(key))
     first, second = ([c for c in run.calls() if c.event in _EVENTS] for run in (left, right))
-    for one, other in _aligned(first, second):
+    several = any(len({c.process for c in calls}) > 1 for calls in (first, second))
+    for one, other in _paired(first, second) if several else _aligned(first, second):
         if one is None or other is None:
             call = one or other
             assert call is not None
@@ -79,6 +82,21 @@ def _aligned(left: list[Call], right: list[Call]) -> Iterator[tuple[Call | None,
         yield from ((None, call) for call in right[j:second])
         yield from zip(left[first : first + size], right[second : second + size], strict=True)
         i, j = first + size, second + size
+
+
+def _paired(left: list[Call], right: list[Call]) -> Iterator[tuple[Call | None, Call | None]]:
+    """Pairs of calls of several processes, whose order is by chance: those with the same arguments, then the others."""
+    waiting: dict[str, list[Call]] = defaultdict(list)
+    for call in right:
+        waiting[_asked(call)].append(call)
+    pairs = [(call, waiting[_asked(call)].pop(0) if waiting[_asked(call)] else None) for call in left]
+    paired = {other.number for _, other in pairs if other is not None}
+    yield from ((one, other) for one, other in pairs if other is not None)
+    yield from _aligned([one for one, other in pairs if other is None], [c for c in right if c.number not in paired])
+
+
+def _asked(call: Call) -> str:
+    return json.dumps([call.event, call.interface, call.arguments, call.keywords], sort_keys=True)
 
 
 def _compare_calls(left: Call, right: Call, tolerance: Tolerance, folders: tuple[str, str]) -> Iterator[Difference]:

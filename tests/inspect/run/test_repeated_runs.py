@@ -103,3 +103,21 @@ def test_a_script_of_the_research_system_is_replayed_and_sliced(tmp_path: Path) 
     # `print` needs the title, and the items of the stream come from its record.
     assert "words" not in made.text and "sliced(8, 'stream')" in made.text and "prompt=' '.join(first)" in made.text
     assert "sliced(7, 'Model', path=words[0], size=3)" in slice_call(run, 1).text
+
+
+PROCESSES = """
+import multiprocessing
+from tinymodel import generate
+def work(number):
+    return generate(str(number))
+if __name__ == "__main__":
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        print(pool.map(work, range(4), chunksize=1))
+"""
+
+
+def test_processes_are_replayed_whatever_their_order(tmp_path: Path) -> None:
+    run = record(PROCESSES, tmp_path)
+    again = relaunch(run, "replay")
+    assert len(list(again.calls())) == 4 and list(map(str, diff_runs(run, again))) == []
+    assert (again.path / "output.txt").read_text() == (run.path / "output.txt").read_text()
