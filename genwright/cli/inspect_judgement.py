@@ -11,15 +11,7 @@ import typer
 from genwright.cli.app import Json
 from genwright.cli.inspect_runs import Records, RunName
 from genwright.errors import UserError
-from genwright.inspect.report.assertions import check_assertions
-from genwright.inspect.report.commentator import comment
-from genwright.inspect.report.findings import find
-from genwright.inspect.report.junit import junit as junit_text
 from genwright.inspect.report.run_diff import Difference, Tolerance, diff_runs
-from genwright.inspect.report.run_report import report as report_page
-from genwright.inspect.run.isolation import Isolation
-from genwright.inspect.run.launch import relaunch
-from genwright.inspect.run.program_slice import slice_call
 from genwright.inspect.run.stored_runs import open_run
 
 _SHOWN = 100  # differences
@@ -37,6 +29,9 @@ def replay(
     as_json: Json = False,
 ) -> None:
     """Run a recorded script again with its recorded results in the model's place, and compare the records."""
+    from genwright.inspect.run.isolation import Isolation
+    from genwright.inspect.run.launch import relaunch
+
     run = open_run(name, records)
     isolation = Isolation(unsafe=unsafe)
     again = relaunch(run, "mock" if mock else "replay", root=records, isolation=isolation, echo=not as_json)
@@ -58,6 +53,9 @@ def slice_run(
     records: Records = None,
 ) -> None:
     """Write a function that reproduces the arguments of one call without the model; it is proved by running it."""
+    from genwright.inspect.run.isolation import Isolation
+    from genwright.inspect.run.program_slice import slice_call
+
     made = slice_call(open_run(name, records), number, Isolation(unsafe=unsafe))
     if out is None:
         print(made.text, end="")
@@ -93,6 +91,12 @@ def report(
     as_json: Json = False,
 ) -> None:
     """Write a run's page and its findings; exits with 1 if the run failed or an assertion does not hold."""
+    from genwright.inspect.report.assertions import check_assertions
+    from genwright.inspect.report.commentator import comment
+    from genwright.inspect.report.findings import find
+    from genwright.inspect.report.junit import junit as junit_text
+    from genwright.inspect.report.run_report import report as report_page
+
     run = open_run(name, records)
     findings = find(run)
     outcomes = check_assertions(run, [f.kind for f in findings])
