@@ -58,12 +58,12 @@ class Run:
     errors: str
 
 
-def run(arguments: list[str], folder: Path, answers: list[str] | None = None) -> Run:
-    """Run Python in a folder of its own, with the fixtures' stubs importable."""
+def run(arguments: list[str], folder: Path, answers: list[str] | None = None, stubs: bool = True) -> Run:
+    """Run Python in a folder of its own, with the fixtures' stubs importable unless the real packages are wanted."""
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / "seen.jsonl"
     environment = os.environ | {
-        "PYTHONPATH": os.pathsep.join([str(ROOT), str(PROJECT), str(FIXTURES / "stubs")]),
+        "PYTHONPATH": os.pathsep.join([str(ROOT), str(PROJECT), *([str(FIXTURES / "stubs")] if stubs else [])]),
         "PYTHONDONTWRITEBYTECODE": "1",
         "TINYMODEL_LOG": str(log),
         "GENWRIGHT_RECORDS": str(folder / "records"),

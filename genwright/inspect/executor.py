@@ -15,15 +15,13 @@ from genwright.inspect.run.call_limit import CallLimit
 from genwright.inspect.run.call_records import Finish, Meters
 from genwright.inspect.run.call_site import CallSites
 from genwright.inspect.run.dispatch import Dispatch, member_of
-from genwright.inspect.run.keyboard import Keyboard
 from genwright.inspect.run.plan import Plan, lead_children_here, read_plan
 from genwright.inspect.run.processes import run_this_file_in_children
-from genwright.inspect.run.records import Record, RecordFolder, RecordPath, describe_file, stamp
+from genwright.inspect.run.records import Record, RecordFolder, RecordPath, stamp
 from genwright.inspect.run.run_record import begin_run, end_run_at_exit
-from genwright.inspect.run.servers import Servers
 from genwright.inspect.run.streams import recorded_stream
 from genwright.inspect.run.summary import summarise
-from genwright.inspect.run.windows import Windows
+from genwright.inspect.run.surroundings import Surroundings
 
 
 class Answers(Protocol):
@@ -51,11 +49,11 @@ class Executor:
         self._numbers: dict[int, int] = {}
         self._last: tuple[str, Any] = ("", None)
         self._answers: list[str] = []
-        self._keyboard = Keyboard(self._answered)
         self._recorded: list[str] = []
         self._limit = CallLimit(self.folder)
         plan = None if self.folder.made else read_plan(self.folder.path)
         self.sites = plan.sites if plan is not None else CallSites()
+        self._surroundings = Surroundings(self.folder, self.sites)
         self.stand_in = _answers(plan) if plan is not None else None
         if plan is not None:
             lead_children_here()
@@ -78,7 +76,7 @@ class Executor:
         self.names.homes |= interfaces or {}
         self.names.files |= {name: tuple(arguments) for name, arguments in (files or {}).items()}
         self._answers = list(answers or [])
-        self._keyboard.give(self._answers)
+        self._surroundings.keyboard.give(self._answers)
         self._obey(scenario or {})
         self._run |= {"set": overrides or {}, "scenario": scenario or {}}
         self._write_run()
@@ -89,6 +87,7 @@ class Executor:
     def _obey(self, scenario: dict[str, Any]) -> None:
         self._limit.most = scenario.get("limits", {}).get("calls")
         self.failures = scenario.get("failures", self.failures)
+        self._ui = scenario.get("ui", {})
 
     def _write_run(self) -> None:
         if self.folder.made:
@@ -160,32 +159,12 @@ class Executor:
         return self.keep(name, made)
 
     def unattended(self) -> None:
-        """From here on the scenario answers the keyboard, in every module; windows and servers are recorded only."""
-        self._keyboard.take()
-        Windows(self.folder.path / "windows", self._shown).take()
-        Servers(self._served).take()
+        """From here on nobody is needed: not at the keyboard, nor to close windows or visit pages and servers."""
+        self._surroundings.take(self._ui)
 
     def input(self, prompt: object = "", /) -> str:
         """Answer as the scenario says; past its answers the input ends, and asking on ends the run."""
-        return self._keyboard.input(prompt)
-
-    def _answered(self, prompt: str, answer: str | None) -> None:
-        event = "answer" if answer is not None else "end-of-answers"
-        self._note(event, "input", [prompt], answer)
-
-    def _shown(self, name: str, values: list[Any], picture: Path | None) -> None:
-        files = [describe_file(picture, "window", True)] if picture else []
-        self._note("window", name, [summarise(v) for v in values], None, files)
-
-    def _served(self, name: str, server: list[Any]) -> None:
-        print(f"genwright: {name} would serve until it is stopped; it is recorded, not started.", file=sys.stderr)
-        self._note("server", name, server, None)
-
-    def _note(self, event: str, name: str, arguments: list[Any], result: Any, files: list[Any] | None = None) -> None:
-        record = Record(self.folder.next_number(), event, name, arguments, {}, status="returned", result=result)
-        record.file, record.line = self.sites.place(name)
-        record.seconds, record.files = 0.0, files or []
-        self.folder.write(record)
+        return self._surroundings.keyboard.input(prompt)
 
     def keep(self, name: str, made: Any) -> Any:
         """Remember an object that was created, for the methods that run on it."""

@@ -113,7 +113,7 @@ class Signature:
         return any(p.kind is kind for p in self.parameters)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Argument:
     """One argument as the script writes it: the parameter it reaches (None when only running tells) and its source."""
 
@@ -125,7 +125,7 @@ class Argument:
         return f"{self.parameter}={self.value}" if self.parameter and not self.star else f"{self.star}{self.value}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Binding:
     """A call's arguments in the order written, and what is wrong with them (empty when the call fits)."""
 

@@ -32,7 +32,10 @@ class Crossing:
 
 def draft_for_script(repository: Repository, script: Path, source: str) -> Manifest:
     """A manifest for one script: what it calls of its own and its repository's code that leads to the model."""
-    tree = parse(source, script.name)
+    return _draft(repository, script, parse(source, script.name))
+
+
+def _draft(repository: Repository, script: Path, tree: ast.Module) -> Manifest:
     pool, known = _pool(repository, script, tree)
     manifest = Manifest(project_name(repository), tuple(pool))
     location = locate(tree, manifest, repository.module(script), repository.package(script))
@@ -55,7 +58,7 @@ def no_sites(repository: Repository, script: Path, manifest: Manifest, location:
     near = _unresolved(location)
     if not location.unresolved:
         try:
-            drafted = draft_for_script(repository, script, repository.source(script))
+            drafted = _draft(repository, script, location.flow.tree)
             names = ", ".join(i.name for i in drafted.interfaces[:_NEAREST])
             near = f"nearest are {names}, which the manifest does not list"
         except UserError as error:

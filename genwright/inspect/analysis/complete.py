@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from genwright.errors import UserError
-from genwright.inspect.analysis.bind import Parameter, Signature
+from genwright.inspect.analysis.bind import Signature
 from genwright.inspect.analysis.cli_options import CommandLine, Option
 from genwright.inspect.analysis.scenario import Scenario, literal
 from genwright.inspect.analysis.source_files import read_data
-from genwright.inspect.analysis.unattended import Handler, reaches
-from genwright.inspect.analysis.value_choices import TEXT, Choice, Wanted, choose, medium_of
+from genwright.inspect.analysis.value_choices import Choice, Wanted, choose, medium_of
 
 if TYPE_CHECKING:
     from genwright.inspect.analysis.analyse import Analysis
@@ -21,21 +20,18 @@ if TYPE_CHECKING:
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 _ROUNDS = 8  # a chosen command has required options of its own
-_COMPONENTS = {"Image": "image", "ImageEditor": "image", "Audio": "audio", "Video": "video"}
-_EMPTY: dict[str, Any] = {"State": [], "Chatbot": [], "Checkbox": False, "CheckboxGroup": [], "Number": 1, "Slider": 1}
-_HISTORIES = ("history", "chatbot", "chat_history", "chat")
 _MEDIA = {".jpg", ".jpeg", ".png", ".wav", ".mp3", ".flac", ".mp4", ".avi", ".mov", ".pdf"}
 _PLACEHOLDER = re.compile(r"[<>{}$*]|\.\.\.|path/to|^/path|your", re.IGNORECASE)
 
 
-def complete(analysis: "Analysis", scenario: Scenario) -> tuple[Scenario, list[Choice]]:
-    """The scenario with what it lacks, and every value that was chosen."""
+def complete(analysis: "Analysis", scenario: Scenario, ask: bool = False) -> tuple[Scenario, list[Choice]]:
+    """The scenario with what it lacks, and every value that was chosen; with `ask`, nothing is chosen."""
     chosen: list[Choice] = []
-    argv = _argv(analysis, scenario.argv, chosen)
-    completed = replace(scenario, argv=argv)
+    completed = _handlers(analysis, scenario, ask, chosen)
+    if ask:
+        return completed, chosen
+    completed = replace(completed, argv=_argv(analysis, scenario.argv, chosen))
     unattended = analysis.unattended
-    if unattended.launches or unattended.page:
-        completed = _handler(analysis, completed, chosen)
     if not unattended.has_entry and not unattended.entry and not scenario.entry:
         completed = replace(completed, entry=_entry(analysis, chosen))
     return completed, chosen
@@ -124,39 +120,29 @@ def readme_examples(root: Path, script: Path) -> list[list[str]]:
     return found
 
 
-def _handler(analysis: "Analysis", scenario: Scenario, chosen: list[Choice]) -> Scenario:
-    """The handler that crosses the model, with values of its own components."""
-    unattended = analysis.unattended
-    handler = unattended.handler(scenario.handler)
-    if handler is None and not scenario.handler and unattended.handlers:
-        crossing = [h for h in unattended.handlers if _crosses(analysis, h.function)]
-        handler = (crossing or unattended.handlers)[0]
-        reason = "it calls the model" if crossing else "the first handler"
-        chosen.append(Choice("ui.handler", handler.name, reason))
-    if handler is None:
+def _handlers(analysis: "Analysis", scenario: Scenario, ask: bool, chosen: list[Choice]) -> Scenario:
+    """The handlers that visitors make the script call: those given, else those that cross the model."""
+    known = analysis.unattended.handlers
+    if not scenario.handlers:
+        if known and not (ask and len(known) > 1):
+            chosen += [] if ask else [Choice("ui.handler", ", ".join(known), "what crosses the model")]
+            return replace(scenario, handlers=known)
         return scenario
-    arguments = dict(scenario.handler_arguments)
-    parameters = {p.name: p for p in Signature.of(handler.function).parameters}
-    for name in handler.missing(arguments):
-        arguments[name], reason = _component_value(analysis, handler, parameters[name])
-        chosen.append(Choice(f"ui.arguments.{name}", repr(arguments[name]), reason))
-    return replace(scenario, handler=handler.name, handler_arguments=arguments)
-
-
-def _component_value(analysis: "Analysis", handler: Handler, parameter: Parameter) -> tuple[Any, str]:
-    component = handler.components.get(parameter.name)
-    kind = component.kind if component else ""
-    if component and component.choices:
-        return component.choices[0], "the first of its choices"
-    if parameter.name in _HISTORIES:
-        return [], "an empty conversation"
-    if kind in _EMPTY:
-        return _EMPTY[kind], f"of its component, {kind}"
-    if kind in ("Textbox", "TextArea", "MultimodalTextbox"):
-        return TEXT, f"a sentence for its component, {kind}"
-    label = component.label if component else ""
-    medium = _COMPONENTS.get(kind, "")
-    return choose(Wanted(parameter.name, parameter.annotation or "", label, (), medium), analysis.repository.root)
+    name = analysis.script.name
+    if not any(b.kind in ("ui", "server") for b in analysis.unattended.blockers):
+        raise UserError(f"[ui] handler: {name} starts no user interface and no server.")
+    functions = {s.name: n for n, s in analysis.location.flow.scopes.opened_by.items() if isinstance(n, Function)}
+    given: list[str] = []
+    for handler in scenario.handlers:
+        meant = [n for full, n in functions.items() if full == handler or full.endswith(f".{handler}")]
+        if not meant:
+            raise UserError(f"[ui] handler: {name} has no {handler!r}; it has {', '.join(functions)}.")
+        given += [p.name for n in meant for p in Signature.of(n).parameters]
+    unknown = sorted(set(scenario.handler_arguments) - set(given))
+    if unknown:
+        handlers = ", ".join(scenario.handlers)
+        raise UserError(f"[ui] {handlers} has no parameter {unknown[0]!r}; it has {', '.join(given)}.")
+    return scenario
 
 
 def _entry(analysis: "Analysis", chosen: list[Choice]) -> str:
@@ -251,5 +237,4 @@ def _decorators(function: Function) -> set[str]:
 
 
 def _crosses(analysis: "Analysis", function: ast.AST, calls_only: bool = False) -> bool:
-    sites = {s.call for s in analysis.location.sites if not calls_only or s.kind != "construction"}
-    return reaches(function, sites, analysis.location.flow, set())
+    return function in (analysis.location.calling if calls_only else analysis.location.crossing)

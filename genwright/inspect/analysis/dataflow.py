@@ -90,7 +90,8 @@ class Flow(Expressions):
             case ast.Lambda():
                 self._grow(self._returns, node, self.values(node.body))
             case ast.Call():
-                for function, bound in self._targets(node):
+                targets = self._targets(node)
+                for function, bound in targets if len(targets) < _MOST else ():
                     self._pass(node, function, bound)
                 if isinstance(node.func, ast.Attribute) and node.func.attr == "add_argument":
                     name, default = self._option(node)

@@ -154,10 +154,7 @@ class ExpressionInterpreter(ABC):
                 container, key = known(node.value, node.slice)
                 return container[key]
             case ast.JoinedStr():
-                parts = [p.value if isinstance(p, ast.FormattedValue) else p for p in node.values]
-                if any(isinstance(p, ast.FormattedValue) and p.format_spec for p in node.values):
-                    raise ValueError("a format")
-                return "".join(str(v) for v in known(*parts))
+                return "".join(str(v) for v in known(*_parts(node)))
             case ast.ListComp() | ast.GeneratorExp():
                 return self._comprehension(node, names, module)
             case ast.Lambda():
@@ -226,3 +223,10 @@ class ExpressionInterpreter(ABC):
         if isinstance(made, Parser) and function is Parser:
             self.parsers.append(made)
         return made
+
+
+def _parts(text: ast.JoinedStr) -> list[ast.expr]:
+    """The expressions of an f-string, where none has a format."""
+    if any(isinstance(p, ast.FormattedValue) and p.format_spec for p in text.values):
+        raise ValueError("a format")
+    return [p.value if isinstance(p, ast.FormattedValue) else p for p in text.values]

@@ -2,6 +2,7 @@
 
 import ast
 import warnings
+from collections.abc import Iterable, Iterator
 
 from genwright.errors import UserError
 from genwright.inspect.analysis.bind import bind
@@ -50,6 +51,10 @@ class _Locator:
         self.flow = self.matcher.flow
         self.nodes = self.flow.nodes
         self.created: dict[str, list[ast.Call]] = {}
+        self.defined: dict[ast.AST, list[Interface]] = {}
+        for own, node in self.matcher.defined:
+            self.defined.setdefault(node, []).append(own)
+        self.own_scopes = {(own.name, self.flow.scope(node)) for own, node in self.matcher.defined}
 
     def location(self) -> Location:
         calls = sorted((n for n in self.nodes if isinstance(n, ast.Call)), key=lambda n: (n.lineno, n.col_offset))
@@ -147,7 +152,7 @@ class _Locator:
         if not isinstance(function, ast.Name) or function.id != interface.member:
             return False
         home = self.flow.scope(function).home(function.id)
-        return any(own.name == interface.name and self.flow.scope(node) is home for own, node in self.matcher.defined)
+        return (interface.name, home) in self.own_scopes
 
     def _near_miss(self, call: ast.Call, values: frozenset[Value], text: str) -> Unresolved | None:
         function = call.func
@@ -203,11 +208,8 @@ class _Locator:
 
     def _internal(self, call: ast.Call, interface: Interface) -> bool:
         """Whether a call stands inside the interface's own definition, on the model's side of the border."""
-        return any(
-            self.flow.scopes.inside(call, node)
-            for own, node in self.matcher.defined
-            if own.module == interface.module and own.owner == interface.owner
-        )
+        around = self.flow.scopes.around(call)
+        return any(o.module == interface.module and o.owner == interface.owner for o in self._defined_by(around))
 
     def _escapes(self) -> list[Unresolved]:
         """Interfaces handed on as values: calls made through them are not seen."""
@@ -244,7 +246,10 @@ class _Locator:
         return any(isinstance(t, ast.Name) and t.id == node.id for t in outer.targets)
 
     def _internal_name(self, node: ast.AST) -> bool:
-        return any(self.flow.scopes.inside(node, definition) for _, definition in self.matcher.defined)
+        return any(self._defined_by(self.flow.scopes.around(node)))
+
+    def _defined_by(self, nodes: Iterable[ast.AST]) -> Iterator[Interface]:
+        return (own for node in nodes for own in self.defined.get(node, ()))
 
 
 def _is_command(node: ast.AST) -> bool:

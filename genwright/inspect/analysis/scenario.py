@@ -23,14 +23,16 @@ class Scenario:
     assertions: list[str] = field(default_factory=list)
     overrides: dict[str, Any] = field(default_factory=dict)
     entry: str = ""
-    handler: str = ""
+    handlers: list[str] = field(default_factory=list)
     handler_arguments: dict[str, Any] = field(default_factory=dict)
     failures: str = "raise"  # or "none": an interface that fails gives None, and the script goes on
     dropin: str = ""  # the original whose modules Genwright's stand in for
 
     def kept(self) -> dict[str, Any]:
         """What the run itself must obey, for its record."""
+        ui = {k: v for k, v in {"handler": self.handlers, "arguments": self.handler_arguments}.items() if v}
         kept: dict[str, Any] = {
+            "ui": ui,
             "environment": self.environment,
             "limits": self.limits,
             "assertions": self.assertions,
@@ -64,7 +66,6 @@ def parse_scenario(data: dict[str, Any], where: str) -> Scenario:
     unknown = sorted(set(data) - known)
     if unknown:
         raise UserError(f"{where}: a scenario has no {unknown[0]!r}; it has {', '.join(sorted(known))}.")
-    interface = data.get("interface", [])
     ui = _table(data, "ui", where)
     if set(ui) - {"handler", "arguments"}:
         raise UserError(
@@ -76,9 +77,9 @@ def parse_scenario(data: dict[str, Any], where: str) -> Scenario:
             raise UserError(
                 f"{where}: limit {name} = {value!r} is not one of {', '.join(_LIMITS)} with a positive number."
             )
-    entry, handler, dropin = data.get("entry", ""), ui.get("handler", ""), data.get("dropin", "")
-    if not all(isinstance(text, str) for text in (entry, handler, dropin)):
-        raise UserError(f"{where}: `entry`, `dropin` and `ui.handler` are texts.")
+    entry, dropin = data.get("entry", ""), data.get("dropin", "")
+    if not isinstance(entry, str) or not isinstance(dropin, str):
+        raise UserError(f"{where}: `entry` and `dropin` are texts.")
     failures = data.get("failures", "raise")
     if failures not in _FAILURES:
         raise UserError(f"{where}: `failures` is one of {', '.join(_FAILURES)}, not {failures!r}.")
@@ -92,11 +93,11 @@ def parse_scenario(data: dict[str, Any], where: str) -> Scenario:
         {k: str(v) for k, v in _table(data, "environment", where).items()},
         {k: str(v) for k, v in _table(data, "resources", where).items()},
         limits,
-        [interface] if isinstance(interface, str) else _texts(data, "interface", where, (str,)),
+        _texts(data, "interface", where, (str,)),
         _texts(data, "assertions", where, (str,)),
         overrides,
         entry,
-        handler,
+        _texts(ui, "handler", where, (str,)),
         _table(ui, "arguments", where),
         failures,
         dropin,
@@ -120,7 +121,7 @@ def to_toml(scenario: Scenario, notes: list[str]) -> str:
         "environment": scenario.environment,
         "resources": scenario.resources,
         "limits": scenario.limits,
-        "ui": {"handler": scenario.handler, "arguments": scenario.handler_arguments} if scenario.handler else {},
+        "ui": scenario.kept().get("ui", {}),
     }
     for name, table in tables.items():
         if table:
@@ -157,6 +158,8 @@ def literal(value: Any) -> str:
 
 def _texts(data: dict[str, Any], key: str, where: str, kinds: tuple[type, ...]) -> list[Any]:
     values = data.get(key, [])
+    if isinstance(values, str) and key in ("interface", "handler"):
+        return [values]
     if not isinstance(values, list) or not all(isinstance(v, kinds) and not isinstance(v, bool) for v in values):
         raise UserError(f"{where}: `{key}` is a list of texts.")
     return values

@@ -1,6 +1,7 @@
 """Which names each function, class and module of a script binds, and where a name is looked up."""
 
 import ast
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 Node = ast.Module | ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef
@@ -145,18 +146,16 @@ class Scopes(ast.NodeVisitor):
         return False
 
     def in_f_string(self, node: ast.AST) -> bool:
+        return any(isinstance(outer, ast.JoinedStr) for outer in self.around(node))
+
+    def around(self, node: ast.AST) -> Iterator[ast.AST]:
+        """What a node stands in, from the inside out."""
         while node in self.parent:
             node = self.parent[node]
-            if isinstance(node, ast.JoinedStr):
-                return True
-        return False
+            yield node
 
     def inside(self, node: ast.AST, container: ast.AST) -> bool:
-        while node in self.parent:
-            node = self.parent[node]
-            if node is container:
-                return True
-        return False
+        return any(outer is container for outer in self.around(node))
 
 
 def _arguments(arguments: ast.arguments) -> list[ast.AST]:

@@ -2,16 +2,18 @@
 
 import ast
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from genwright.inspect.analysis.bind import Binding, Signature
 from genwright.inspect.analysis.dataflow import Flow
 from genwright.inspect.analysis.manifest import Interface
+from genwright.inspect.analysis.scopes import Scope
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Site:
     """One call of an interface, or one construction of its object."""
 
@@ -76,6 +78,31 @@ class Location:
     unresolved: list[Unresolved]
     defined: list[tuple[Interface, Definition]]
     flow: Flow
+
+    @cached_property
+    def crossing(self) -> set[ast.AST]:
+        """The script's functions and classes that call an interface, themselves or through others of the script."""
+        return self._reaching([s.call for s in self.sites])
+
+    @cached_property
+    def calling(self) -> set[ast.AST]:
+        """Those of them that do more than make an interface's object."""
+        return self._reaching([s.call for s in self.sites if s.kind != "construction"])
+
+    def _reaching(self, pending: list[ast.Call]) -> set[ast.AST]:
+        callers: dict[ast.AST, list[ast.Call]] = {}
+        for call in self.flow.nodes:
+            if isinstance(call, ast.Call):
+                for definition in self.flow.definitions(call.func):
+                    callers.setdefault(definition, []).append(call)
+        found: set[ast.AST] = set()
+        while pending:
+            scope: Scope | None = self.flow.scope(pending.pop())
+            while scope is not None and scope.node not in found:
+                found.add(scope.node)
+                pending += callers.get(scope.node, [])
+                scope = scope.parent
+        return found
 
     def to_dict(self) -> dict[str, Any]:
         return {

@@ -4,7 +4,7 @@ import ast
 from dataclasses import dataclass
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Ref:
     """Something imported, by its dotted name; `undefined` when nothing binds the name but, maybe, a star import."""
 
@@ -12,14 +12,14 @@ class Ref:
     undefined: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Local:
     """A function or class that the script defines."""
 
     node: ast.AST
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Instance:
     """An object of a class, and the call that made it (None when only an annotation tells).
 
@@ -31,14 +31,14 @@ class Instance:
     derived: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Made:
     """What calling something imported gave: an object of unknown class."""
 
     by: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Member:
     """A method or attribute of an object, by name."""
 
@@ -46,14 +46,14 @@ class Member:
     name: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Items:
     """A list, tuple, set or dict, by what it holds."""
 
     values: frozenset["Value"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Text:
     """A text literal of the script that may name a file."""
 

@@ -82,7 +82,7 @@ def rewrite(
         manifest = manifest.only(scenario.interface)
     source = repository.source(script)
     original = analyse(source, script, manifest, repository)
-    scenario, chosen = (scenario, list[Choice]()) if ask else complete(original, scenario)
+    scenario, chosen = complete(original, scenario, ask)
     changed, overridden = prepare(original, scenario)
     prepared = analyse(changed, script, manifest, repository) if changed != source else original
     substitution = substitute(prepared, scenario, samples)
@@ -111,6 +111,7 @@ def route(
     if entry and (scenario.entry or not analysis.unattended.has_entry):
         edits.module_tail += f"{entry}\n"
     text = apply(edits, analysis.tree, analysis.script.name)
+    edits.pieces.clear()  # they take as much memory as the sites, and the proof needs its own
     verify(analysis, text, routed, Header(exe, edits.module_head, edits.module_tail))
     return text
 

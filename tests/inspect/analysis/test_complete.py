@@ -107,34 +107,40 @@ def test_examples_of_the_readme(tmp_path: Path) -> None:
     assert {c.reason for c in made.chosen} == {"from an example of the README"}
 
 
-BLOCKS = """
+PAGE = """
 import gradio as gr
 def clear():
     return ""
-def talk(message, history, style, picture, loud):
-    return generate(f"{message} {history} {style} {picture} {loud}", 1)
-with gr.Blocks() as demo:
-    box = gr.Textbox(label="Message")
-    history = gr.State()
-    style = gr.Dropdown(choices=["plain", "grand"], label="Style")
-    picture = gr.Image(type="filepath")
-    loud = gr.Checkbox()
-    gr.Button("Clear").click(clear)
-    box.submit(talk, [box, history]).then(clear)
-    box.change(clear).then(fn=talk, inputs=[box, history, style, picture, loud])
-demo.launch()
+def talk(message):
+    return generate(message, 1)
+def main():
+    with gr.Blocks() as demo:
+        box = gr.Textbox()
+        box.submit(talk, box).then(clear)
+        box.change(lambda text: generate(text, 2), box)
+    demo.launch()
+main()
 """
 
 
-def test_a_page_calls_the_handler_that_crosses_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GENWRIGHT_HOME", str(tmp_path / "home"))
-    made = completed(BLOCKS, tmp_path / "original")
-    assert made.scenario.handler == "talk" and not made.missing
-    arguments = made.scenario.handler_arguments
-    assert arguments["message"] == TEXT and arguments["style"] == "plain" and arguments["loud"] is False
-    assert Path(arguments["picture"]).is_file() and "demo.launch()" not in made.text
-    numpy = completed(BLOCKS.replace('type="filepath"', ""), tmp_path / "original")
-    assert "numpy" in numpy.text and "PIL.Image" in numpy.text
+def test_the_handlers_of_a_page_are_those_that_cross_the_model(tmp_path: Path) -> None:
+    made = completed(PAGE, tmp_path)
+    assert made.scenario.handlers == ["talk", "main.<lambda>"]
+    assert [c.name for c in made.chosen] == ["ui.handler"] and "demo.launch()" in made.text
+    asked = rewrite(tmp_path / "script.py", MANIFEST, Scenario(), Repository(tmp_path))
+    assert asked.missing == ["ui.handler (some of talk, main.<lambda>): what visitors make the script call"]
+
+
+@pytest.mark.parametrize(
+    ("source", "entry"),
+    [
+        ("from flask import Flask\napp = Flask(__name__)\n", "app.run()"),
+        ("from fastapi import FastAPI\nweb = FastAPI()\n", "__import__('uvicorn').run(web)"),
+    ],
+)
+def test_a_web_application_that_nobody_serves_is_served(source: str, entry: str, tmp_path: Path) -> None:
+    made = completed(f"{source}generate('ready')\n@app.post('/ask')\ndef ask(text):\n    generate(text)\n", tmp_path)
+    assert made.text.endswith(f"{entry}\n") and made.scenario.handlers == ["ask"]
 
 
 def test_a_scenario_file_reads_back(tmp_path: Path) -> None:
@@ -142,25 +148,6 @@ def test_a_scenario_file_reads_back(tmp_path: Path) -> None:
 
     scenario = Scenario(
         ["--a", 'quo"te'], ["x\n"], {"A": "b"}, {"p.jpg": "q"}, {"seconds": 3.5}, ["generate"], ["x > 1"],
-        {"main.n": 1, "LIMIT": [1, 2]}, "main()", "talk", {"text": "hé", "flag": False, "more": {"a b": 1}},
+        {"main.n": 1, "LIMIT": [1, 2]}, "main()", ["talk"], {"text": "hé", "flag": False, "more": {"a b": 1}},
     )  # fmt: skip
     assert parse_scenario(tomllib.loads(to_toml(scenario, ["a\nnote"])), "") == scenario
-
-
-CHAT = """
-import gradio as gr
-def clear(x):
-    return x
-def respond(message, history):
-    yield generate(f"{message} {history}", 1)
-gr.ChatInterface(fn=respond).launch()
-"""
-
-
-def test_a_chat_page_runs_with_one_message(tmp_path: Path) -> None:
-    made = completed(CHAT, tmp_path / "original")
-    (tmp_path / "gradio.py").write_text("class ChatInterface:\n    def __init__(self, fn): ...\n")
-    (tmp_path / "new.py").write_text(made.text)
-    done = run([str(tmp_path / "new.py")], tmp_path / "run")
-    assert done.code == 0, done.errors
-    assert [keywords["prompt"] for _, keywords in done.seen] == [f"{TEXT} []"]

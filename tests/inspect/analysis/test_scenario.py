@@ -131,12 +131,13 @@ def test_resources_of_the_scenario_replace_literals(tmp_path: Path) -> None:
 def test_a_handler_must_exist_and_take_its_arguments() -> None:
     script = PROJECT / "gradio_app.py"
     for scenario, told in [
-        (Scenario(handler="nobody"), "has no 'nobody'; it has chat, clear"),
-        (Scenario(handler="chat", handler_arguments={"style": "a", "colour": 1}), "has no parameter 'colour'"),
+        (Scenario(handlers=["nobody"]), "has no 'nobody'; it has chat, clear"),
+        (Scenario(handlers=["chat"], handler_arguments={"style": "a", "colour": 1}), "has no parameter 'colour'"),
     ]:
         with pytest.raises(UserError, match=told):
             rewrite(script, MANIFEST, scenario, Repository(PROJECT))
-    missing = rewrite(script, MANIFEST, Scenario(handler="chat"), Repository(PROJECT)).missing
-    assert missing == ["ui.arguments.style of chat: Dropdown, Style"]
-    asked = rewrite(script, MANIFEST, Scenario(), Repository(PROJECT)).missing
-    assert asked == ["ui.handler (one of chat, clear): what to call instead of the user interface"]
+    with pytest.raises(UserError, match="starts no user interface and no server"):
+        rewrite(PROJECT / "input_loop.py", MANIFEST, Scenario(handlers=["main"]), Repository(PROJECT))
+    # The one handler that crosses the model needs no choice.
+    made = rewrite(script, MANIFEST, Scenario(), Repository(PROJECT))
+    assert made.scenario.handlers == ["chat"] and not made.missing and not made.chosen
