@@ -3,6 +3,7 @@
 It does not import torch, so a rewritten script needs only this package and the repository itself.
 """
 
+import functools
 import inspect
 import os
 import sys
@@ -255,8 +256,17 @@ class _On:
         self._executor, self._held = executor, held
 
     def run(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
-        """Call the object's method."""
+        """Call the object's method, or what a callable holds: an interface is recorded, anything else is not."""
         held = self._held
+        if name == "__call__" and isinstance(held, functools.partial):
+            inner = _On(self._executor, held.func)
+            return inner.run(name, *held.args, *args, **{**held.keywords, **kwargs})
+        if name == "__call__" and inspect.isclass(held):
+            return held(*args, **kwargs)
+        if name == "__call__" and inspect.isroutine(held):
+            full, owner = self._executor.names.routine(held)
+            on = None if inspect.isclass(owner) else owner
+            return self._executor.call("run", full, held, args, kwargs, on) if full else held(*args, **kwargs)
         kind = vars(super)["__thisclass__"].__get__(held).__mro__[1] if isinstance(held, super) else type(held)
         # An inherited method is the interface of the class that the manifest names.
         names = [f"{owner.__name__}.{name}" for owner in kind.__mro__]

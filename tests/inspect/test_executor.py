@@ -1,6 +1,7 @@
 """The executor: dispatch, one fresh record per call, and a run that ends by itself."""
 
 import asyncio
+import functools
 import gc
 import json
 import subprocess
@@ -202,3 +203,18 @@ def test_the_executor_imports_little() -> None:
     code = "import sys, Inspection.core.executor; print(sorted({'torch', 'numpy', 'typer', 'rich'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], cwd=PROJECT, env={"PYTHONPATH": str(ROOT)}, capture_output=True)
     assert done.stdout.strip() == b"[]", done.stderr
+
+
+def test_a_callable_tells_whether_it_is_an_interface(exe: Executor, monkeypatch: pytest.MonkeyPatch) -> None:
+    def double(value: int, times: int = 2) -> int:
+        return value * times
+
+    home = module(monkeypatch, double=double, Painter=Painter)
+    exe.setup(interfaces={"double": home, "Painter": home, "Painter.paint": home})
+    painter = exe.create_interface_objects(interface_class_name="Painter")
+    held = [double, functools.partial(functools.partial(double, times=3), 4), painter.paint, str, lambda x: x]
+    assert [exe.on(h).run("__call__", *given) for h, given in zip(held, [[1], [], ["x"], [1], [2]], strict=True)] == [
+        2, 12, "red x", "1", 2,
+    ]  # fmt: skip
+    told = [(r.interface, r.arguments, r.keywords, r.object) for r in records(exe)[1:]]
+    assert told == [("double", [1], {}, None), ("double", [4], {"times": 3}, None), ("Painter.paint", ["x"], {}, 1)]

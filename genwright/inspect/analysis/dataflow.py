@@ -90,8 +90,7 @@ class Flow(Expressions):
             case ast.Lambda():
                 self._grow(self._returns, node, self.values(node.body))
             case ast.Call():
-                targets = self._targets(node)
-                for function, bound in targets if len(targets) < _MOST else ():
+                for function, bound in self._targets(node):
                     self._pass(node, function, bound)
                 if isinstance(node.func, ast.Attribute) and node.func.attr == "add_argument":
                     name, default = self._option(node)
@@ -108,7 +107,8 @@ class Flow(Expressions):
     def _targets(self, node: ast.Call) -> list[tuple[ast.AST, bool]]:
         """The script's own functions that a call runs, and whether their first parameter is already bound."""
         targets: list[tuple[ast.AST, bool]] = []
-        for value in self.values(node.func):
+        values = self.values(node.func)
+        for value in values if len(values) < _MOST else ():
             if not isinstance(value, Local):
                 continue
             if isinstance(value.node, ast.ClassDef):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from genwright.inspect.analysis.scopes import Scope, Scopes
-from genwright.inspect.analysis.values import Instance, Items, Local, Made, Member, Ref, Text, Value, Values
+from genwright.inspect.analysis.values import Instance, Items, Local, Made, Member, Partial, Ref, Text, Value, Values
 
 # Methods of torch modules (and of much that imitates them) that give back the object itself.
 # fmt: off
@@ -147,6 +147,8 @@ class Expressions:
                     result.add(Instance(made, node))
                 elif value.dotted in WRAPPERS and node.args:
                     result |= {_derived(v) for v in self.values(node.args[0])}
+                elif value.dotted == "functools.partial" and node.args:
+                    result |= {v if isinstance(v, Partial) else Partial(v) for v in self.values(node.args[0])}
                 elif value.dotted in _PATHS and self.texts and (node.args or node.keywords):
                     given = [*node.args[:1], *(k.value for k in node.keywords if k.arg == "default")]
                     if len(node.args) <= 1 or value.dotted.startswith("typer."):

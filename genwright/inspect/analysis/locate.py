@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator
 
 from genwright.errors import UserError
 from genwright.inspect.analysis.bind import bind
-from genwright.inspect.analysis.expressions import WRAPPERS
+from genwright.inspect.analysis.escapes import Escapes
 from genwright.inspect.analysis.manifest import Interface, Manifest
 from genwright.inspect.analysis.match import Match, Matcher
 from genwright.inspect.analysis.sites import Location, Site, Unresolved
-from genwright.inspect.analysis.values import Instance, Items, Local, Made, Member, Ref, Value
+from genwright.inspect.analysis.values import Instance, Items, Local, Made, Member, Partial, Ref, Value, Values
 
 
 def parse(source: str, name: str) -> ast.Module:
@@ -51,6 +51,8 @@ class _Locator:
         self.flow = self.matcher.flow
         self.nodes = self.flow.nodes
         self.created: dict[str, list[ast.Call]] = {}
+        self.matched: dict[Values, list[Match]] = {}
+        self.held: set[str] = set()  # interfaces that are called through containers and partials
         self.defined: dict[ast.AST, list[Interface]] = {}
         for own, node in self.matcher.defined:
             self.defined.setdefault(node, []).append(own)
@@ -70,13 +72,16 @@ class _Locator:
                 sites.append(found)
             elif found is not None:
                 unresolved.append(found)
-        unresolved += self._escapes()
+        unresolved += Escapes(self.matcher, self.held, self._is_internal).unresolved()
         unresolved.sort(key=lambda u: (u.line, u.text))
         return Location(sites, unresolved, self.matcher.defined, self.flow)
 
     def _matches(self, call: ast.Call) -> list[Match]:
-        found = [self.matcher.match(v) for v in self.flow.values(call.func)]
-        return sorted((m for m in found if m), key=lambda m: (m[0].name, m[1]))
+        values = self.flow.values(call.func)
+        if values not in self.matched:
+            found = [self.matcher.match(v) for v in values]
+            self.matched[values] = sorted((m for m in found if m), key=lambda m: (m[0].name, m[1]))
+        return self.matched[values]
 
     def _site(self, call: ast.Call) -> Site | Unresolved | None:
         values = self.flow.values(call.func)
@@ -92,28 +97,29 @@ class _Locator:
         if interface.kind == "function" and self._by_own_name(call.func, interface):
             # The script's global is looked up when the call runs: whatever it is rebound to by then is seen.
             also = []
-        if also and interface.kind != "method":
+        # What a container or a partial holds is seen when it is called.
+        indirect = interface.kind != "class" and (
+            isinstance(call.func, ast.Subscript) or any(isinstance(v, Partial) for v in values)
+        )
+        if also and interface.kind != "method" and not indirect:
             return Unresolved(call.lineno, text, f"may be {interface.name} or {also[0]}")
         if self._internal(call, interface):
             return None
-        if not isinstance(call.func, ast.Name | ast.Attribute):
+        if not isinstance(call.func, ast.Name | ast.Attribute) and not indirect:
             return Unresolved(call.lineno, text, f"{interface.name} is called on an expression without a name")
         if self.flow.scopes.in_f_string(call):
             return Unresolved(
                 call.lineno, text, f"{interface.name} is called inside an f-string; give it a line of its own"
             )
-        scope = self.flow.scope(call)
-        note = ""
+        signature, note = interface.factories.get(factory) if factory else interface.signature, ""
         if any(isinstance(v, Ref) and v.undefined and "." not in v.dotted for v in values):
             note = f"nothing in the script defines {text}; it is taken from {interface.module}"
-        signature = interface.factories.get(factory) if factory else interface.signature
         if any(isinstance(v, Local) and _is_command(v.node) for v in values):
             # What a click or typer command is called with, its parser takes from the command line.
             signature, note = None, "a command: its arguments come from the command line"
-        if also:
-            # Its object decides at run time which method this is, so the arguments stay as they are written.
-            signature, note = None, f"may also be {also[0]}"
-        binding = bind(call, signature)
+        if also or indirect:
+            # The object decides at run time which method this is, so the arguments stay as they are written.
+            signature, note = None, f"may also be {also[0]}" if also else f"called through {text}"
         instances = [m[2] for m in matches]
         on_class = all(i is None for i in instances)
         on_object = (
@@ -121,17 +127,20 @@ class _Locator:
             and not on_class
             and (bool(also) or self._needs_object(call, interface, instances))
         )
+        if indirect:
+            self.held |= {m[0].name for m in matches}
         return Site(
             interface,
             self.manifest.key(interface),
             call,
-            scope.name,
+            self.flow.scope(call).name,
             signature,
-            binding,
+            bind(call, signature),
             factory.rpartition(".")[2],
-            on_object,
+            on_object or indirect,
             self._home(interface, factory, values),
             note,
+            self._held_homes(values) if indirect else None,
         )
 
     def _home(self, interface: Interface, factory: str, values: frozenset[Value]) -> str:
@@ -146,6 +155,16 @@ class _Locator:
         owner = references[0].rpartition(".")[0]
         is_member = interface.kind == "method" or (factory and interface.named_by(owner))
         return owner.rpartition(".")[0] if is_member else owner
+
+    def _held_homes(self, values: frozenset[Value]) -> dict[str, str]:
+        """Each interface that a container or a partial may hold, and where it lives."""
+        found: dict[str, str] = {}
+        for value in values:
+            inner = value.of if isinstance(value, Partial) else value
+            match = self.matcher.match(inner)
+            if match is not None:
+                found[match[0].name] = self._home(match[0], "", frozenset([inner]))
+        return dict(sorted(found.items()))
 
     def _by_own_name(self, function: ast.expr, interface: Interface) -> bool:
         """Whether a call uses the very name under which the script defines the interface."""
@@ -211,41 +230,7 @@ class _Locator:
         around = self.flow.scopes.around(call)
         return any(o.module == interface.module and o.owner == interface.owner for o in self._defined_by(around))
 
-    def _escapes(self) -> list[Unresolved]:
-        """Interfaces handed on as values: calls made through them are not seen."""
-        found = []
-        for node in self.nodes:
-            if not isinstance(node, ast.Name | ast.Attribute) or not isinstance(node.ctx, ast.Load):
-                continue
-            parent = self.flow.scopes.parent[node]
-            if isinstance(parent, ast.Attribute) or (isinstance(parent, ast.Call) and parent.func is node):
-                continue
-            if self._is_parameter(node) or self._rebinds(node, parent):
-                continue
-            wrapped = isinstance(parent, ast.Call) and any(
-                isinstance(v, Ref) and v.dotted in WRAPPERS for v in self.flow.values(parent.func)
-            )
-            matches = [self.matcher.match(v) for v in self.flow.values(node) if not isinstance(v, Instance)]
-            crossing = [m for m in matches if m and m[0].kind != "class"]
-            # `gen = generate` only names the interface anew; the call through `gen` is found.
-            if crossing and not wrapped and not isinstance(parent, ast.Assign) and not self._internal_name(node):
-                reason = f"{crossing[0][0].name} is handed on as a value; calls made through it are not recorded"
-                found.append(Unresolved(node.lineno, ast.unparse(node), reason))
-        return found
-
-    def _is_parameter(self, node: ast.AST) -> bool:
-        """Whether a name is a function's parameter: who handed it in has been told already."""
-        home = self.flow.scope(node).home(node.id) if isinstance(node, ast.Name) else None
-        return home is not None and getattr(node, "id", "") in home.parameters
-
-    def _rebinds(self, node: ast.AST, parent: ast.AST) -> bool:
-        """`generate = wrap(generate)`: the calls by that name are still found."""
-        outer = self.flow.scopes.parent.get(parent)
-        if not isinstance(node, ast.Name) or not isinstance(parent, ast.Call) or not isinstance(outer, ast.Assign):
-            return False
-        return any(isinstance(t, ast.Name) and t.id == node.id for t in outer.targets)
-
-    def _internal_name(self, node: ast.AST) -> bool:
+    def _is_internal(self, node: ast.AST) -> bool:
         return any(self._defined_by(self.flow.scopes.around(node)))
 
     def _defined_by(self, nodes: Iterable[ast.AST]) -> Iterator[Interface]:
@@ -271,6 +256,8 @@ def _describe(value: Value) -> str:
         return f"{getattr(value.node, 'name', 'a lambda')} (line {getattr(value.node, 'lineno', 0)})"
     if isinstance(value, Made):
         return f"what {value.by} gives"
+    if isinstance(value, Partial):
+        return f"a partial of {_describe(value.of)}"
     if isinstance(value, Member):
         return f"{value.name} of {_describe(value.instance)}"
     return "an object of " + _describe(value.of) if isinstance(value, Instance) else "a container"

@@ -6,7 +6,7 @@ from functools import cached_property
 from genwright.inspect.analysis.dataflow import Flow
 from genwright.inspect.analysis.manifest import Interface, Manifest
 from genwright.inspect.analysis.sites import Definition
-from genwright.inspect.analysis.values import Instance, Local, Member, Ref, Value
+from genwright.inspect.analysis.values import Instance, Local, Member, Partial, Ref, Value
 
 Match = tuple[Interface, str, Instance | None]
 
@@ -58,6 +58,8 @@ class Matcher:
 
     def match(self, value: Value) -> Match | None:
         """The interface that calling a value crosses, the factory, and the object for a method."""
+        if isinstance(value, Partial):
+            return self.match(value.of)
         if isinstance(value, Ref | Local):
             for interface in self.functions:
                 if isinstance(value, Ref) and interface.named_by(value.dotted):

@@ -9,6 +9,7 @@ from genwright.inspect.analysis.bind import Binding, Signature
 from genwright.inspect.analysis.dataflow import Flow
 from genwright.inspect.analysis.manifest import Interface
 from genwright.inspect.analysis.scopes import Scope
+from genwright.inspect.analysis.values import Local
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
@@ -27,6 +28,8 @@ class Site:
     on_object: bool = False
     home: str = ""
     note: str = ""
+    # Where each interface lives that a callable such as `models[name]` or a partial may hold; None for a plain callee.
+    holds: dict[str, str] | None = None
 
     @property
     def kind(self) -> str:
@@ -35,15 +38,27 @@ class Site:
     @property
     def word(self) -> str:
         """What `run` is given: on a named object the bare method, since the object tells its class."""
+        if self.indirect:
+            return "__call__"
         return self.interface.member if self.on_object else self.key
+
+    @property
+    def indirect(self) -> bool:
+        """Whether the callee is a callable that holds the interface; the run tells what it is."""
+        return self.holds is not None
 
     @property
     def receiver(self) -> str:
         if self.kind != "method":
             return ""
+        return ast.unparse(self.held)
+
+    @property
+    def held(self) -> ast.expr:
+        """What `on` is given: the object of a method, or the callable itself."""
         function = self.call.func
-        by_attribute = isinstance(function, ast.Attribute) and self.interface.member != "__call__"
-        return ast.unparse(function.value if by_attribute and isinstance(function, ast.Attribute) else function)
+        by_attribute = isinstance(function, ast.Attribute) and self.interface.member != "__call__" and not self.indirect
+        return function.value if by_attribute and isinstance(function, ast.Attribute) else function
 
     def to_dict(self) -> dict[str, Any]:
         entry = {
@@ -91,10 +106,10 @@ class Location:
 
     def _reaching(self, pending: list[ast.Call]) -> set[ast.AST]:
         callers: dict[ast.AST, list[ast.Call]] = {}
-        for call in self.flow.nodes:
-            if isinstance(call, ast.Call):
-                for definition in self.flow.definitions(call.func):
-                    callers.setdefault(definition, []).append(call)
+        for call in (n for n in self.flow.nodes if isinstance(n, ast.Call)):
+            for value in self.flow.values(call.func):
+                if isinstance(value, Local):
+                    callers.setdefault(value.node, []).append(call)
         found: set[ast.AST] = set()
         while pending:
             scope: Scope | None = self.flow.scope(pending.pop())

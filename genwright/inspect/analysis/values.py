@@ -47,6 +47,13 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
+class Partial:
+    """`functools.partial` of something."""
+
+    of: "Value"
+
+
+@dataclass(frozen=True, slots=True)
 class Items:
     """A list, tuple, set or dict, by what it holds."""
 
@@ -60,5 +67,5 @@ class Text:
     node: ast.Constant
 
 
-Value = Ref | Local | Instance | Made | Member | Items | Text
+Value = Ref | Local | Instance | Made | Member | Partial | Items | Text
 Values = frozenset[Value]

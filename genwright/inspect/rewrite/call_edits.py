@@ -16,7 +16,7 @@ def _callee(site: Site, exe: str, source: Source) -> list[Piece]:
     function = site.call.func
     start, end = source.span(function)
     method = "create_interface_objects" if site.kind == "construction" else "run"
-    called = site.interface.member == "__call__" and site.kind == "method"
+    called = site.indirect or (site.interface.member == "__call__" and site.kind == "method")
     if not isinstance(function, ast.Attribute) or called:
         if site.on_object:
             return [(start, start, f"{exe}.on("), (end, end, f").{method}")]
@@ -54,10 +54,14 @@ def _arguments(site: Site, source: Source) -> list[Piece]:
         # Positional arguments and stars stay in front of keywords.
         first_keyword = named is not None or (isinstance(argument, ast.keyword))
         text = f"{named}=" if named else ""
+        # `f(x := 1)` is Python, `f(a=x := 1)` is not.
+        bare = bool(named) and isinstance(argument, ast.NamedExpr) and at == source.start(argument)
+        text += "(" if bare else ""
         if not placed and (not keyword or first_keyword):
             text, placed = f"{words}, {text}", True
         pieces += [(at, at, text)] if text else []
         end = source.past(argument, closing)
+        pieces += [(end, end, ")")] if bare else []
         comma = source.skip(end)
         at = source.skip(comma + 1) if source.text[comma : comma + 1] == "," else comma
     return pieces if placed else [*pieces, (end, end, f", {words}")]

@@ -154,18 +154,22 @@ def _header(
 
 def _homes(sites: list[Site]) -> dict[str, str]:
     """Where each interface lives: its own module, that of its factory, or that of its class."""
-    homes = {s.interface.name: s.home for s in sites if s.home and not s.factory}
+    homes = {s.interface.name: s.home for s in sites if s.home and not s.factory and not s.indirect}
+    for site in sites:
+        if site.holds is not None:
+            homes |= {name: home for name, home in site.holds.items() if home}
     for site in sites:
         if site.factory:
             homes[f"{site.interface.name}.{site.factory}"] = site.home
-        elif site.kind == "method":
-            homes[site.interface.name] = homes.get(site.interface.owner, "")
+        for name in site.holds or ([site.interface.name] if site.kind == "method" and not site.factory else []):
+            if "." in name and not homes.get(name):
+                homes[name] = homes.get(name.partition(".")[0], "")
     return homes
 
 
 def _registrations(analysis: Analysis, sites: list[Site]) -> list[tuple[ast.stmt, str]]:
     """After which statements a name is registered: an interface's definition, or the import of one that is rebound."""
-    called = {s.interface.name for s in sites}
+    called = {name for s in sites for name in (s.interface.name, *(s.holds or ()))}
     found: list[tuple[ast.stmt, str]] = [
         (node, node.name) for interface, node in analysis.location.defined if interface.name in called
     ]

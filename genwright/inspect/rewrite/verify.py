@@ -188,11 +188,7 @@ class _Canonical(_Shown):
         site = self._sites.get(node)
         if site is None:
             return self._plain(node)
-        receiver = ""
-        if site.on_object:
-            by_attribute = isinstance(node.func, ast.Attribute) and site.interface.member != "__call__"
-            held = node.func.value if by_attribute and isinstance(node.func, ast.Attribute) else node.func
-            receiver = self.text(held)
+        receiver = self.text(site.held) if site.on_object else ""
         call = self._arguments(node.args, node.keywords)
         self._seen(node, site, call)
         given = list(zip(call.arguments, may_name(site.signature, site.call, site.binding), strict=True))

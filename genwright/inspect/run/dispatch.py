@@ -75,6 +75,16 @@ class Dispatch:
         full = self._chosen(name, methods)
         return full, self.held().get(full.rpartition(".")[0]), None
 
+    def routine(self, held: Any) -> tuple[str, Any]:
+        """The interface that a function or method is, or "", and the object that it is bound to."""
+        name, owner = getattr(held, "__name__", ""), getattr(held, "__self__", None)
+        if owner is None or inspect.ismodule(owner):
+            known = name in self.targets or name in self.homes
+            return (name if known and self.resolve(name) is held else ""), None
+        kind = owner if inspect.isclass(owner) else type(owner)
+        full = next((n for k in kind.__mro__ if (n := f"{k.__name__}.{name}") in self.homes), "")
+        return full, owner
+
     def resolve(self, name: str) -> Any:
         """The function or class that a name means now."""
         if name in self.targets:

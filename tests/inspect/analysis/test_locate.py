@@ -20,6 +20,7 @@ MANIFEST = parse_manifest(
     "test",
 )
 NET = "from pack.model import Net\n"
+HELD = "from functools import partial\nfrom pack.model import generate\n"
 
 
 def sites(source: str, manifest: Manifest = MANIFEST) -> list[str]:
@@ -47,6 +48,11 @@ def sites(source: str, manifest: Manifest = MANIFEST) -> list[str]:
         (NET + "def f(n: Net): n.predict(1)", ["2 Net.predict method on"]),
         (NET + "class A:\n    def __init__(self): self.n = Net()\n    def f(self): self.n.predict(1)\nA().f()",
          ["3 Net construction", "4 Net.predict method"]),
+        (HELD + "f = partial(generate, n=2)\nf(1)", ["4 generate function on"]),
+        (HELD + "f = partial(partial(generate, 1), n=2)\nf()", ["4 generate function on"]),
+        (HELD + "m = {'a': generate, 'b': print}\nm[k](1)", ["4 generate function on"]),
+        (HELD + "m = [generate]\nm[0](1)\nfor g in m:\n    g(2)", ["4 generate function on", "6 generate function"]),
+        (NET + "n = Net()\nm = {'a': n.predict}\nm['a'](1)", ["2 Net construction", "4 Net.predict method on"]),
         (NET + "class Mine(Net): ...\nm = Mine()\nm.predict(1)", ["4 Net.predict method on"]),
     ],
 )  # fmt: skip
@@ -62,6 +68,8 @@ def test_sites(source: str, expected: list[str]) -> None:
         (NET + "Net.predict(n, 1)", "called on the class itself"),
         ("from pack.model import generate\nprint(f'{generate(1)}')", "inside an f-string"),
         ("from pack.model import generate\nmap(generate, [1])", "handed on as a value"),
+        (HELD + "map(partial(generate, 1), [1])", "handed on as a value"),
+        (HELD + "m = {'a': generate}\nrun(m)", "handed on as a value"),
         ("from pack.model import generate\nfrom o import f\ng = f if y else generate\ng(1)", "may be generate or o.f"),
     ],
 )

@@ -40,6 +40,8 @@ def edited(source: str, **places: str) -> str:
         ("(f)((1), ((2)))", '(exe.run)("f", a=(1), b=((2)))'),
         ("f (*x, **y)", 'exe.run ("f", *x, **y)'),
         ("f(i for i in x)", 'exe.run("f", a=(i for i in x))'),
+        ("f(x := 1, (y := 2))", 'exe.run("f", a=(x := 1), b=(y := 2))'),
+        ("m = {'k': f}\nm [ 'k' ](1, b=2)", "m = {'k': f}\nexe.on(m [ 'k' ]).run(\"__call__\", 1, b=2)"),
         ("f(f(f(1)))", 'exe.run("f", a=exe.run("f", a=exe.run("f", a=1)))'),
         ("é = f('é', 'ü')  # ß", "é = exe.run(\"f\", a='é', b='ü')  # ß"),
         ("f(1,\\\n  2)", 'exe.run("f", a=1,\\\n  b=2)'),
