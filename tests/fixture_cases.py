@@ -13,7 +13,7 @@ from genwright.inspect.analysis.manifest import Manifest, load_manifest, parse_m
 from genwright.inspect.analysis.repository import Repository
 from genwright.inspect.analysis.scenario import Scenario, parse_scenario
 from genwright.inspect.rewrite.rewrite import Rewrite, rewrite
-from genwright.inspect.run.records import Record, read_records
+from genwright.inspect.run.stored_runs import Call, StoredRun
 
 FIXTURES = Path(__file__).parent / "inspect" / "fixtures"
 PROJECT = FIXTURES / "project"
@@ -52,7 +52,7 @@ class Run:
 
     seen: list[tuple[str, dict[str, Any]]]
     output: str
-    records: list[Record]
+    records: list[Call]
     folder: Path
     code: int
     errors: str
@@ -81,6 +81,6 @@ def run(arguments: list[str], folder: Path, answers: list[str] | None = None, st
         timeout=60,
     )
     seen = [tuple(json.loads(line)) for line in log.read_text().splitlines()] if log.exists() else []
-    runs = sorted((folder / "records").glob("*/*")) if (folder / "records").exists() else []
-    records = [record for path in runs for record in read_records(path)]
+    runs = sorted(p.parent for p in (folder / "records").glob("*/*/run.json")) if (folder / "records").exists() else []
+    records = [record for path in runs for record in StoredRun(path).calls()]
     return Run(seen, done.stdout, records, runs[0] if runs else folder, done.returncode, done.stderr)

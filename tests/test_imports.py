@@ -84,6 +84,7 @@ LAZY = {
     "genwright.placement.planner": "importing scipy's solver takes 0.3 s, and most models are not planned",
     "genwright.text.catalogue": "help and `pull` list models without torch, which named shapes need",
     "genwright.dropin.gpt_fast.eval": "lm-eval may not be installed",
+    "genwright.inspect.report.commentator": "a report without a commentator does without torch",
     "genwright.inspect.executor": "generated scripts import it, and most have no manifest",
 }
 

@@ -10,14 +10,16 @@ from typing import Annotated, Any
 
 import typer
 
+from genwright.cli import inspect_judgement, inspect_runs
 from genwright.cli.app import Json, new_app
+from genwright.cli.inspect_scripts import Ask, ManifestFile, NoSamples, Root, ScenarioFile, Scripts, expand, open_script
 from genwright.cli.progress import bar
 from genwright.errors import UserError
-from genwright.inspect.analysis.border import draft_for_script, no_sites, project_name
+from genwright.inspect.analysis.border import no_sites, project_name
 from genwright.inspect.analysis.interfaces import document, draft, rank
 from genwright.inspect.analysis.locate import locate as locate_sites
 from genwright.inspect.analysis.locate import parse
-from genwright.inspect.analysis.manifest import Manifest, load_manifest
+from genwright.inspect.analysis.manifest import Manifest
 from genwright.inspect.analysis.repository import Repository
 from genwright.inspect.analysis.scenario import Scenario, load_scenario, to_toml
 from genwright.inspect.analysis.source_files import encoding_of
@@ -30,14 +32,6 @@ from genwright.inspect.rewrite.rewrite import rewrite as rewrite_script
 app = new_app(no_args_is_help=True, help=__doc__)
 
 Row = dict[str, Any]  # the JSON object of one script
-Scripts = Annotated[
-    list[Path], typer.Argument(metavar="SCRIPT...", help="The scripts or notebooks, or folders of them.")
-]
-ManifestFile = Annotated[Path | None, typer.Option("--manifest", help="The project's interfaces; drafted by default.")]
-ScenarioFile = Annotated[Path | None, typer.Option("--scenario", help="The inputs of the unattended run, as TOML.")]
-NoSamples = Annotated[bool, typer.Option("--no-samples", help="Leave placeholder paths as they are.")]
-Ask = Annotated[bool, typer.Option("--ask", help="Stop where a value is required, instead of choosing one.")]
-Root = Annotated[Path | None, typer.Option("--repo", help="The repository; by default found from the script's path.")]
 
 
 @app.command()
@@ -68,7 +62,7 @@ def locate(scripts: Scripts, manifest: ManifestFile = None, repo: Root = None, a
     """Show each call and construction of the interfaces, and what could not be resolved."""
 
     def one(script: Path) -> Row:
-        repository, known = _open(script, manifest, repo)
+        repository, known = open_script(script, manifest, repo)
         tree = parse(repository.source(script), script.name)
         found = locate_sites(tree, known, repository.module(script), repository.package(script))
         if not found.sites:
@@ -100,7 +94,7 @@ def rewrite(
 ) -> None:
     """Rewrite scripts to run unattended and record every interface call; prints the diff."""
     given = load_scenario(scenario) if scenario else Scenario()
-    files = _expand(scripts)
+    files = expand(scripts)
     if scenario_out is not None and len(files) > 1:
         raise UserError(f"--scenario-out writes the scenario of one script, not of {len(files)}.")
 
@@ -166,26 +160,8 @@ def explain(
 def _rewrite(
     script: Path, manifest: Path | None, scenario: Scenario, root: Path | None, samples: bool, ask: bool
 ) -> tuple[Rewrite, Manifest]:
-    repository, known = _open(script, manifest, root)
+    repository, known = open_script(script, manifest, root)
     return rewrite_script(script, known, scenario, repository, samples=samples, ask=ask), known
-
-
-def _open(script: Path, manifest: Path | None, root: Path | None) -> tuple[Repository, Manifest]:
-    """The script's repository, and its manifest from a file or drafted."""
-    if root is not None and not root.is_dir():
-        raise UserError(f"--repo must be a folder, not {root}.")
-    repository = Repository(root) if root else Repository.around(script)
-    source = repository.source(script)
-    return repository, load_manifest(manifest) if manifest else draft_for_script(repository, script, source)
-
-
-def _expand(scripts: list[Path]) -> list[Path]:
-    files: list[Path] = []
-    for path in scripts:
-        files += sorted([*path.rglob("*.py"), *path.rglob("*.ipynb")]) if path.is_dir() else [path]
-    if not files:
-        raise UserError(f"There is no Python script or notebook in {scripts[0]}.")
-    return list(dict.fromkeys(files))
 
 
 def _relative(script: Path, files: list[Path]) -> Path:
@@ -201,7 +177,7 @@ def _for_each(
     scripts: list[Path], one: Callable[[Path], Row], show: Callable[[Path, Row], None], as_json: bool
 ) -> None:
     """Apply `one` to each script and print the results; of several scripts, a failing one does not stop the others."""
-    files = _expand(scripts)
+    files = expand(scripts)
     results: list[Row] = []
     failures = 0
     with bar("Inspecting", show=len(files) > 1) as progress:
@@ -242,3 +218,7 @@ def _write(path: Path, text: str, encoding: str = "utf-8") -> None:
         path.write_text(text, encoding=encoding, newline="")  # keeps the script's line endings
     except (OSError, UnicodeEncodeError) as error:
         raise UserError(f"{path} cannot be written: {error}.") from error
+
+
+inspect_runs.add_to(app)
+inspect_judgement.add_to(app)

@@ -222,7 +222,7 @@ def main(script: str, name: str) -> None:
         print(f"\nreached {event} {called}", flush=True)
         os._exit(0)
 
-    Executor._call = first_call
+    Executor.call = first_call
     stub_files(script)
     sys.argv = [script]
     runpy.run_path(script, run_name="__main__")

@@ -17,7 +17,7 @@ from fixture_cases import PROJECT, ROOT
 
 from genwright import Executor
 from genwright.errors import UserError
-from genwright.inspect.run.records import read_records
+from genwright.inspect.run.stored_runs import Call, StoredRun
 
 
 @pytest.fixture
@@ -27,8 +27,8 @@ def exe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Executor:
     return Executor("demo", "simulation")
 
 
-def records(exe: Executor) -> list:
-    return read_records(Path(exe.now_record_path))
+def records(exe: Executor) -> list[Call]:
+    return list(StoredRun(Path(exe.now_record_path)).calls())
 
 
 def module(monkeypatch: pytest.MonkeyPatch, **names: Any) -> str:
@@ -55,7 +55,7 @@ def test_a_function_is_recorded_before_and_after(exe: Executor, monkeypatch: pyt
     assert exe.run("double", [1], name="x") == [1, 1]
     (record,) = records(exe)
     # The argument is what it was when the call began.
-    assert (record.arguments, record.keywords, record.result) == ([[1]], {"name": "x"}, [1, 1])
+    assert (record.arguments, record.keywords, record.result) == ([], {"values": [1], "name": "x"}, [1, 1])
     assert record.status == "returned" and record.seconds >= 0 and record.interface == "double"
 
 
@@ -83,7 +83,7 @@ def test_a_method_runs_on_the_object_last_created(exe: Executor, monkeypatch: py
     assert exe.on(red).run("paint", "door", interface_class_name="kept") == "red door"
     *_, third, fourth = records(exe)
     assert (third.object, fourth.object) == (2, 1) and fourth.interface == "Painter.paint"
-    assert fourth.keywords == {"interface_class_name": "kept"} and blue.colour == "blue"
+    assert fourth.keywords == {"name": "door", "interface_class_name": "kept"} and blue.colour == "blue"
 
 
 def test_the_script_decides_how_long_its_object_lives(exe: Executor, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,4 +217,8 @@ def test_a_callable_tells_whether_it_is_an_interface(exe: Executor, monkeypatch:
         2, 12, "red x", "1", 2,
     ]  # fmt: skip
     told = [(r.interface, r.arguments, r.keywords, r.object) for r in records(exe)[1:]]
-    assert told == [("double", [1], {}, None), ("double", [4], {"times": 3}, None), ("Painter.paint", ["x"], {}, 1)]
+    assert told == [
+        ("double", [], {"value": 1}, None),
+        ("double", [], {"value": 4, "times": 3}, None),
+        ("Painter.paint", [], {"name": "x"}, 1),
+    ]

@@ -2,7 +2,7 @@
 
 import json
 import tomllib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from genwright.inspect.analysis.source_files import read_data
 
 @dataclass(frozen=True)
 class Scenario:
-    """Everything that a person at the keyboard would have given; `limits` and `assertions` are kept for the run."""
+    """Everything that a person at the keyboard would have given, and what the run must obey."""
 
     argv: list[str] = field(default_factory=list)
     answers: list[str] = field(default_factory=list)
@@ -25,15 +25,25 @@ class Scenario:
     entry: str = ""
     handlers: list[str] = field(default_factory=list)
     handler_arguments: dict[str, Any] = field(default_factory=dict)
+    failures: str = "raise"  # or "none": an interface that fails gives None, and the script goes on
+    dropin: str = ""  # the original whose modules Genwright's stand in for
 
     def kept(self) -> dict[str, Any]:
         """What the run itself must obey, for its record."""
         ui = {k: v for k, v in {"handler": self.handlers, "arguments": self.handler_arguments}.items() if v}
-        kept = {"environment": self.environment, "limits": self.limits, "assertions": self.assertions, "ui": ui}
+        kept: dict[str, Any] = {
+            "ui": ui,
+            "environment": self.environment,
+            "limits": self.limits,
+            "assertions": self.assertions,
+            "failures": self.failures if self.failures != "raise" else "",
+            "dropin": self.dropin,
+        }
         return {k: v for k, v in kept.items() if v}
 
 
-_LIMITS = ("seconds", "memory_gb", "calls")
+_LIMITS = ("seconds", "cpu_seconds", "memory_gb", "output_mb", "processes", "calls")
+_FAILURES = ("raise", "none")
 
 
 def load_scenario(path: Path) -> Scenario:
@@ -42,12 +52,17 @@ def load_scenario(path: Path) -> Scenario:
         data = tomllib.loads(read_data(path, "scenario"))
     except (ValueError, RecursionError) as error:
         raise UserError(f"The scenario {path} is not valid TOML: {error}.") from error
-    return parse_scenario(data, str(path))
+    scenario = parse_scenario(data, str(path))
+    # A path that leads to something from the scenario's own folder means that.
+    beside = {k: path.parent / v for k, v in scenario.resources.items() if not Path(v).is_absolute()}
+    found = {k: str(file.resolve()) for k, file in beside.items() if file.exists()}
+    return replace(scenario, resources=scenario.resources | found)
 
 
 def parse_scenario(data: dict[str, Any], where: str) -> Scenario:
     """Check a scenario's data; `where` names it in errors."""
     known = {"argv", "answers", "environment", "resources", "limits", "interface", "assertions", "set", "entry", "ui"}
+    known |= {"failures", "dropin"}
     unknown = sorted(set(data) - known)
     if unknown:
         raise UserError(f"{where}: a scenario has no {unknown[0]!r}; it has {', '.join(sorted(known))}.")
@@ -62,9 +77,12 @@ def parse_scenario(data: dict[str, Any], where: str) -> Scenario:
             raise UserError(
                 f"{where}: limit {name} = {value!r} is not one of {', '.join(_LIMITS)} with a positive number."
             )
-    entry = data.get("entry", "")
-    if not isinstance(entry, str):
-        raise UserError(f"{where}: `entry` is a text.")
+    entry, dropin = data.get("entry", ""), data.get("dropin", "")
+    if not isinstance(entry, str) or not isinstance(dropin, str):
+        raise UserError(f"{where}: `entry` and `dropin` are texts.")
+    failures = data.get("failures", "raise")
+    if failures not in _FAILURES:
+        raise UserError(f"{where}: `failures` is one of {', '.join(_FAILURES)}, not {failures!r}.")
     overrides = _flatten(_table(data, "set", where))
     for name in overrides:
         if not all(part.isidentifier() for part in name.split(".")):
@@ -81,6 +99,8 @@ def parse_scenario(data: dict[str, Any], where: str) -> Scenario:
         entry,
         _texts(ui, "handler", where, (str,)),
         _table(ui, "arguments", where),
+        failures,
+        dropin,
     )
 
 
@@ -93,6 +113,8 @@ def to_toml(scenario: Scenario, notes: list[str]) -> str:
         "interface": scenario.interface,
         "entry": scenario.entry,
         "assertions": scenario.assertions,
+        "failures": scenario.failures if scenario.failures != "raise" else "",
+        "dropin": scenario.dropin,
     }
     lines += [f"{key} = {_toml(value)}" for key, value in plain.items() if value or key in ("argv", "answers")]
     tables: dict[str, dict[str, Any]] = {

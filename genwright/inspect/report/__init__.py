@@ -1,1 +1,1 @@
-"""What the analysis found, told to people."""
+"""What analysis and runs found, told to people."""

@@ -11,6 +11,9 @@ from pkgutil import resolve_name
 from typing import Any
 
 from genwright.errors import UserError
+from genwright.inspect.run.plan import current_plan
+
+MANIFESTS = Path(__file__).parents[1] / "manifests"
 
 
 class Dispatch:
@@ -39,10 +42,15 @@ class Dispatch:
         alive = {name: get() for name, get in reversed(self._objects.items())}
         return {name: made for name, made in alive.items() if made is not None}
 
-    def find(self, name: str) -> tuple[str, Any, Any]:
-        """An interface's full name, the object it is called on (None for a function), and what to call."""
+    def find(self, name: str, importing: bool = True) -> tuple[str, Any, Any]:
+        """An interface's full name, the object it is called on (None for a function), and what to call.
+
+        Without `importing` nothing is looked up in the project's modules, and nothing need be there.
+        """
         if "." not in name and name in self.targets:
             return name, None, self.targets[name]()
+        if not importing:
+            return self._find_by_name(name)
         self.read_manifest()
         if "." not in name and name in self.homes:
             return name, None, self.resolve(name)
@@ -58,6 +66,14 @@ class Dispatch:
         if on_class is None:
             raise UserError(f"{name!r} needs an object of {owner}, and none that was created is alive.")
         return full, None, on_class
+
+    def _find_by_name(self, name: str) -> tuple[str, Any, Any]:
+        self.read_manifest()
+        methods = [name] if "." in name else self._methods(name)
+        if name in self.targets or name in self.homes or not methods:
+            return name, None, None
+        full = self._chosen(name, methods)
+        return full, self.held().get(full.rpartition(".")[0]), None
 
     def routine(self, held: Any) -> tuple[str, Any]:
         """The interface that a function or method is, or "", and the object that it is bound to."""
@@ -164,8 +180,10 @@ class Dispatch:
 
 
 def places() -> list[Path]:
-    """Where a project's manifest may lie: in this folder, or beside the script."""
-    return [Path.cwd(), Path(sys.argv[0] or ".").absolute().parent]
+    """Where a project's manifest may lie: beside the scenario, in this folder, beside the script, or with us."""
+    plan = current_plan()
+    given = [Path(folder) for folder in plan.folders] if plan is not None else []
+    return [*given, Path.cwd(), Path(sys.argv[0] or ".").absolute().parent, MANIFESTS]
 
 
 def member_of(held: Any, member: str) -> Any:

@@ -37,11 +37,26 @@ class _Finder(importlib.abc.MetaPathFinder):
             self._searched.discard(name)
         if spec is None or spec.loader is None or isinstance(spec.loader, type):
             return None
-        execute, action = spec.loader.exec_module, self._actions[name]
-
-        def execute_then_act(module: types.ModuleType) -> None:
-            execute(module)
-            action(module)
-
-        spec.loader.exec_module = execute_then_act  # type: ignore[method-assign]
+        spec.loader = _Loader(spec.loader, self._actions[name])
         return spec
+
+
+class _Loader(importlib.abc.Loader):
+    """Loads a module as its own loader does, which may serve other modules too, and then changes it."""
+
+    def __init__(self, loader: Any, action: Action) -> None:
+        self._loader, self._action = loader, action
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType | None:
+        made: types.ModuleType | None = self._loader.create_module(spec)
+        return made
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        module.__loader__ = self._loader
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        self._loader.exec_module(module)
+        self._action(module)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)

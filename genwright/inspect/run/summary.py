@@ -8,10 +8,22 @@ import sys
 from pathlib import PurePath
 from typing import Any
 
+from genwright.inspect.run.media_metadata import picture_metadata
+
+RECORDED = "_genwright_recorded_summary"  # of the class of an object that stands for a recorded one: its summary
 _TEXT = 2000
 _ITEMS = 32
 _DEPTH = 5
 _HASHED = 1 << 22  # bytes of an array that are hashed; a call's arguments may hold many
+
+
+def is_plain(value: Any) -> bool:
+    """Whether a value's summary is the value itself: a plain value, or a short list of such."""
+    if type(value) is list and len(value) <= _ITEMS:
+        return not any(isinstance(v, list) for v in value) and all(map(is_plain, value))
+    if value is None or type(value) in (bool, int):
+        return True
+    return math.isfinite(value) if type(value) is float else type(value) is str and len(value) <= _TEXT
 
 
 def summarise(value: Any, depth: int = 0) -> Any:
@@ -23,6 +35,9 @@ def summarise(value: Any, depth: int = 0) -> Any:
 
 
 def _summarise(value: Any, depth: int) -> Any:
+    told = getattr(type(value), RECORDED, None)
+    if told is not None:
+        return told(value) if callable(told) else told
     if value is None or isinstance(value, bool | int):
         return value if not isinstance(value, enum.Enum) else {"type": _name(type(value)), "value": str(value)}
     if isinstance(value, float):
@@ -71,23 +86,53 @@ def _array(value: Any) -> dict[str, Any]:
     }
     if hasattr(value, "device"):
         summary["device"] = str(value.device)
-    array = value
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
-        # Reading back from a GPU would wait for it; the shape tells enough there.
-        if value.device.type != "cpu" or value.is_sparse or value.is_quantized:
+        if value.is_sparse or value.is_quantized or value.is_meta or value.numel() * value.element_size() > _HASHED:
             return summary
-        array = value.detach().contiguous().view(torch.uint8) if value.numel() and value.dim() else value.detach()
-        array = array.reshape(-1).numpy() if value.dim() else array.float().numpy()
+        held = value.detach().cpu().contiguous()
+        summary["sha256"] = hashlib.sha256(_bytes(held, torch)).hexdigest()
+        if held.is_floating_point():
+            held = held.float() if held.element_size() < 4 else held
+        return summary | (_statistics(held.numpy()) if not held.is_complex() else {})
     # An array of objects holds addresses, which differ from run to run.
-    plain = hasattr(array, "tobytes") and not getattr(array.dtype, "hasobject", False)
-    if plain and array.nbytes <= _HASHED:
-        summary["sha256"] = hashlib.sha256(array.tobytes()).hexdigest()
+    plain = hasattr(value, "tobytes") and not getattr(value.dtype, "hasobject", False)
+    if plain and value.nbytes <= _HASHED:
+        summary["sha256"] = hashlib.sha256(value.tobytes()).hexdigest()
+        summary |= _statistics(value)
     return summary
+
+
+def _bytes(tensor: Any, torch: Any) -> bytes:
+    held: bytes = tensor.reshape(-1).view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
+    return held
+
+
+def _statistics(array: Any) -> dict[str, Any]:
+    """Least, greatest, mean and deviation of the finite numbers, and how many are not finite."""
+    kind = getattr(array.dtype, "kind", "")
+    if kind not in "fiub" or not array.size:
+        return {}
+    numpy = sys.modules["numpy"]
+    told: dict[str, Any] = {}
+    if kind == "f":
+        finite = numpy.isfinite(array)
+        if not finite.all():
+            told = {"nan": int(numpy.isnan(array).sum())}
+            told["infinite"] = int(array.size - finite.sum() - told["nan"])
+            array = array[finite]
+            if not array.size:
+                return told
+    wide = array.astype("float64")
+    numbers = {"min": array.min(), "max": array.max(), "mean": wide.mean(), "std": wide.std()}
+    return {**{k: float(f"{float(v):.7g}") for k, v in numbers.items()}, **told}
 
 
 def _object(value: Any) -> dict[str, Any]:
     summary: dict[str, Any] = {"type": _name(type(value))}
+    picture = sys.modules.get("PIL.Image")
+    if picture is not None and isinstance(value, picture.Image):
+        return {**summary, **picture_metadata(value), "sha256": hashlib.sha256(value.tobytes()).hexdigest()}
     parameters = getattr(value, "parameters", None)
     if "torch" in sys.modules and isinstance(value, sys.modules["torch"].nn.Module) and callable(parameters):
         summary["parameters"] = sum(p.numel() for p in parameters())

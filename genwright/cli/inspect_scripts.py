@@ -1,0 +1,44 @@
+"""Arguments that the verbs of `genwright inspect` share: scripts, and what is known about them."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from genwright.errors import UserError
+from genwright.inspect.analysis.border import draft_for_script
+from genwright.inspect.analysis.manifest import Manifest, load_manifest
+from genwright.inspect.analysis.repository import Repository
+
+Scripts = Annotated[
+    list[Path], typer.Argument(metavar="SCRIPT...", help="The scripts or notebooks, or folders of them.")
+]
+ManifestFile = Annotated[Path | None, typer.Option("--manifest", help="The project's interfaces; drafted by default.")]
+ScenarioFile = Annotated[Path | None, typer.Option("--scenario", help="The inputs of the unattended run, as TOML.")]
+NoSamples = Annotated[bool, typer.Option("--no-samples", help="Leave placeholder paths as they are.")]
+Ask = Annotated[bool, typer.Option("--ask", help="Stop where a value is required, instead of choosing one.")]
+Root = Annotated[Path | None, typer.Option("--repo", help="The repository; by default found from the script's path.")]
+
+
+def open_repository(script: Path, root: Path | None) -> Repository:
+    """The repository that is given, or the one around the script."""
+    if root is not None and not root.is_dir():
+        raise UserError(f"--repo must be a folder, not {root}.")
+    return Repository(root) if root else Repository.around(script)
+
+
+def open_script(script: Path, manifest: Path | None, root: Path | None) -> tuple[Repository, Manifest]:
+    """The script's repository, and its manifest from a file or drafted."""
+    repository = open_repository(script, root)
+    source = repository.source(script)
+    return repository, load_manifest(manifest) if manifest else draft_for_script(repository, script, source)
+
+
+def expand(scripts: list[Path]) -> list[Path]:
+    """The scripts, with those of folders, each once."""
+    files: list[Path] = []
+    for path in scripts:
+        files += sorted([*path.rglob("*.py"), *path.rglob("*.ipynb")]) if path.is_dir() else [path]
+    if not files:
+        raise UserError(f"There is no Python script or notebook in {scripts[0]}.")
+    return list(dict.fromkeys(files))

@@ -1,0 +1,33 @@
+"""The process of a run: `python -m genwright.inspect.run.child FOLDER` runs a script as its plan says."""
+
+import os
+import sys
+from pathlib import Path
+
+from genwright.inspect.run.main_module import run_script
+from genwright.inspect.run.plan import RUN, read_plan
+
+
+def main(folder: str, *argv: str) -> None:
+    """Run the script; a process that the script starts has arguments of its own, behind `--`."""
+    plan = read_plan(Path(folder))
+    if plan is None:
+        sys.exit(f"genwright: {folder} has no plan of a run.")
+    os.environ[RUN] = f"0 {folder}"
+    sys.argv[:] = [plan.script, *(argv[1:] if argv else plan.argv)]
+    # `-m` put the current folder in front.
+    sys.path[: 1 if sys.path[0] in ("", os.getcwd()) else 0] = plan.path
+    try:
+        run_script(plan, "__main__")
+    except SystemExit:
+        raise
+    except BaseException as error:  # shown as Python would show it, without our own frames
+        trace = error.__traceback__
+        for _ in range(2):
+            trace = trace.tb_next if trace is not None and trace.tb_next is not None else trace
+        sys.excepthook(type(error), error.with_traceback(trace), trace)
+        sys.exit(130 if isinstance(error, KeyboardInterrupt) else 1)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,1 @@
+"""On the PYTHONPATH of the processes that a recorded script starts."""

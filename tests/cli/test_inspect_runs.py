@@ -1,0 +1,74 @@
+"""`genwright inspect run`, `list` and `show`: single scripts and batches, exit codes and JSON."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PROJECT = ROOT / "tests" / "inspect" / "fixtures" / "project"
+MANIFEST = PROJECT / "tinymodel.toml"
+
+
+def inspect(*arguments: str | Path, cwd: Path, code: int = 0) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(PROJECT)]), "GENWRIGHT_RUN": ""}
+    command = [sys.executable, "-m", "genwright", "inspect", *map(str, arguments)]
+    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done
+
+
+@pytest.fixture
+def scripts(tmp_path: Path) -> Path:
+    folder = tmp_path / "scripts"
+    folder.mkdir()
+    head = "from tinymodel import generate\n"
+    (folder / "good.py").write_text(f"{head}print(generate('x', 1))\n")
+    (folder / "bad.py").write_text(f"{head}generate('x')\nraise ValueError('no luck')\n")
+    return folder
+
+
+def test_a_run_is_echoed_recorded_listed_and_shown(scripts: Path, tmp_path: Path) -> None:
+    # In the script's own folder, where the records then lie.
+    done = inspect("run", "good.py", "--manifest", MANIFEST, cwd=scripts)
+    assert done.stdout == "x!\n" and "tinymodel/simulation-0001: ended, 1 calls" in done.stderr
+    assert "tinymodel/simulation-0001  ended  1 calls" in inspect("list", cwd=scripts).stdout
+    shown = inspect("show", "last", cwd=scripts).stdout
+    assert "  1  run generate  returned" in shown and "line 2" in shown
+    call = json.loads(inspect("show", "tinymodel/simulation-0001", "1", cwd=scripts).stdout)
+    assert call["keywords"] == {"prompt": "x", "max_new_tokens": 1} and call["result"] == "x!"
+    data = json.loads(inspect("show", "last", "--json", cwd=scripts).stdout)
+    assert data["status"] == "ended" and [c["interface"] for c in data["calls"]] == ["generate"]
+    missing = inspect("show", "last", "7", cwd=scripts, code=1).stderr
+    assert missing == "genwright: tinymodel/simulation-0001 has no call 7; it has 1 calls.\n"
+    assert "There is no run 'nothing'" in inspect("show", "nothing", cwd=scripts, code=1).stderr
+
+
+def test_a_batch_goes_on_after_a_failure_and_is_resumed(scripts: Path, tmp_path: Path) -> None:
+    command = ["run", scripts, "--manifest", MANIFEST, "--records", tmp_path / "records", "--json", "--resume"]
+    done = inspect(*command, cwd=tmp_path, code=1)
+    bad, good = json.loads(done.stdout)
+    assert bad["status"] == "failed" and bad["error"] == "bad.py: failed with exit code 1: ValueError: no luck"
+    assert good["status"] == "ended" and "1 of 2 scripts failed" in done.stderr
+    again: list[dict[str, Any]] = json.loads(inspect(*command, cwd=tmp_path, code=1).stdout)
+    assert again[0]["status"] == "failed" and again[1]["skipped"]
+    (scripts / "good.py").write_text((scripts / "good.py").read_text() + "# changed\n")
+    assert "run" in json.loads(inspect(*command, cwd=tmp_path, code=1).stdout)[1]
+    assert len(json.loads(inspect("list", "--records", tmp_path / "records", "--json", cwd=tmp_path).stdout)) == 5
+
+
+def test_limits_and_assertions_of_a_scenario_end_in_a_sentence(scripts: Path, tmp_path: Path) -> None:
+    scenario = tmp_path / "s.toml"
+    command = ["run", scripts / "good.py", "--manifest", MANIFEST, "--scenario", scenario, "--rewrite"]
+    scenario.write_text("assertions = [\"count('generate') == 2\"]\n")
+    done = inspect(*command, cwd=tmp_path, code=1)
+    assert "the assertion `count('generate') == 2` does not hold" in done.stderr and "Traceback" not in done.stderr
+    (scripts / "good.py").write_text("from tinymodel import generate\nwhile True: generate('x')\n")
+    scenario.write_text("[limits]\ncalls = 3\n")
+    assert "good.py: The run was ended at its limit calls = 3.\n" in inspect(*command, cwd=tmp_path, code=1).stderr
+    scenario.write_text("dropin = 'nothing'\n")
+    assert "There is no drop-in 'nothing'" in inspect(*command, cwd=tmp_path, code=1).stderr
