@@ -118,10 +118,14 @@ def _pool(
         behaviour = by_name.get(f"{definition.home}.{member}")
         if behaviour is not None:
             does[definition.module, definition.name] = behaviour
-    used = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
-    used |= {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute)}
-    used |= {a.name for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) for a in n.names}
-    used |= {n.name for n in tree.body if isinstance(n, ast.ClassDef)}
+    used = {n.name for n in tree.body if isinstance(n, ast.ClassDef)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            used.add(node.id)
+        elif isinstance(node, ast.Attribute):
+            used.add(node.attr)
+        elif isinstance(node, ast.ImportFrom):
+            used.update(a.name for a in node.names)
     definitions = _with_factories(definitions)
     factories = {d.name: {key.rpartition(".") for key in d.factories} for d in definitions if d.kind == "class"}
     classes = {name for name, keys in factories.items() if name in used or {key[2] for key in keys} & used}

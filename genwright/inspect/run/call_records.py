@@ -70,7 +70,8 @@ class Finish:
 
     def _store(self, result: Any) -> None:
         if not is_plain(result):  # else the record itself has it in full
-            path = store_value(result, self._folder.path / "values" / f"{self._record.number:06d}")
+            stem = self._folder.path / "values" / f"{self._record.number:06d}"
+            path = store_value(result, stem, self._folder.secrets)
             self._record.value = f"values/{path.name}" if path is not None else None
 
     def _stop(self) -> None:

@@ -64,7 +64,7 @@ class RecordFolder:
     def __init__(self, path: Path, made: bool) -> None:
         self.path, self.made = path, made
         self._calls = path / "calls"
-        self._secrets = secret_values(os.environ, sys.argv[1:])
+        self.secrets = secret_values(os.environ, sys.argv[1:])
         self._processes: set[int] = set()
         # Held until the process ends, so that a reader knows whether the run is still on.
         self._lock = (path / "run.lock").open("w") if made else None
@@ -109,12 +109,12 @@ class RecordFolder:
             os.close(descriptor)
 
     def write_run(self, run: dict[str, Any]) -> None:
-        write_json(self.path / "run.json", without_secrets(run, self._secrets))
+        write_json(self.path / "run.json", without_secrets(run, self.secrets))
 
     def write(self, record: Record) -> None:
         """Write a call as it is now: in one piece, over what was there, which makes no new file and is not longer."""
         self.note_process()
-        data = _line(without_secrets(vars(record), self._secrets))
+        data = _line(without_secrets(vars(record), self.secrets))
         descriptor = os.open(self._path(record), os.O_WRONLY | os.O_CREAT, 0o644)
         try:
             os.write(descriptor, data)

@@ -6,11 +6,13 @@ import json
 import math
 import sys
 from collections import OrderedDict, namedtuple
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import Any
 
 from genwright.errors import UserError
+from genwright.inspect.run.secrets import without_secrets
 from genwright.inspect.run.stored_runs import Call
 from genwright.inspect.run.summary import is_plain
 
@@ -48,12 +50,16 @@ class _Parts:
         return True
 
 
-def store_value(value: Any, stem: Path) -> Path | None:
-    """Write a value as `stem`.json, .npz and .safetensors; None if nothing of it can be stored."""
+def store_value(value: Any, stem: Path, secrets: Sequence[str] = ()) -> Path | None:
+    """Write a value as `stem`.json, .npz and .safetensors; None if nothing of it can be stored.
+
+    Texts are written without the `secrets`.
+    """
     parts = _Parts()
     data = _encode(value, parts, 0)
     if isinstance(data, dict) and data.get(_TAG) == "opaque":
         return None
+    data = without_secrets(data, list(secrets)) if secrets else data
     try:
         text = json.dumps(data, ensure_ascii=False, allow_nan=False)
         stem.parent.mkdir(exist_ok=True)

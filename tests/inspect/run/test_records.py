@@ -165,7 +165,9 @@ def test_secrets_are_not_written(tmp_path: Path) -> None:
     source = """
         import os, sys
         from tinymodel import generate
-        generate(os.environ["SERVICE_TOKEN"] + sys.argv[2], api_key="hidden-in-a-name", eos_token="kept")
+        secret = os.environ["SERVICE_TOKEN"] + sys.argv[2]
+        generate(secret, api_key="hidden-in-a-name", eos_token="kept")
+        generate("x" * 3000 + secret)  # too long for the record itself
     """
     argv = ["--password", "a-long-password", "--max-tokens", "5"]
     run = record(
