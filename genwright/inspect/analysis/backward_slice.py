@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 
 from genwright.inspect.analysis.dataflow import Flow
 from genwright.inspect.analysis.effects import ScriptEffects, Variable, head
+from genwright.inspect.analysis.scopes import Scope
 from genwright.inspect.analysis.syntax import statements
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -38,6 +39,7 @@ class _Slicer:
         self.effects = ScriptEffects(flow, recorded)
         self.kept: set[ast.stmt] = set()
         self.needed: set[Variable] = set()
+        self._needed_in: dict[Variable, set[Scope | str]] = {}
         self._called: set[ast.AST] = set()
         self._pending: list[tuple[ast.stmt, bool]] = []
         statement = self._statement(target)
@@ -72,7 +74,7 @@ class _Slicer:
         for variable in self.effects.of[statement].uses:
             self._need(variable)
         for variable in self.effects.of[statement].whole:
-            for extending in self.effects.extenders.get(self.effects.same(variable), ()):
+            for extending in self.effects.extenders.pop(self.effects.same(variable), ()):
                 self._keep(extending, reached=True)
         self._keep_parents(statement)
         self._keep_parts(statement)
@@ -116,11 +118,17 @@ class _Slicer:
         self.needed.add(variable)
         for statement in self.effects.binders.get(variable, ()):
             self._keep(statement, reached=self._is_outer(statement, variable))
+        # Variables that may hold the same object have the same statements that change it, which are kept once; and once
+        # more if a second scope needs them, since they are then all to be reached.
         same = self.effects.same(variable)
+        scopes = self._needed_in.setdefault(same, set())
+        if variable[0] in scopes or len(scopes) > 1:
+            return
+        scopes.add(variable[0])
         for statement in self.effects.changers.get(same, ()):
             changed = self.effects.of[statement].changes
             local = all(v[0] is self.scopes.of_node[statement] for v in changed if self.effects.same(v) == same)
-            self._keep(statement, reached=not local or self._is_outer(statement, variable))
+            self._keep(statement, reached=not local or self._is_outer(statement, variable) or len(scopes) > 1)
 
     def _is_outer(self, statement: ast.stmt, variable: Variable) -> bool:
         """Whether a variable lives on when the statement's function has ended."""

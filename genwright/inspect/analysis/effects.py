@@ -64,13 +64,11 @@ class ScriptEffects:
     def __init__(self, flow: Flow, recorded: dict[ast.Call, bool]) -> None:
         self.flow, self.recorded = flow, recorded
         self.of: dict[ast.stmt, Effects] = {}
-        self.statement_of: dict[ast.AST, ast.stmt] = {}
         self._same: dict[Variable, Variable] = {}
         for statement in (n for n in flow.nodes if isinstance(n, ast.stmt)):
             self.of[statement] = effects = Effects()
             for part in head(statement):
                 for node in self._evaluated(part):
-                    self.statement_of[node] = statement
                     self._node(node, effects)
             self._bound(statement, effects)
         self.readers: dict[Variable, list[ast.stmt]] = defaultdict(list)
@@ -90,12 +88,16 @@ class ScriptEffects:
     def same(self, variable: Variable) -> Variable:
         """One for all variables that may hold the same object."""
         while variable in self._same:
-            variable = self._same[variable]
+            above = self._same[variable]
+            self._same[variable] = self._same.get(above, above)  # shortens the way of the next question
+            variable = above
         return variable
 
     def _join(self, variables: set[Variable]) -> None:
-        first, *others = sorted({self.same(v) for v in variables}, key=str) or [STARS]
-        self._same |= dict.fromkeys(others, first)
+        found = {self.same(v) for v in variables}
+        if found:
+            first = found.pop()
+            self._same.update(dict.fromkeys(found, first))
 
     def variable(self, node: ast.Name) -> Variable:
         home = self.flow.scope(node).home(node.id)
@@ -174,7 +176,8 @@ class ScriptEffects:
         """The variables that hold the object of an expression, or hold what it holds."""
         match node:
             case ast.Name():
-                return {self.variable(node)} - {v for v in [self.variable(node)] if v[0] == "builtin"}
+                variable = self.variable(node)
+                return {variable} if variable[0] != "builtin" else set()
             case ast.Attribute():
                 return {("attribute", node.attr)}
             case ast.Subscript() | ast.Starred() | ast.Await() | ast.NamedExpr():

@@ -16,7 +16,7 @@ from genwright.inspect.run.run_plan import Choices
 from genwright.inspect.run.stored_runs import StoredRun
 
 FULL = "GENWRIGHT_FULL_SIZE" in os.environ
-SOME = ("async_main", "generators", "class_object", "factories")
+SOME = ("async_main", "generators", "factories")
 # These define their interfaces themselves, and take from the package what is no interface.
 OWN = ("click_interface", "rebinds_globals", "local_class")
 CHOSEN = [case for case in CASES if FULL or case.name in SOME]
@@ -54,7 +54,7 @@ def test_without_its_model_a_run_is_replayed_and_its_last_call_sliced(case: Case
         assert made.kept < made.total
 
 
-@pytest.mark.parametrize("case", [c for c in CHOSEN if FULL or c.name == "class_object"], ids=lambda c: c.name)
+@pytest.mark.parametrize("case", [c for c in CASES if FULL or c.name == "class_object"], ids=lambda c: c.name)
 def test_a_rewritten_run_is_replayed_and_mocked(case: Case, tmp_path: Path) -> None:
     run = run_and_remove_the_model(case, tmp_path, "rewrite")
     again = relaunch(run, "replay")
