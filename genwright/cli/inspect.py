@@ -140,7 +140,7 @@ def explain(
 ) -> None:
     """Explain scripts in the stages of the Inspection traces."""
     given = load_scenario(scenario) if scenario else Scenario()
-    files = _expand(scripts)
+    files = expand(scripts)
     if stages is not None and len(files) > 1:
         raise UserError(f"--stages writes the page of one script, not of {len(files)}.")
 

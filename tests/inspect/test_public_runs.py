@@ -16,13 +16,13 @@ import pytest
 from fixture_cases import FIXTURES, ROOT
 from public_cases import CASES, HOME, Case
 
-from genwright.inspect.run.records import Record, read_records
+from genwright.inspect.run.stored_runs import Call, stored_runs
 
 STUBS = FIXTURES / "public_stubs"
 pytestmark = pytest.mark.skipif(not HOME.is_dir(), reason="GENWRIGHT_PUBLIC_SCRIPTS names no folder of checkouts")
 
 
-def run(case: Case, folder: Path) -> tuple[str, list[Record]]:
+def run(case: Case, folder: Path) -> tuple[str, list[Call]]:
     """Rewrite a script by the command and run what it wrote; what it printed and its records."""
     weights = folder / "weights"
     weights.mkdir()
@@ -72,7 +72,7 @@ def run(case: Case, folder: Path) -> tuple[str, list[Record]]:
     if case.same:
         command = [sys.executable, str(original), *scenario["argv"]]
         assert subprocess.run(command, cwd=original.parent, capture_output=True, text=True).stdout == done.stdout
-    return done.stdout + done.stderr, [r for path in (folder / "records").glob("*/*") for r in read_records(path)]
+    return done.stdout + done.stderr, [call for stored in stored_runs(folder / "records") for call in stored.calls()]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.script.partition("/")[0])
