@@ -9,6 +9,8 @@ from genwright import LLM, SamplingParams
 from genwright.errors import UserError
 from genwright.text.tool_calls import ToolParser
 
+pytest.importorskip("llguidance")
+
 PARAMETERS = {"type": "object", "properties": {"city": {"enum": ["Rome", "Oslo"]}}, "required": ["city"]}
 TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": PARAMETERS}}]
 MESSAGES = [{"role": "user", "content": "Is it warm?"}]

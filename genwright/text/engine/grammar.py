@@ -43,6 +43,12 @@ class Grammar:
             )
         return bool(self.matcher.is_stopped())
 
+    def mask(self) -> Masks:
+        """The tokens that may come next, int32 [1, words]."""
+        mask = np.zeros((1, self.words), np.int32)
+        self.matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
+        return mask
+
     def forced(self) -> list[int]:
         """The tokens that must come next, whatever the logits are."""
         if self._forced is None:

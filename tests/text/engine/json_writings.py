@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
+import pytest
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, pre_tokenizers
 
@@ -12,6 +13,8 @@ from genwright import SamplingParams
 from genwright.text.engine.grammar import Grammar, Grammars
 from genwright.text.engine.schema import subschemas
 from genwright.text.tokenizer.tokenizer import Tokenizer
+
+pytest.importorskip("llguidance")
 
 
 def byte_tokenizer(*special: str) -> Tokenizer:

@@ -115,6 +115,7 @@ def constrained(folder: Path, settings: dict[str, Any]) -> Any:
 
 
 def test_grammars(tmp_path: Path) -> None:
+    pytest.importorskip("llguidance")
     make_chat_model(tmp_path)
     expected = in_ranks(1, tmp_path, constrained, tmp_path, {})
     assert [reason for _, reason in expected] == ["stop", "stop", "length"]
