@@ -116,19 +116,6 @@ def test_neighbours_drafts_and_steps_ahead_change_no_token(llm, alone, full_size
         assert not engine.sampler._states
 
 
-@pytest.mark.parametrize("steps_ahead", [0, 1])
-def test_forced_tokens_cost_no_step_of_their_own(llm, steps_ahead):
-    engine = engine_of(llm, 64, deterministic=True, steps_ahead=steps_ahead)
-    params = SamplingParams(regex="(a|b)" + "0123456789" * 4 + "(c|d)")
-    request = llm.requests("Count: ", params)[0]
-    engine.submit(request)
-    while engine.busy():
-        engine.step()
-    assert re.fullmatch(params.regex, request.text) and len(request.output) == 42
-    assert engine.steps < 10
-    assert request.acceptance.drafted == []  # of a draft
-
-
 def test_requests_without_a_grammar_run_ahead_beside_one(llm):
     """A step is launched before the tokens of the one before it are read."""
     engine = engine_of(llm, 64, deterministic=True, steps_ahead=1)
