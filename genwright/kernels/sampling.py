@@ -119,20 +119,38 @@ def _log(x: Floats) -> Floats:
 def _draw_row(
     x: Floats, words: NDArray[np.int32], numbers: Floats, key: np.uint32, mask: NDArray[np.int32] | None
 ) -> int:
-    ids, hashes = _hashed(len(x))
     best = int(x.argmax())  # a NaN counts as the largest
     if np.isnan(x[best]):
         return -1
-    if mask is not None:
-        allowed = np.unpackbits(mask.view(np.uint8), count=len(x), bitorder="little").view(np.bool_)
-        if np.count_nonzero(allowed) > len(x) // 2:  # then this is faster than to leave the others out
-            x = np.where(allowed, x, np.float32(-np.inf))
-        else:
-            kept = np.flatnonzero(allowed)
-            x, ids, hashes = x[kept], kept, hashes[kept]
-        best = int(x.argmax()) if len(x) else 0
-        if not len(x) or x[best] == -math.inf:
-            return 0  # all logits are -inf
+    if mask is None:
+        return _draw_kept(x, *_hashed(len(x)), best, words, numbers, key)
+    filters = words[TOP_K] < len(x) or numbers[TOP_P] < 1 or numbers[LOG_MIN_P] > -math.inf
+    if _is_allowed(best, mask) and not filters:
+        # If the winner among all tokens is allowed, it wins among those that are allowed.
+        token = _draw_kept(x, *_hashed(len(x)), best, words, numbers, key)
+        if _is_allowed(token, mask):
+            return token
+    ids, hashes = _hashed(len(x))
+    allowed = np.unpackbits(mask.view(np.uint8), count=len(x), bitorder="little").view(np.bool_)
+    if np.count_nonzero(allowed) > len(x) // 2:  # then this is faster than to leave the others out
+        x = np.where(allowed, x, np.float32(-np.inf))
+    else:
+        kept = np.flatnonzero(allowed)
+        x, ids, hashes = x[kept], kept, hashes[kept]
+    best = int(x.argmax()) if len(x) else 0
+    if not len(x) or x[best] == -math.inf:
+        return 0  # all logits are -inf
+    return _draw_kept(x, ids, hashes, best, words, numbers, key)
+
+
+def _is_allowed(token: int, mask: NDArray[np.int32]) -> bool:
+    return bool(mask[token >> 5] >> (token & 31) & 1)
+
+
+def _draw_kept(
+    x: Floats, ids: Ints, hashes: Hashes, best: int, words: NDArray[np.int32], numbers: Floats, key: np.uint32
+) -> int:
+    """Draw from logits without a NaN, of which number `best` is the first of the largest."""
     top, inverse = x[best], numbers[INVERSE_TEMPERATURE]
     if inverse == 0 or np.isinf(top):
         return int(ids[best])

@@ -145,7 +145,10 @@ class Engine:
             step = self._propose(self.scheduler.schedule())
             if not step.parts:
                 return False
-            self._run(step)
+            step.run(self.executor, self._in_flight[-1] if self._in_flight else None)
+            if step.constrained:  # while the device runs it
+                self._commit(0)
+                step.compute_masks(self._masks)
             step.sample(self.sampler)
         except RuntimeError as error:
             if not _out_of_memory(error):
@@ -158,17 +161,6 @@ class Engine:
             with _surviving_out_of_memory():
                 self.speculation.propose_ahead(*step.verified(), self.sampler)
         return True
-
-    def _run(self, step: LaunchedStep) -> None:
-        """Launch a step's forward pass, and have the masks computed meanwhile, for which the host reads all tokens."""
-        # On a CPU the pass is over when `run` returns.
-        at_once = not self._in_flight and self.executor.model.device.type == "cpu"
-        if step.constrained and at_once:
-            step.start_masks(self._masks)
-        step.run(self.executor, self._in_flight[-1] if self._in_flight else None)
-        if step.constrained and not at_once:
-            self._commit(0)
-            step.start_masks(self._masks)
 
     def _propose(self, scheduled: list[tuple[Request, int]]) -> LaunchedStep:
         """The step's parts, with the tokens that grammars force or a draft proposes; equal lengths are together."""

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -122,9 +121,9 @@ class _Pieces:
 
 
 class StepMasks:
-    """Computes the masks of a step's rows in llguidance's threads, while the caller goes on."""
+    """Computes the masks of a step's rows in llguidance's threads, without Python's lock."""
 
-    def start(self, rows: Sequence[tuple[Grammar, Sequence[int]]]) -> "Future[Masks]":
+    def compute(self, rows: Sequence[tuple[Grammar, Sequence[int]]]) -> Masks:
         """The masks after each grammar's state, and after each of the tokens proposed there; int32 [masks, words]."""
         masks = np.full((sum(1 + len(tokens) for _, tokens in rows), rows[0][0].words), -1, np.int32)
         alone, proposed, first = [], [], 0
@@ -134,21 +133,12 @@ class StepMasks:
             else:
                 alone.append((grammar.matcher, first))
             first += 1 + len(tokens)
-        return self._thread.submit(self._fill, alone, proposed, masks)
-
-    def _fill(
-        self, alone: list[tuple["LLMatcher", int]], proposed: list[tuple["LLMatcher", int, list[int]]], masks: Masks
-    ) -> Masks:
         place = masks.ctypes.data, masks.strides[0], len(masks)
         if alone:
             self._executor.unsafe_compute_mask_ptr(alone, *place)
         if proposed:
             self._executor.unsafe_compute_mask_ptr_with_draft_token(proposed, *place)
         return masks
-
-    @cached_property
-    def _thread(self) -> ThreadPoolExecutor:
-        return ThreadPoolExecutor(1, "genwright-masks")
 
     @cached_property
     def _executor(self) -> "LLExecutor":

@@ -1,7 +1,6 @@
 """LaunchedStep: one step from its launch until the host has read its results."""
 
 from collections.abc import Sequence
-from concurrent.futures import Future
 from itertools import accumulate
 from typing import Any
 
@@ -95,10 +94,10 @@ class LaunchedStep:
         # Those whose tokens a grammar restricts, and what was proposed for them.
         self.constrained = [part for part in parts if part.grammar is not None and part.processor is None]
         self._proposals = Readback(proposed) if any(part.proposed for part in self.constrained) else None
-        self._masks: Future[NDArray[np.int32]] | None = None
+        self._masks: NDArray[np.int32] | None = None
 
-    def start_masks(self, masks: StepMasks) -> None:
-        """Begin to compute which tokens the grammars allow; the host has read all tokens before this step's."""
+    def compute_masks(self, masks: StepMasks) -> None:
+        """Compute which tokens the grammars allow; the host has read all tokens before this step's."""
         rows, self._first_mask = list[tuple[Grammar, list[int]]](), dict[Part, int]()
         proposed = self._proposals.wait()[0] if self._proposals is not None else []
         first = 0
@@ -107,7 +106,7 @@ class LaunchedStep:
                 self._first_mask[part] = first
                 rows.append((part.grammar, [proposed[place] for place in part.proposed]))
                 first += 1 + len(part.proposed)
-        self._masks = masks.start(rows) if rows else None
+        self._masks = masks.compute(rows) if rows else None
 
     def run(self, executor: StepExecutor, previous: "LaunchedStep | None") -> None:
         """Launch the forward pass."""
@@ -177,7 +176,7 @@ class LaunchedStep:
         if self._masks is None:
             return None
         mask_of = [self._first_mask[part] + i if part in self._first_mask else -1 for part, i in rows]
-        return (self._masks.result(), np.array(mask_of, np.int32)) if max(mask_of) >= 0 else None
+        return (self._masks, np.array(mask_of, np.int32)) if max(mask_of) >= 0 else None
 
     def _select(self, rows: Sequence[int]) -> Tensor:
         """These rows of the logits."""
