@@ -134,7 +134,9 @@ class StepMasks:
                 alone.append((grammar.matcher, first))
             first += 1 + len(tokens)
         place = masks.ctypes.data, masks.strides[0], len(masks)
-        if alone:
+        if len(rows) == len(alone) == 1:  # another thread would take longer
+            alone[0][0].unsafe_compute_mask_ptr(*place[:2])
+        elif alone:
             self._executor.unsafe_compute_mask_ptr(alone, *place)
         if proposed:
             self._executor.unsafe_compute_mask_ptr_with_draft_token(proposed, *place)
