@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
@@ -10,9 +10,11 @@ from genwright.arguments import check_settings, plain, setting, short
 from genwright.errors import UserError
 from genwright.text.config_file import token_ids
 from genwright.text.engine.stop_strings import StopString
+from genwright.text.tool_calls.parser import ToolCall
 
 if TYPE_CHECKING:  # the command line reads SamplingParams without importing torch
     from genwright.text.cache.pages import SequencePages
+    from genwright.text.engine.grammar import Grammar
     from genwright.text.tokenizer.tokenizer import Detokenizer
 
 _MAX_BIAS = 1e30  # a larger one could overflow float32 when divided by the temperature
@@ -43,6 +45,11 @@ class SamplingParams:
     logprobs: int | None = setting(None, "Show log-probabilities and this many alternatives.", between=(0, 1000))
     prompt_logprobs: bool = setting(False, "Also show log-probabilities of the prompt's tokens.")
     priority: int = setting(0, "Requests with a higher priority run first.", between=(-1000, 1000))
+    schema: dict[str, Any] | bool | str | None = setting(
+        None, "Answer with JSON that follows the JSON Schema in this file.", file=True
+    )
+    regex: str | None = setting(None, "Answer with text that this regular expression matches.")
+    grammar: str | None = setting(None, "Answer as the grammar in this file says, in Lark or GBNF.", file=True)
     # A function of the token ids so far and of a copy of the model's logits, a float32 tensor [vocab]; it returns the
     # logits to sample from, before penalties.
     logits_processor: Callable[[list[int], Any], Any] | None = None
@@ -51,6 +58,10 @@ class SamplingParams:
         check_settings(self)
         if not (self.logits_processor is None or callable(self.logits_processor)):
             raise UserError(f"logits_processor must be a function, not {short(self.logits_processor)}.")
+        if not isinstance(self.schema, dict | bool | str | None):
+            raise UserError(f"schema must be a JSON Schema as a dict or as a text, not {short(self.schema)}.")
+        if sum(each is not None for each in (self.schema, self.regex, self.grammar)) > 1:
+            raise UserError("Pass only one of schema, regex and grammar.")
         stops = [self.stop] if isinstance(self.stop, str) else plain(self.stop)
         if not isinstance(stops, list | tuple) or not all(isinstance(text, str) and text for text in stops):
             raise UserError(f"stop must be one or more strings that are not empty, not {short(self.stop)}.")
@@ -145,6 +156,16 @@ class Result:
     prompt_logprobs: list[Logprob | None] | None = None  # None for the first token
     acceptance: Acceptance | None = None  # None without a draft
     samples: list["Result"] = field(default_factory=list)
+    tool_calls: list[ToolCall] = field(default_factory=list)  # of a chat with tools
+
+    def cut(self, kept: tuple[int, int] | None) -> "Result":
+        """The first ids and characters of a cancelled result, because the engine may have computed more meanwhile."""
+        if kept is None:
+            return self
+        ids, characters = kept
+        text = None if self.text is None else self.text[:characters]
+        logprobs = None if self.logprobs is None else self.logprobs[:ids]
+        return replace(self, finish_reason="cancelled", ids=self.ids[:ids], text=text, logprobs=logprobs)
 
 
 class Request:
@@ -159,13 +180,14 @@ class Request:
         detokenizer: "Detokenizer | None" = None,
         index: int = 0,
         sample: int = 0,
+        grammar: "Grammar | None" = None,
     ):
         self.tokens = list(prompt)
         self.prompt_tokens = len(prompt)
         self.params, self.seed, self.index, self.sample = params, seed, index, sample
         self.limit = len(prompt) + params.max_new_tokens  # tokens at most, prompt included
         self.ends = frozenset(params.stop_ids) | (frozenset() if params.ignore_eos else eos_ids)
-        self.detokenizer = detokenizer
+        self.detokenizer, self.grammar = detokenizer, grammar
         self.text = ""
         self._stops = [StopString(text) for text in params.stop]
         self._taken_ids = self._taken_text = 0  # lengths already returned by `take`
@@ -175,7 +197,7 @@ class Request:
         self.unread = 0  # tokens that launched steps sample, known only to the device
         self.cached_tokens = 0
         self.finish_reason: str | None = None
-        self.exception: Exception | None = None  # of its logits processor, which ended it
+        self.exception: Exception | None = None  # of its logits processor or grammar, which ended it
         self.logprobs: list[Logprob] = []
         self.prompt_logprobs: list[Logprob | None] = [None]
         self.acceptance = Acceptance()
@@ -200,11 +222,14 @@ class Request:
         """Append the next token; finish if it was the last."""
         self.tokens.append(token)
         self.first = self.first or time.perf_counter()
+        complete = self.grammar is not None and self.grammar.advance(token)
         if token in self.ends:
             self.finish("stop")
             return
         if self.detokenizer is not None:
             self._add_text(self.detokenizer.push(token))
+        if complete:
+            self.finish("stop")
         if self.finish_reason is None and len(self.tokens) >= self.limit:
             self.finish("length")
 

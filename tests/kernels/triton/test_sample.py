@@ -15,9 +15,20 @@ from genwright.kernels.triton import sample as kernel  # noqa: E402
 from genwright.kernels.triton.sample import BLOCK, sample  # noqa: E402
 
 
-def check(logits: torch.Tensor, options: list[dict]) -> None:
+def check(logits: torch.Tensor, options: list[dict], free: bool = False) -> None:
+    """Compare with masks, and `free` or on a GPU also without them; some rows have no mask anyway."""
     settings = rows(logits.shape[1], options, str(logits.device))
-    assert sample(logits, settings).tolist() == sampling.draw(logits, settings).tolist()
+    masks = allowed(*logits.shape, seed=len(options)).to(logits.device)
+    mask_of = torch.arange(len(logits), dtype=torch.int32, device=logits.device) % (len(masks) + 1) - 1
+    for some in (sampling.Allowed(masks, mask_of), *([None] if free or logits.is_cuda else [])):
+        assert sample(logits, settings, some).tolist() == sampling.draw(logits, settings, some).tolist()
+
+
+def allowed(count: int, vocab: int, seed: int) -> torch.Tensor:
+    """Masks that allow no token, one, some and most."""
+    rng, shares = np.random.default_rng(seed), np.array([[0], [0.5 / vocab], [0.01], [0.3], [0.999]])
+    bits = rng.random((5, (vocab + 31) // 32 * 32)) < shares
+    return torch.from_numpy(np.packbits(bits, axis=1, bitorder="little").view(np.int32))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -42,8 +53,8 @@ def test_a_row_is_read_again_if_one_lane_has_many_candidates(device):
 def test_rows_of_a_wider_matrix(device):
     wide = awkward_logits("plain", 6, 400, seed=2).to(device)
     options = mixed(6, seed=3)
-    check(wide[:, 100:300], options)
-    check(wide[:1, :200].expand(6, -1), options)
+    check(wide[:, 100:300], options, free=True)
+    check(wide[:1, :200].expand(6, -1), options, free=True)
 
 
 @triton.jit
