@@ -75,11 +75,11 @@ class _Watch(TorchDispatchMode):
     """Records the copies that torch makes of a step's tensors, and notices any other work of torch."""
 
     def __init__(self, recording: Recording):
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.recording = recording
         self.missed: list[str] = []  # ops that were not recorded
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         name = func.overloadpacket.__name__
         harmless = name in ALLOCATIONS or (not func._schema.is_mutable and _is_view(result, args))
@@ -87,7 +87,7 @@ class _Watch(TorchDispatchMode):
             self.missed.append(name)
         return result
 
-    def _record(self, name: str, args: tuple, result: Any) -> bool:
+    def _record(self, name: str, args: tuple[Any, ...], result: Any) -> bool:
         if name == "embedding":
             return record_gather(self.recording, args[0], args[1], result)
         if name == "index" and len(args[1]) == 1:
@@ -95,7 +95,7 @@ class _Watch(TorchDispatchMode):
         return name in ("to", "_to_copy") and record_widening(self.recording, args[0], result)
 
 
-def _is_view(result: Any, args: tuple) -> bool:
+def _is_view(result: Any, args: tuple[Any, ...]) -> bool:
     """Whether a result, or each of several, has the memory of the first argument."""
     results = result if isinstance(result, list | tuple) else [result]
     tensors = [*results, args[0]] if args else results
