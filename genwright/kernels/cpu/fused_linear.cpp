@@ -125,7 +125,8 @@ void tiles(const Inputs& p, int64_t row, int64_t end, int64_t token, int tokens,
 struct Rows {
   Groups groups;
   int64_t steps;
-  float* to;  // [end - first, steps, COLUMNS]
+  void* to;  // [end - first, steps, COLUMNS], float32 or bf16
+  bool bf16;
   int64_t first, end;
   std::atomic<int64_t> next;
 };
@@ -136,16 +137,16 @@ void dequantize(void* data) {
   std::vector<float> scratch(2 * p.groups.floats, 1);
   float *scales = scratch.data(), *minimums = scales + p.groups.floats;
   for (int64_t row; (row = p.next.fetch_add(1)) < p.end;) {
-    float* to = p.to + (row - p.first) * p.steps * COLUMNS;
+    int64_t at = (row - p.first) * p.steps * COLUMNS;
     if (w.scales) read_scales(p.groups, row, scales);
     for (int64_t k = 0; k < p.steps; k++) {
       char step[F::BYTES] = {};
       const int64_t from = k * F::BYTES;
       memcpy(step, w.values + row * w.row_bytes + from, std::min<int64_t>(F::BYTES, w.row_bytes - from));
-      for (int j = 0; j < F::PARTS; j++, to += LANES) {
+      for (int j = 0; j < F::PARTS; j++, at += LANES) {
         Vector v = F::part(step, j) * p.groups.of(scales, k);
         if constexpr (S == MINIMUMS) v += p.groups.of(minimums, k);
-        memcpy(to, &v, sizeof v);
+        write(rounded(v, p.bf16), p.to, at, LANES, p.bf16);
       }
     }
   }
@@ -208,8 +209,8 @@ extern "C" int64_t linear_part(Linear* p, int threads) {
   });
 }
 
-// Dequantize the rows of W from `first` to `end` to float32.
-extern "C" void widen(const Matrix* w, int64_t first, int64_t end, float* to, int threads) {
-  Rows rows{Groups(*w, F::PARTS), steps_of(w), to, first, end, {first}};
+// Dequantize the rows of W from `first` to `end` to float32 or bf16.
+extern "C" void widen(const Matrix* w, int64_t first, int64_t end, void* to, bool bf16, int threads) {
+  Rows rows{Groups(*w, F::PARTS), steps_of(w), to, bf16, first, end, {first}};
   GOMP_parallel(dequantize, &rows, threads, 0);
 }

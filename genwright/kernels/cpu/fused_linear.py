@@ -101,14 +101,15 @@ class Operand(NamedTuple):
         """W x + bias for many tokens: dequantize some rows of the weight at a time, and multiply by torch."""
         x_float32, outputs = self._check(x).float().contiguous(), self.matrix.outputs
         columns = self.library.row_floats(self.matrix)
-        piece, ordered = x_float32.new_empty(min(PIECE, outputs), columns), x_float32.new_empty(len(x), columns)
+        ordered = x_float32.new_empty(len(x), columns)
         self.library.reorder(self.matrix, x_float32.data_ptr(), len(x), ordered.data_ptr())
         ordered = ordered.to(x.dtype if has_bf16() else torch.float32)
+        piece, bf16 = ordered.new_empty(min(PIECE, outputs), columns), ordered.dtype == torch.bfloat16
         y = ordered.new_empty(len(x), outputs)
         for first in range(0, outputs, PIECE):
             end = min(first + PIECE, outputs)
-            self.library.widen(self.matrix, first, end, piece.data_ptr(), torch.get_num_threads())
-            torch.mm(ordered, piece[: end - first].to(ordered.dtype).T, out=y[:, first:end])
+            self.library.widen(self.matrix, first, end, piece.data_ptr(), bf16, torch.get_num_threads())
+            torch.mm(ordered, piece[: end - first].T, out=y[:, first:end])
         return (y if bias is None else y.add_(bias)).to(x.dtype)
 
     def _check(self, x: torch.Tensor) -> torch.Tensor:
@@ -207,7 +208,7 @@ def kernel(form: str = "Float32", scales: str = "ROWS") -> ctypes.CDLL | None:
     if library is not None:
         pointer, integer, matrix = ctypes.c_void_p, ctypes.c_int64, ctypes.POINTER(Matrix)
         library.reorder.argtypes = [matrix, pointer, integer, pointer]
-        library.widen.argtypes = [matrix, integer, integer, pointer, ctypes.c_int]
+        library.widen.argtypes = [matrix, integer, integer, pointer, ctypes.c_bool, ctypes.c_int]
         library.row_floats.argtypes, library.row_floats.restype = [matrix], integer
     return library
 
