@@ -33,6 +33,7 @@ from genwright.text.drafts.prompt_lookup import PROMPT_LOOKUP, PromptLookup
 from genwright.text.drafts.speculation import Draft, Speculation, verification_costs
 from genwright.text.engine.engine import Engine
 from genwright.text.engine.executor import PredictingExecutor, ResidentExecutor
+from genwright.text.engine.recorded_steps import RecordingExecutor
 from genwright.text.engine.sharded import ShardedEngine
 from genwright.text.engine.streamed import StreamedExecutor
 from genwright.text.engine.vocabulary_ranks import VocabularyRanks
@@ -48,6 +49,7 @@ from genwright.text.memory import (
     step_tokens,
 )
 from genwright.text.ops.backends import new_ops
+from genwright.text.ops.cpu_ops import CpuOps
 from genwright.text.ops.torch_ops import TorchOps
 from genwright.text.planning import model_facts, plan_model
 from genwright.text.settings import AUTO, EngineConfig
@@ -83,7 +85,9 @@ def build_engine(
     if ranks is not None:
         ranks.arrange(config.layout, device)
         config = config.with_settings({"graph": config.graph and ranks.on_device})
-    ops = new_ops(config.backend, device, config.deterministic, None if ranks is None else ranks.stage)
+    ops = new_ops(
+        config.backend, device, config.deterministic, None if ranks is None else ranks.stage, config.exact_inputs
+    )
     loaders = _loaders(checkpoint, config, device, progress, 0 if ranks is None else ranks.rank)
     sharing = (1, True) if ranks is None else (ranks.place.local_ranks, ranks.on_device)
     pages, max_context = divide_memory(loaders, config, device, *sharing)
@@ -253,7 +257,7 @@ def _load(
     policy: Policy | None,
     ranks: Ranks | None,
 ) -> PredictingExecutor:
-    """Load a model and make its executor, with CUDA graphs if its ops can be captured."""
+    """Load a model and make its executor, with CUDA graphs or recorded steps where its ops allow it."""
     bits, most = CACHE_BITS[config.kv], max_batch(config, loader.device)
     max_tokens = step_tokens(config, loader.device)
     pipeline = Pipeline(ranks) if ranks is not None and ranks.layout.pp > 1 else None
@@ -269,6 +273,8 @@ def _load(
         return StreamedExecutor(model, ops, pages, most, max_tokens, policy, tiers, mtp, bits, pipeline)
     model = loader.model(context)
     mtp = loader.block(model.cfg.layers) if config.draft == MTP else None
+    if isinstance(ops, CpuOps) and ranks is None and config.graph:
+        return RecordingExecutor(model, ops, pages[0], most, max_tokens, mtp, bits)
     if not ops.capturable:
         return ResidentExecutor(model, ops, pages[0], most, max_tokens, mtp, bits, pipeline)
     from genwright.text.engine.cuda_graphs import GraphExecutor

@@ -3,9 +3,9 @@
 // The unit of work is one head of one query: the scores of all visible keys, their softmax and the sum of values, in
 // float32. Its bits therefore depend only on its own sequence, not on the batch.
 
+#include "calls.h"
 #include "vectors.h"
 
-#include <atomic>
 #include <cmath>
 #include <vector>
 
@@ -18,17 +18,13 @@ constexpr int HEAD = VECTORS * F::BYTES;
 static_assert(DIM % LANES == 0);
 
 struct Attention {  // `Attention` of attention.py
+  Progress progress;               // units of work: heads of queries
   const char* q;                   // [sequences * queries, heads, DIM]
   const char *k, *v;               // [pages, PAGE, kv_heads, DIM]
   const int64_t *pages, *lengths;  // [sequences, width] and [sequences]; a length includes the queries
   char* out;                       // like q
   int64_t sequences, queries, heads, kv_heads, width, window;  // window: 0 for none
   float scale;
-};
-
-struct Work {
-  const Attention& a;
-  std::atomic<int64_t> next;  // the next head to compute
 };
 
 void one_head(const Attention& a, int64_t row, int64_t head, std::vector<float>& scores) {
@@ -73,15 +69,8 @@ void one_head(const Attention& a, int64_t row, int64_t head, std::vector<float>&
   for (int c = 0; c < VECTORS; c++) write(rounded(mixed[c] / sum, BF16), a.out + here, c * LANES, LANES, BF16);
 }
 
-void attend_some(void* data) {
-  Work& work = *(Work*)data;
-  const Attention& a = work.a;
-  std::vector<float> scores;
-  for (int64_t i; (i = work.next.fetch_add(1)) < a.sequences * a.queries * a.heads;)
-    one_head(a, i / a.heads, i % a.heads, scores);
-}
-
 struct Rotation {  // `Rotation` of attention.py
+  Progress progress;                 // units of work: tokens
   const char* qkv;                   // [tokens, heads + 2 kv_heads, DIM]
   const float *cos, *sin;            // [context, DIM / 2]
   const int64_t *positions, *slots;  // [tokens]
@@ -107,9 +96,10 @@ void rotate_head(const char* from, const float* cos, const float* sin, char* to)
 
 }  // namespace
 
-// Apply RoPE to q and k, and write k and v to their slots.
-extern "C" void rotate(const Rotation* t) {
-  for (int64_t token = 0; token < t->tokens; token++) {
+// One thread's part of applying RoPE to q and k, and writing k and v to their slots.
+extern "C" int64_t rotate_part(Rotation* t, int) {
+  int64_t finished = 0;
+  for (int64_t token; (token = t->progress.take(1, t->tokens)) >= 0; finished++) {
     const char* from = t->qkv + token * (t->heads + 2 * t->kv_heads) * HEAD;
     const float *cos = t->cos + t->positions[token] * (DIM / 2), *sin = t->sin + t->positions[token] * (DIM / 2);
     const int64_t slot = t->slots[token] * t->kv_heads * HEAD;
@@ -117,9 +107,14 @@ extern "C" void rotate(const Rotation* t) {
     for (int64_t h = 0; h < t->kv_heads; h++, from += HEAD) rotate_head(from, cos, sin, t->k + slot + h * HEAD);
     memcpy(t->v + slot, from, t->kv_heads * HEAD);
   }
+  return finished;
 }
 
-extern "C" void attend(const Attention* a, int threads) {
-  Work work{*a, {0}};
-  GOMP_parallel(attend_some, &work, threads, 0);
+// One thread's part of the attention.
+extern "C" int64_t attend_part(Attention* a, int) {
+  thread_local std::vector<float> scores;
+  int64_t finished = 0;
+  for (int64_t i; (i = a->progress.take(1, a->sequences * a->queries * a->heads)) >= 0; finished++)
+    one_head(*a, i / a->heads, i % a->heads, scores);
+  return finished;
 }

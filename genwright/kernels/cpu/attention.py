@@ -9,6 +9,7 @@ from functools import cache
 import torch
 
 from genwright.kernels.cpu.build import load_library
+from genwright.kernels.cpu.calls import Progress, Recording, address, make_call, runner
 
 FORMATS = {torch.float32: "Float32", torch.bfloat16: "Bf16"}
 MAX_QUERIES = 8  # per sequence; with more, torch's attention is faster because queries share the loads of keys
@@ -20,6 +21,7 @@ class Attention(ctypes.Structure):
     """`Attention` of attention.cpp."""
 
     _fields_ = (
+        ("progress", Progress),
         *((name, ctypes.c_void_p) for name in ("q", "k", "v", "pages", "lengths", "out")),
         *((name, ctypes.c_int64) for name in ("sequences", "queries", "heads", "kv_heads", "width", "window")),
         ("scale", ctypes.c_float),
@@ -30,6 +32,7 @@ class Rotation(ctypes.Structure):
     """`Rotation` of attention.cpp."""
 
     _fields_ = (
+        ("progress", Progress),
         *((name, ctypes.c_void_p) for name in ("qkv", "cos", "sin", "positions", "slots", "q", "k", "v")),
         *((name, ctypes.c_int64) for name in ("tokens", "heads", "kv_heads")),
     )
@@ -42,6 +45,7 @@ def rope_write(
     slots: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
+    recording: Recording | None = None,
 ) -> torch.Tensor | None:
     """Rotate q and k, write k and v to their slots, and return q; None if there is no kernel for these inputs.
 
@@ -60,7 +64,8 @@ def rope_write(
         return None
     q = qkv.new_empty(tokens, heads, dim)
     pointers = (tensor.data_ptr() for tensor in (qkv, *tables, positions, slots, q, k, v))
-    library.rotate(Rotation(*pointers, tokens, heads, kv_heads))
+    arguments = Rotation(Progress(), *pointers, tokens, heads, kv_heads)
+    make_call(address(library, "rotate_part"), arguments, tokens, recording, q, *inputs)
     return q
 
 
@@ -72,6 +77,7 @@ def paged_attention(
     lengths: torch.Tensor,
     scale: float,
     window: int | None,
+    recording: Recording | None = None,
 ) -> torch.Tensor | None:
     """Causal softmax(q k^T * scale) v of each sequence's last tokens; None if there is no kernel for these inputs.
 
@@ -93,7 +99,8 @@ def paged_attention(
     out = torch.empty_like(q)
     pointers = (tensor.data_ptr() for tensor in (q, k, v, pages, lengths, out))
     sizes = (lengths.shape[0], queries, heads, k.shape[2], pages.stride(0), window or 0)
-    library.attend(Attention(*pointers, *sizes, scale), torch.get_num_threads())
+    arguments = Attention(Progress(), *pointers, *sizes, scale)
+    make_call(address(library, "attend_part"), arguments, heads * rows, recording, q, k, v, pages, lengths, out)
     return out
 
 
@@ -108,8 +115,4 @@ def _kernel_for(cache: torch.Tensor) -> ctypes.CDLL | None:
 @cache
 def kernel(form: str, dim: int, page: int) -> ctypes.CDLL | None:
     """attention.cpp, compiled for a format, head size and page size; None if that is not possible."""
-    library = load_library("attention", FORMAT=form, DIM=dim, PAGE=page)
-    if library is not None:
-        library.attend.argtypes = [ctypes.POINTER(Attention), ctypes.c_int]
-        library.rotate.argtypes = [ctypes.POINTER(Rotation)]
-    return library
+    return load_library("attention", FORMAT=form, DIM=dim, PAGE=page) if runner() is not None else None

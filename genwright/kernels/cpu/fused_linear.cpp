@@ -5,13 +5,10 @@
 // partial sums, added along the inputs in order and then across its lanes in a fixed tree. Its bits depend only on the
 // token and the row, not on the number of tokens or threads.
 
-#include "weights.h"
+#include "linear.h"
 
-#include <atomic>
-#include <cmath>
 #include <type_traits>
 #include <utility>
-#include <vector>
 
 namespace {
 
@@ -23,77 +20,17 @@ constexpr int64_t COLUMNS = F::PARTS * LANES;   // per step
 // Floats of x per step, or pairs of bf16; with MINIMUMS, followed by the sum of the parts.
 constexpr int64_t WIDTH = PAIRS ? LANES : COLUMNS + (S == MINIMUMS) * LANES;
 constexpr int TOKENS = LANES == 16 ? 6 : 2;  // at a time, so that the sums fit the 32 or 16 vector registers
-constexpr int MAX_OUTPUTS = 16;
+constexpr int MAX_OUTPUTS = CHUNK_MULTIPLE;
 // Rows of W at a time. Four rows are read from memory fastest; with many tokens, more rows share the loads of x.
 constexpr int outputs_of(int tokens) { return PLAIN || tokens < 3 ? 4 : MAX_OUTPUTS; }
 // Whether those rows are computed one after the other, which reads memory in order; side by side, they share loads of x.
 constexpr bool one_by_one(int tokens) { return tokens == 1 || (PLAIN && tokens < (PAIRS ? 6 : 5)); }
-constexpr int CHUNK = 256 << 10;  // bytes of W that a thread takes at a time; they stay in its cache for the next tokens
 
-struct Epilogue {           // `Epilogue` of fused_linear.py; tensors have x's type and may be null
-  const void *norm, *bias;  // [inputs], [outputs]
-  const void* residual;     // like y
-  float eps;                // of the norm
-  int32_t gate;             // y is silu(first half) * second half
-  int32_t bf16;             // x is bf16, not float32
-};
-
-struct Product {
+struct Inputs {  // what all tiles of a call read
   Groups groups;
-  Epilogue epilogue;
   int64_t steps;   // per row
   const float* x;  // PLAIN: [tokens, steps, WIDTH]; others: [turns, steps, tokens of the turn, WIDTH]
-  float* sums;     // [tokens, outputs]
-  void* y;         // [tokens, rows]
-  int64_t tokens;
-  int64_t rows, chunk;        // outputs, or half of them with a gate; how many of them a thread takes at a time
-  std::atomic<int64_t> next;  // the next row to compute
 };
-
-Vector silu(Vector v) {
-  const Vector e = exponential(v > 0 ? -v : v);
-  return v * (v > 0 ? Vector{} + 1 : e) / (1 + e);
-}
-
-// Write x [tokens, inputs], normalised if there is a norm, in rows of `stride` values: float32, or bf16 for PAIRS.
-void prepare(const void* x, int64_t tokens, int64_t inputs, const Epilogue& epilogue, int64_t stride, void* to) {
-  for (int64_t t = 0; t < tokens; t++) {
-    Vector squares = {};
-    for (int64_t i = 0; epilogue.norm && i < inputs; i += LANES) {
-      const Vector v = read(x, t * inputs + i, inputs - i, epilogue.bf16);
-      squares += v * v;
-    }
-    float sum = 0;
-    for (int i = 0; i < LANES; i++) sum += squares[i];
-    const float factor = 1 / std::sqrt(sum / inputs + epilogue.eps);
-    for (int64_t i = 0; i < inputs; i += LANES) {
-      Vector v = read(x, t * inputs + i, inputs - i, epilogue.bf16);
-      if (epilogue.norm) {
-        const Vector weight = read(epilogue.norm, i, inputs - i, epilogue.bf16);
-        v = rounded(rounded(v * factor, epilogue.bf16) * weight, epilogue.bf16);
-      }
-      write(v, to, t * stride + i, inputs - i, PAIRS);
-    }
-  }
-}
-
-// Apply the epilogue to the sums of rows `first` to `end`, and write them to y.
-void finish(const Product& p, int64_t first, int64_t end) {
-  const Epilogue& a = p.epilogue;
-  const int64_t outputs = p.groups.w.outputs;
-  const auto value = [&](int64_t t, int64_t row, int64_t count) {
-    const Vector sum = read(p.sums, t * outputs + row, count, false);
-    return rounded(a.bias ? sum + read(a.bias, row, count, a.bf16) : sum, a.bf16);
-  };
-  for (int64_t t = 0; t < p.tokens; t++)
-    for (int64_t row = first; row < end; row += LANES) {
-      const int64_t count = end - row, at = t * p.rows + row;
-      Vector v = value(t, row, count);
-      if (a.gate) v = rounded(rounded(silu(v), a.bf16) * value(t, p.rows + row, count), a.bf16);
-      if (a.residual) v = rounded(read(a.residual, at, count, a.bf16) + v, a.bf16);
-      write(v, p.y, at, count, a.bf16);
-    }
-}
 
 void read_scales(const Groups& groups, int64_t row, float* scales) {
   float* minimums = scales + groups.floats;
@@ -111,9 +48,9 @@ void by_turns(int64_t tokens, Use use) {
   for (int64_t i = 0; i < turns; i++) use(tokens * i / turns, tokens * (i + 1) / turns - tokens * i / turns);
 }
 
-// Up to OUTPUTS rows from `row` on, before `end`, for T tokens.
+// The products of up to OUTPUTS rows from `row` on, before `end`, with T tokens.
 template <int T>
-void tile(const Product& p, int64_t row, int64_t end, int64_t token, float* scratch) {
+void tile(const Inputs& p, int64_t row, int64_t end, int64_t token, float* scratch, float* products, int64_t stride) {
   constexpr int OUTPUTS = outputs_of(T);
   const Groups groups = p.groups;
   const Matrix& w = groups.w;
@@ -170,35 +107,26 @@ void tile(const Product& p, int64_t row, int64_t end, int64_t token, float* scra
       for (int i = 0; i < 4 && n + i < count; i++) {
         const int64_t here = row + n + i;
         const float scale = S == ROWS && w.scales ? groups.one(w.scales, here / w.height) * F::UNIT : 1;
-        p.sums[(token + t) * w.outputs + here] = four[i] * scale;
+        products[(token + t) * stride + n + i] = four[i] * scale;
       }
     }
 }
 
 template <int... I>
-void tiles(const Product& p, int64_t row, int64_t end, int64_t token, int tokens, float* scratch,
-           std::integer_sequence<int, I...>) {
-  static constexpr void (*by_tokens[])(const Product&, int64_t, int64_t, int64_t, float*) = {tile<I + 1>...};
-  for (; row < end; row += outputs_of(tokens)) by_tokens[tokens - 1](p, row, end, token, scratch);
-}
-
-void multiply(void* data) {
-  Product& p = *(Product*)data;
-  std::vector<float> scratch(MAX_OUTPUTS * 2 * p.groups.floats);
-  for (int64_t first; (first = p.next.fetch_add(p.chunk)) < p.rows;) {
-    const int64_t end = std::min(first + p.chunk, p.rows);
-    for (int64_t shift = 0; shift < p.groups.w.outputs; shift += p.rows)  // with a gate, the rows of both halves
-      by_turns(p.tokens, [&](int64_t token, int64_t count) {
-        tiles(p, shift + first, shift + end, token, count, scratch.data(), std::make_integer_sequence<int, TOKENS>());
-      });
-    if (p.y != p.sums) finish(p, first, end);
-  }
+void tiles(const Inputs& p, int64_t row, int64_t end, int64_t token, int tokens, float* scratch, float* products,
+           int64_t stride, std::integer_sequence<int, I...>) {
+  static constexpr void (*by_tokens[])(const Inputs&, int64_t, int64_t, int64_t, float*, float*, int64_t) = {
+      tile<I + 1>...};
+  const int outputs = outputs_of(tokens);
+  for (; row < end; row += outputs, products += outputs)
+    by_tokens[tokens - 1](p, row, end, token, scratch, products, stride);
 }
 
 struct Rows {
   Groups groups;
   int64_t steps;
-  float* to;  // [end - first, steps, COLUMNS]
+  void* to;  // [end - first, steps, COLUMNS], float32 or bf16
+  bool bf16;
   int64_t first, end;
   std::atomic<int64_t> next;
 };
@@ -209,16 +137,16 @@ void dequantize(void* data) {
   std::vector<float> scratch(2 * p.groups.floats, 1);
   float *scales = scratch.data(), *minimums = scales + p.groups.floats;
   for (int64_t row; (row = p.next.fetch_add(1)) < p.end;) {
-    float* to = p.to + (row - p.first) * p.steps * COLUMNS;
+    int64_t at = (row - p.first) * p.steps * COLUMNS;
     if (w.scales) read_scales(p.groups, row, scales);
     for (int64_t k = 0; k < p.steps; k++) {
       char step[F::BYTES] = {};
       const int64_t from = k * F::BYTES;
       memcpy(step, w.values + row * w.row_bytes + from, std::min<int64_t>(F::BYTES, w.row_bytes - from));
-      for (int j = 0; j < F::PARTS; j++, to += LANES) {
+      for (int j = 0; j < F::PARTS; j++, at += LANES) {
         Vector v = F::part(step, j) * p.groups.of(scales, k);
         if constexpr (S == MINIMUMS) v += p.groups.of(minimums, k);
-        memcpy(to, &v, sizeof v);
+        write(rounded(v, p.bf16), p.to, at, LANES, p.bf16);
       }
     }
   }
@@ -251,31 +179,38 @@ extern "C" void reorder(const Matrix* w, const float* x, int64_t tokens, float* 
   for (int64_t t = 0; t < tokens; t++) arrange(x + t * w->inputs, 0, 1, w->inputs, false, to + t * row_floats(w));
 }
 
-// y = x W^T with its epilogue: x [tokens, inputs]
-extern "C" void product(const Matrix* w, const Epilogue* epilogue, const void* x, void* y, int64_t tokens, int threads) {
-  const int64_t steps = steps_of(w), stride = steps * COLUMNS, rows = w->outputs / (epilogue->gate ? 2 : 1);
-  const bool in_place = PLAIN && PAIRS == bool(epilogue->bf16) && !epilogue->norm && w->inputs == stride;
-  const bool finished = !epilogue->bf16 && !epilogue->bias && !epilogue->gate && !epilogue->residual;
-  std::vector<Vector> prepared(in_place ? 0 : tokens * stride / LANES);  // which are aligned, and zeros
-  std::vector<Vector> arranged(PLAIN ? 0 : tokens * steps * WIDTH / LANES);
-  std::vector<float> sums(finished ? 0 : tokens * w->outputs);
-  const float* inputs = (const float*)(in_place ? x : prepared.data());
-  if (!in_place) prepare(x, tokens, w->inputs, *epilogue, stride, prepared.data());
-  if (!PLAIN)
-    by_turns(tokens, [&](int64_t token, int64_t count) {
+// One thread's part of y = x W^T with its epilogue. Every thread prepares x for itself, because waiting for another one
+// to do it would take as long.
+extern "C" int64_t linear_part(Linear* p, int threads) {
+  const Matrix* w = &p->w;
+  const int64_t steps = steps_of(w), stride = steps * COLUMNS;
+  thread_local std::vector<Vector> prepared, arranged;
+  thread_local std::vector<float> scratch;
+  Inputs inputs{Groups(*w, F::PARTS), steps, (const float*)p->x};
+  const auto prepare_inputs = [&] {
+    scratch.resize(MAX_OUTPUTS * 2 * inputs.groups.floats);
+    if (PLAIN && PAIRS == bool(p->epilogue.bf16) && !p->epilogue.norm && w->inputs == stride) return;  // x is ready
+    prepared.assign(p->tokens * stride / LANES, Vector{});  // aligned, and zeros after the inputs
+    prepare(*p, stride, PAIRS, prepared.data());
+    inputs.x = (const float*)prepared.data();
+    if (PLAIN) return;
+    arranged.resize(p->tokens * steps * WIDTH / LANES);
+    by_turns(p->tokens, [&](int64_t token, int64_t count) {
       float* to = (float*)arranged.data() + token * steps * WIDTH;
-      arrange(inputs + token * stride, stride, count, w->inputs, S == MINIMUMS, to);
+      arrange(inputs.x + token * stride, stride, count, w->inputs, S == MINIMUMS, to);
     });
-  // The same number of chunks for each thread, of about CHUNK bytes each.
-  const int64_t parts = threads * std::max<int64_t>(w->outputs * w->row_bytes / (CHUNK * threads), 1);
-  const int64_t chunk = ((rows + parts - 1) / parts + MAX_OUTPUTS - 1) / MAX_OUTPUTS * MAX_OUTPUTS;
-  Product p{Groups(*w, F::PARTS), *epilogue, steps, PLAIN ? inputs : (const float*)arranged.data(),
-            finished ? (float*)y : sums.data(), y, tokens, rows, std::max<int64_t>(chunk, 1), {0}};
-  GOMP_parallel(multiply, &p, threads, 0);
+    inputs.x = (const float*)arranged.data();
+  };
+  return by_chunks(*p, threads, prepare_inputs, [&](int64_t row, int64_t end, float* products, int64_t to_token) {
+    by_turns(p->tokens, [&](int64_t token, int64_t count) {
+      tiles(inputs, row, end, token, count, scratch.data(), products, to_token,
+            std::make_integer_sequence<int, TOKENS>());
+    });
+  });
 }
 
-// Dequantize the rows of W from `first` to `end` to float32.
-extern "C" void widen(const Matrix* w, int64_t first, int64_t end, float* to, int threads) {
-  Rows rows{Groups(*w, F::PARTS), steps_of(w), to, first, end, {first}};
+// Dequantize the rows of W from `first` to `end` to float32 or bf16.
+extern "C" void widen(const Matrix* w, int64_t first, int64_t end, void* to, bool bf16, int threads) {
+  Rows rows{Groups(*w, F::PARTS), steps_of(w), to, bf16, first, end, {first}};
   GOMP_parallel(dequantize, &rows, threads, 0);
 }

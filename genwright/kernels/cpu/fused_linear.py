@@ -6,7 +6,7 @@ Without a working compiler, all products use torch.
 import ctypes
 from collections.abc import MutableMapping
 from functools import cache
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict, Unpack
 
 import torch
 from torch.nn.functional import linear
@@ -14,13 +14,16 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from genwright.kernels.cpu.amx import cpu_flags, has_bf16
 from genwright.kernels.cpu.build import load_library
+from genwright.kernels.cpu.calls import Progress, Recording, address, make_call, runner
 from genwright.quant.fp8 import VALUES, Fp8Blocks
-from genwright.quant.int4 import Int4
+from genwright.quant.int4 import ZERO, Int4
 from genwright.quant.int8 import Int8
 from genwright.quant.packed import Packed, Weight
 
 # The C++ format of each stored dtype; every packed format has its own dtype.
 FORMATS = {torch.float32: "Float32", torch.bfloat16: "Bf16", torch.int8: "Int8", torch.int32: "Int4", VALUES: "Fp8"}
+CODES = {"Int8": "Int8Codes", "Int4": "Int4Codes"}  # of codes.h, by format
+UNIT = 32  # columns of x that are rounded with one scale, and at least as many of the weight
 FP8_STEP = 64  # columns per step of the kernel, which must share a scale
 MAX_TOKENS = 48  # with more, MKL is faster (measured on two cores of an Ice Lake)
 MAX_TOKENS_BF16 = 8  # the same for bf16 on processors that multiply bf16 in hardware
@@ -32,12 +35,12 @@ class Matrix(ctypes.Structure):
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("values", "scales", "minimums")),
-        *((name, ctypes.c_int64) for name in ("outputs", "inputs", "row_bytes", "group", "height", "half")),
+        *((name, ctypes.c_int64) for name in ("outputs", "inputs", "row_bytes", "group", "height", "half", "zero")),
     )
 
 
 class Epilogue(ctypes.Structure):
-    """`Epilogue` of fused_linear.cpp."""
+    """`Epilogue` of linear.h."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("norm", "bias", "residual")),
@@ -46,11 +49,26 @@ class Epilogue(ctypes.Structure):
     )
 
 
+class Linear(ctypes.Structure):
+    """`Linear` of linear.h: the arguments of a call."""
+
+    _fields_ = (
+        ("progress", Progress),
+        ("w", Matrix),
+        ("epilogue", Epilogue),
+        ("x", ctypes.c_void_p),
+        ("y", ctypes.c_void_p),
+        ("tokens", ctypes.c_int64),
+    )
+
+
 class Operand(NamedTuple):
-    """A weight and the kernel that reads it in place; the weight must outlive this."""
+    """A weight and the kernels that read it in place; the weight must outlive this."""
 
     matrix: Matrix
     library: ctypes.CDLL
+    exact: int  # address of the function that multiplies floats
+    rounded: int | None  # of the one that rounds x to 8 bits and multiplies integers, if there is one for this weight
 
     def product(
         self,
@@ -61,31 +79,37 @@ class Operand(NamedTuple):
         eps: float = 0.0,
         residual: torch.Tensor | None = None,
         gate: bool = False,
+        exact: bool = True,
+        recording: Recording | None = None,
     ) -> torch.Tensor:
         """residual + W norm(x) + bias, or with `gate` silu(y1) * y2 of its halves, summed in float32.
 
         x [tokens, inputs], norm [inputs], bias [outputs], residual like y. A row's bits do not depend on other rows.
+        Unless `exact`, x may be rounded to 8 bits, with a scale for every 32 columns.
         """
         x = self._check(x).contiguous()
         y = x.new_empty(len(x), self.matrix.outputs // (2 if gate else 1))
         others = [None if tensor is None else tensor.to(x.dtype).contiguous() for tensor in (norm, bias, residual)]
         pointers = (None if tensor is None else tensor.data_ptr() for tensor in others)
         epilogue = Epilogue(*pointers, eps, gate, x.dtype == torch.bfloat16)
-        self.library.product(self.matrix, epilogue, x.data_ptr(), y.data_ptr(), len(x), torch.get_num_threads())
+        arguments = Linear(Progress(), self.matrix, epilogue, x.data_ptr(), y.data_ptr(), len(x))
+        function = self.exact if exact or self.rounded is None else self.rounded
+        make_call(function, arguments, y.shape[1], recording, x, y, *others)
         return y
 
     def by_pieces(self, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
         """W x + bias for many tokens: dequantize some rows of the weight at a time, and multiply by torch."""
         x_float32, outputs = self._check(x).float().contiguous(), self.matrix.outputs
         columns = self.library.row_floats(self.matrix)
-        piece, ordered = x_float32.new_empty(min(PIECE, outputs), columns), x_float32.new_empty(len(x), columns)
+        ordered = x_float32.new_empty(len(x), columns)
         self.library.reorder(self.matrix, x_float32.data_ptr(), len(x), ordered.data_ptr())
         ordered = ordered.to(x.dtype if has_bf16() else torch.float32)
+        piece, bf16 = ordered.new_empty(min(PIECE, outputs), columns), ordered.dtype == torch.bfloat16
         y = ordered.new_empty(len(x), outputs)
         for first in range(0, outputs, PIECE):
             end = min(first + PIECE, outputs)
-            self.library.widen(self.matrix, first, end, piece.data_ptr(), torch.get_num_threads())
-            torch.mm(ordered, piece[: end - first].to(ordered.dtype).T, out=y[:, first:end])
+            self.library.widen(self.matrix, first, end, piece.data_ptr(), bf16, torch.get_num_threads())
+            torch.mm(ordered, piece[: end - first].T, out=y[:, first:end])
         return (y if bias is None else y.add_(bias)).to(x.dtype)
 
     def _check(self, x: torch.Tensor) -> torch.Tensor:
@@ -94,11 +118,20 @@ class Operand(NamedTuple):
         return x
 
 
-def few_tokens_linear(x: torch.Tensor, weight: Weight, bias: torch.Tensor | None = None) -> torch.Tensor:
+class How(TypedDict, total=False):
+    """How a product is computed: without rounding x, and recorded."""
+
+    exact: bool
+    recording: Recording | None
+
+
+def few_tokens_linear(
+    x: torch.Tensor, weight: Weight, bias: torch.Tensor | None = None, **how: Unpack[How]
+) -> torch.Tensor:
     """x weight^T + bias on any device, for inference; by the kernel if that is faster, otherwise by torch."""
     kernel_operand = few_tokens_operand(x, weight, bias)
     if kernel_operand is not None:
-        return kernel_operand.product(x, bias)
+        return kernel_operand.product(x, bias, **how)
     if isinstance(weight, torch.Tensor) and (x.dtype != torch.bfloat16 or has_bf16()):
         return linear(x, weight, bias)
     kernel_operand = operand(x, weight, bias)
@@ -157,12 +190,15 @@ def _operand(weight: Weight) -> Operand | None:
     kind = "MINIMUMS" if minimums is not None else "GROUPS" if group < inputs or form == "Int4" else "ROWS"
     pairs = form == "Bf16" and "avx512_bf16" in cpu_flags()
     library = (kernel("Bf16Pairs") if pairs else None) or kernel(form, kind)  # an old compiler may not support pairs
-    if library is None:
+    if library is None or runner() is None:
         return None
     pointers = (None if tensor is None else tensor.data_ptr() for tensor in (values, scales, minimums))
     half = scale_types == {torch.float16}
-    sizes = len(values), inputs, values.shape[1] * values.itemsize, max(group, 1), height, half
-    return Operand(Matrix(*pointers, *sizes), library)
+    zero = ZERO if form == "Int4" and minimums is None else 0
+    sizes = len(values), inputs, values.shape[1] * values.itemsize, max(group, 1), height, half, zero
+    integer = integer_kernel(form) if form in CODES and (group % UNIT == 0 or group >= inputs) else None
+    functions = address(library, "linear_part"), None if integer is None else address(integer, "linear_part")
+    return Operand(Matrix(*pointers, *sizes), library, *functions)
 
 
 @cache
@@ -171,8 +207,13 @@ def kernel(form: str = "Float32", scales: str = "ROWS") -> ctypes.CDLL | None:
     library = load_library("fused_linear", FORMAT=form, SCALES=scales)
     if library is not None:
         pointer, integer, matrix = ctypes.c_void_p, ctypes.c_int64, ctypes.POINTER(Matrix)
-        library.product.argtypes = [matrix, ctypes.POINTER(Epilogue), pointer, pointer, integer, ctypes.c_int]
         library.reorder.argtypes = [matrix, pointer, integer, pointer]
-        library.widen.argtypes = [matrix, integer, integer, pointer, ctypes.c_int]
+        library.widen.argtypes = [matrix, integer, integer, pointer, ctypes.c_bool, ctypes.c_int]
         library.row_floats.argtypes, library.row_floats.restype = [matrix], integer
     return library
+
+
+@cache
+def integer_kernel(form: str) -> ctypes.CDLL | None:
+    """integer_linear.cpp, compiled for the codes of a format; None if that is not possible."""
+    return load_library("integer_linear", CODES=CODES[form], GROUP=UNIT)

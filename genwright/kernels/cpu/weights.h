@@ -4,6 +4,8 @@
 // column `column(i, j)` of the step. The inputs are put in the same order once, so that weights need no shuffles. Lane i
 // of every part belongs to the same group of columns, so parts are summed before they are multiplied by the scale.
 
+#pragma once
+
 #include "vectors.h"
 
 namespace {
@@ -12,11 +14,12 @@ enum Scales { ROWS, GROUPS, MINIMUMS };  // per row or none; per group; per grou
 
 struct Matrix {          // `Matrix` of fused_linear.py
   const char* values;    // [outputs, row_bytes]
-  const void* scales;    // [ceil(outputs / height), groups], float32 or float16, or null
+  const void* scales;    // [ceil(outputs / height), groups], or null
   const void* minimums;  // like scales
   int64_t outputs, inputs, row_bytes;
   int64_t group, height;  // columns and rows that share a scale
-  int64_t half;           // whether scales are float16
+  int64_t half;           // whether scales are float16, not float32
+  int64_t zero;           // the code of a weight 0, before the minimum
 };
 
 struct Bf16Pairs {  // two per lane, for processors that multiply pairs of bf16; x stays bf16 in its own order

@@ -10,7 +10,13 @@ from genwright.text.ops.cpu_ops import CpuOps
 from genwright.text.ops.torch_ops import TorchOps
 
 
-def new_ops(backend: str, device: torch.device, deterministic: bool, group: ProcessGroup | None = None) -> TorchOps:
+def new_ops(
+    backend: str,
+    device: torch.device,
+    deterministic: bool,
+    group: ProcessGroup | None = None,
+    exact_inputs: bool = False,
+) -> TorchOps:
     """The ops of EngineConfig.backend; `auto` picks triton on an NVIDIA GPU, cpu on a CPU, and torch elsewhere."""
     on_gpu = device.type == "cuda" and find_spec("triton") is not None
     if backend == "auto":
@@ -20,7 +26,7 @@ def new_ops(backend: str, device: torch.device, deterministic: bool, group: Proc
     if backend == "cpu":
         if device.type != "cpu":
             raise UserError(f"The backend cpu needs the device cpu, not {device.type}.")
-        return CpuOps(deterministic, group)
+        return CpuOps(deterministic, group, exact_inputs)
     if not on_gpu:
         raise UserError(f"The backend {backend} needs an NVIDIA GPU and the package triton, not device {device.type}.")
     if backend == "inductor":

@@ -1,0 +1,113 @@
+// What the kernels of linear layers share: the arguments of a call, the norm before the product, the epilogue after it,
+// and how the rows of W are divided among the threads.
+
+#pragma once
+
+#include "calls.h"
+#include "weights.h"
+
+#include <cmath>
+#include <vector>
+
+namespace {
+
+struct Epilogue {           // `Epilogue` of fused_linear.py; tensors have x's type and may be null
+  const void *norm, *bias;  // [inputs], [outputs]
+  const void* residual;     // like y
+  float eps;                // of the norm
+  int32_t gate;             // y is silu(first half) * second half
+  int32_t bf16;             // x is bf16, not float32
+};
+
+struct Linear {       // `Linear` of fused_linear.py; a unit of work is a row of y
+  Progress progress;
+  Matrix w;
+  Epilogue epilogue;
+  const void* x;  // [tokens, inputs]
+  void* y;        // [tokens, rows]
+  int64_t tokens;
+
+  int64_t rows() const { return w.outputs / (epilogue.gate ? 2 : 1); }
+};
+
+constexpr int CHUNK = 256 << 10;     // bytes of W that a thread takes at a time; they stay in its cache for the next tokens
+constexpr int CHUNK_MULTIPLE = 16;   // of rows
+
+// Rows that a thread takes at a time: the same number of chunks for each thread, of about CHUNK bytes each.
+int64_t chunk_of(const Linear& p, int threads) {
+  const int64_t rows = p.rows();
+  const int64_t parts = threads * std::max<int64_t>(p.w.outputs * p.w.row_bytes / (int64_t(CHUNK) * threads), 1);
+  const int64_t chunk = ((rows + parts - 1) / parts + CHUNK_MULTIPLE - 1) / CHUNK_MULTIPLE * CHUNK_MULTIPLE;
+  return std::max<int64_t>(chunk, 1);
+}
+
+Vector silu(Vector v) {
+  const Vector e = exponential(v > 0 ? -v : v);
+  return v * (v > 0 ? Vector{} + 1 : e) / (1 + e);
+}
+
+// Write x [tokens, inputs], normalised if there is a norm, in rows of `stride` values: float32, or bf16 if `pairs`.
+void prepare(const Linear& p, int64_t stride, bool pairs, void* to) {
+  const Epilogue& e = p.epilogue;
+  const int64_t inputs = p.w.inputs;
+  for (int64_t t = 0; t < p.tokens; t++) {
+    Vector squares = {};
+    for (int64_t i = 0; e.norm && i < inputs; i += LANES) {
+      const Vector v = read(p.x, t * inputs + i, inputs - i, e.bf16);
+      squares += v * v;
+    }
+    float sum = 0;
+    for (int i = 0; i < LANES; i++) sum += squares[i];
+    const float factor = 1 / std::sqrt(sum / inputs + e.eps);
+    for (int64_t i = 0; i < inputs; i += LANES) {
+      Vector v = read(p.x, t * inputs + i, inputs - i, e.bf16);
+      if (e.norm) {
+        const Vector weight = read(e.norm, i, inputs - i, e.bf16);
+        v = rounded(rounded(v * factor, e.bf16) * weight, e.bf16);
+      }
+      write(v, to, t * stride + i, inputs - i, pairs);
+    }
+  }
+}
+
+// Apply the epilogue to the products of rows `first` to `end`, and write them to y. sums [tokens, 1 or 2, stride]: with a
+// gate, the products of both halves.
+void finish(const Linear& p, int64_t first, int64_t end, const float* sums, int64_t stride) {
+  const Epilogue& e = p.epilogue;
+  const int64_t rows = p.rows(), halves = e.gate ? 2 : 1;
+  const auto value = [&](int64_t t, int64_t half, int64_t row, int64_t count) {
+    const Vector sum = read(sums, (t * halves + half) * stride + row - first, count, false);
+    return rounded(e.bias ? sum + read(e.bias, half * rows + row, count, e.bf16) : sum, e.bf16);
+  };
+  for (int64_t t = 0; t < p.tokens; t++)
+    for (int64_t row = first; row < end; row += LANES) {
+      const int64_t count = end - row, at = t * rows + row;
+      Vector v = value(t, 0, row, count);
+      if (e.gate) v = rounded(rounded(silu(v), e.bf16) * value(t, 1, row, count), e.bf16);
+      if (e.residual) v = rounded(read(e.residual, at, count, e.bf16) + v, e.bf16);
+      write(v, p.y, at, count, e.bf16);
+    }
+}
+
+// Take chunks of rows until none is left, and return how many rows that were. `prepare()` is called before the first of
+// them; `compute(row, end, sums, stride)` then writes the products of some rows of W with all tokens: sums[t * stride].
+template <class Prepare, class Compute>
+int64_t by_chunks(Linear& p, int threads, Prepare prepare, Compute compute) {
+  const int64_t rows = p.rows(), chunk = chunk_of(p, threads), halves = p.epilogue.gate ? 2 : 1;
+  thread_local std::vector<float> sums;
+  int64_t finished = 0;
+  for (int64_t first; (first = p.progress.take(chunk, rows)) >= 0;) {
+    if (finished == 0) {
+      sums.resize(std::max<size_t>(sums.size(), p.tokens * halves * chunk));
+      prepare();
+    }
+    const int64_t end = std::min(first + chunk, rows);
+    for (int64_t half = 0; half < halves; half++)
+      compute(half * rows + first, half * rows + end, sums.data() + half * chunk, halves * chunk);
+    finish(p, first, end, sums.data(), chunk);
+    finished += end - first;
+  }
+  return finished;
+}
+
+}  // namespace
