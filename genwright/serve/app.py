@@ -11,13 +11,21 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from genwright.serve.chat_completions import SCHEMA as CHAT_SCHEMA
-from genwright.serve.chat_completions import chat_completions
+from genwright.serve import (
+    chat_completions,
+    completions,
+    embeddings,
+    images,
+    messages,
+    responses,
+    tokenize,
+)
 from genwright.serve.endpoint import Endpoint, Handler, error_response, json_response
 from genwright.serve.field_checks import Schema
 from genwright.serve.guards import Guards
 from genwright.serve.http_errors import RequestError
 from genwright.serve.metrics import CONTENT_TYPE
+from genwright.serve.openapi import openapi
 from genwright.serve.service import Service
 
 PAGE = Path(__file__).parent / "page.html"
@@ -72,14 +80,29 @@ async def page(service: Service, request: Request, given: dict[str, Any]) -> Res
     return Response(PAGE.read_bytes(), headers={"content-security-policy": PAGE_POLICY}, media_type="text/html")
 
 
+async def openapi_json(service: Service, request: Request, given: dict[str, Any]) -> dict[str, Any]:
+    """This description."""
+    return openapi(ENDPOINTS)
+
+
 # Method, path, endpoint, and the schema of its body.
 ENDPOINTS: tuple[tuple[str, str, Handler, Schema | None], ...] = (
-    ("POST", "/v1/chat/completions", chat_completions, CHAT_SCHEMA),
+    ("POST", "/v1/chat/completions", chat_completions.chat_completions, chat_completions.SCHEMA),
+    ("POST", "/v1/completions", completions.completions, completions.SCHEMA),
+    ("POST", "/v1/responses", responses.responses, responses.SCHEMA),
+    ("POST", "/v1/messages", messages.messages, messages.SCHEMA),
+    ("POST", "/v1/messages/count_tokens", messages.count_tokens, messages.COUNT_SCHEMA),
+    ("POST", "/v1/embeddings", embeddings.embeddings, embeddings.SCHEMA),
+    ("POST", "/v1/images/generations", images.images, images.SCHEMA),
+    ("POST", "/tokenize", tokenize.tokenize, tokenize.TOKENIZE),
+    ("POST", "/detokenize", tokenize.detokenize, tokenize.DETOKENIZE),
+    ("POST", "/apply-template", tokenize.apply_template, tokenize.APPLY_TEMPLATE),
     ("GET", "/v1/models", models, None),
     ("GET", "/v1/models/{name:path}", model, None),
     ("GET", "/health", health, None),
     ("GET", "/ready", ready, None),
     ("GET", "/metrics", metrics, None),
+    ("GET", "/openapi.json", openapi_json, None),
 )
 
 
@@ -87,8 +110,7 @@ def new_app(service: Service) -> Starlette:
     """The ASGI application of a service."""
     endpoints = [*ENDPOINTS, *([("GET", "/", page, None)] if PAGE.exists() else [])]
     routes = [
-        Route(path, Endpoint(service, handler, schema), methods=[method])
-        for method, path, handler, schema in endpoints
+        Route(path, Endpoint(service, handler, schema), methods=[method]) for method, path, handler, schema in endpoints
     ]
     middleware = [Middleware(Guards, service=service)]
     if service.settings.cors:
@@ -108,5 +130,3 @@ async def _http_error(request: Request, error: Exception) -> Response:
     response = error_response(failed, request.url.path, request.scope["record"])
     response.headers.update(error.headers or {})
     return response
-
-

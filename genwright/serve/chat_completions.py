@@ -2,14 +2,14 @@
 
 import secrets
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from starlette.requests import Request
 
 from genwright.serve.chat_messages import template_messages
-from genwright.serve.chat_prompt import ChatPrompt
+from genwright.serve.chat_prompt import ChatPrompt, ToolUse
 from genwright.serve.frames import End
 from genwright.serve.generation import Choice, Parts, complete, open_stream, usage
 from genwright.serve.http_errors import RequestError
@@ -24,10 +24,8 @@ SCHEMA = body_schema(CHAT, "messages")
 
 async def chat_completions(service: Service, request: Request, given: dict[str, Any]) -> dict[str, Any] | EventStream:
     name = service.model_name(given, request.scope["record"])
-    asked = sampling_fields(given) | constraint(
-        given, response_schema(given.get("response_format")), "response_format"
-    )
-    chat = ChatPrompt(service, template_messages(given["messages"]), given, asked)
+    asked = sampling_fields(given) | constraint(given, response_schema(given.get("response_format")), "response_format")
+    chat = ChatPrompt(service, template_messages(given["messages"]), tool_use(given), asked)
     if given.get("logprobs"):
         asked["logprobs"] = given.get("top_logprobs", 0)
     elif "top_logprobs" in given:
@@ -47,6 +45,14 @@ async def chat_completions(service: Service, request: Request, given: dict[str, 
         "choices": [writer.choice(index, choice, params.logprobs is not None) for index, choice in enumerate(choices)],
         "usage": usage(choices, params.n).openai(),
     }
+
+
+def tool_use(given: Mapping[str, Any]) -> ToolUse:
+    """The tools of a chat completion, and which of them must be called."""
+    tools = given.get("tools", [])
+    choice = given.get("tool_choice", "auto" if tools else "none")
+    name = choice if isinstance(choice, str) else choice["function"]["name"]
+    return ToolUse(tools, name, given.get("parallel_tool_calls", True))
 
 
 def finish_reason(end: End, called: bool) -> str:
@@ -100,7 +106,7 @@ class ChatWriter:
                 for part in found:
                     index, parser = part.choice, parsers[part.choice]
                     choices[index].add(part)
-                    deltas = parser.feed(part.text) + (parser.finish() if part.end is not None else [])
+                    deltas = [*parser.feed(part.text), *(parser.finish() if part.end is not None else ())]
                     pieces = [self.chat.delta(delta) for delta in deltas if delta.text or delta.kind == "name"]
                     called[index] |= any(delta.kind == "name" for delta in deltas)
                     logprobs = self._logprobs(part.logprobs)

@@ -1,10 +1,11 @@
 """ChatPrompt: the token ids of a chat, with its tools, and the tool calls in the answer's text."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from genwright.serve.chat_messages import Messages, tool_call
+from genwright.serve.http_errors import RequestError
 from genwright.serve.service import Service
 from genwright.serve.sse import quote
 from genwright.text.tokenizer.control_tokens import MARK
@@ -20,22 +21,36 @@ class Delta:
     text: str
 
 
+@dataclass(frozen=True)
+class ToolUse:
+    """The tools that the model may call, in the form of chat completions."""
+
+    tools: list[dict[str, Any]] = field(default_factory=list)
+    choice: str = "auto"  # none, auto, required, or a tool's name
+    parallel: bool = True
+
+
 class PlainText:
     """The parser of an answer without tools."""
 
-    def feed(self, text: str) -> list[Delta]:
+    def feed(self, text: str) -> Sequence[Delta]:
         return [Delta("text", 0, "", text)] if text else []
 
-    def finish(self) -> list[Delta]:
+    def finish(self) -> Sequence[Delta]:
         return []
 
 
 class ChatPrompt:
-    """A chat that the model is to answer."""
+    """A chat that the model is to answer; `prefill` is the beginning of the answer.
 
-    def __init__(self, service: Service, messages: Messages, given: Mapping[str, Any], asked: dict[str, Any]):
+    What the tools ask of the sampling is added to `asked`.
+    """
+
+    def __init__(self, service: Service, messages: Messages, use: ToolUse, asked: dict[str, Any], prefill: str = ""):
+        if use.tools and use.choice != "none":
+            raise RequestError("tools are not supported by this model's chat template.", "tools")
         tokenizer = service.need_tokenizer()
-        marked = tokenizer.render(messages, mark=True)
+        marked = tokenizer.render(messages, mark=True) + tokenizer.mark(prefill)
         self.text = marked.replace(MARK, "")
         self.ids = tokenizer.encode_rendered(marked)
 

@@ -48,19 +48,21 @@ async def completions(service: Service, request: Request, given: dict[str, Any])
     }
 
 
-def prompt_ids(service: Service, prompt: Any) -> list[list[int]]:
+def prompt_ids(service: Service, prompt: Any, field: str = "prompt") -> list[list[int]]:
     """The token ids of one or more prompts, each a text or token ids."""
     single = isinstance(prompt, str) or isinstance(prompt[0], int)
     found = []
     for index, each in enumerate([prompt] if single else prompt):
-        place = "prompt" if single else f"prompt[{index}]"
+        place = field if single else f"{field}[{index}]"
         ids = service.need_tokenizer().encode(each) if isinstance(each, str) else each
         if not ids:
             raise RequestError(f"{place} has no tokens.", place)
         vocab = service.engine.facts.vocab_size
         wrong = next((token for token in ids if not 0 <= token < vocab), None)
         if wrong is not None:
-            raise RequestError(f"{place} must have token ids between 0 and {vocab - 1:,}, not {str(wrong)[:20]}.", place)
+            raise RequestError(
+                f"{place} must have token ids between 0 and {vocab - 1:,}, not {str(wrong)[:20]}.", place
+            )
         found.append(ids)
     return found
 

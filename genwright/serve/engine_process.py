@@ -78,7 +78,7 @@ class EngineProcess:
         self._places: dict[Request, tuple[int, int, bool]] = {}  # number, choice, whether only its end is told
         self._told: dict[Request, int] = {}  # log-probabilities that the server has
         self._measured = 0.0
-        self._computing: set[int] = set()  # numbers of requests for images, until they are cancelled
+        self._computing: set[int] = set()  # numbers of requests for images or embeddings, until they are cancelled
         self._pool = ThreadPoolExecutor(1)
         self._lock = threading.Lock()
 
@@ -124,6 +124,13 @@ class EngineProcess:
             self._computing.discard(number)
 
         self._pool.submit(answer)
+
+    def embed(self, prompts: list[list[int]], check: Callable[..., None]) -> list[list[float]]:
+        found = []
+        for ids in prompts:  # streams go on between two prompts
+            check()
+            found.append(self.llm.embed([ids])[0].tolist())
+        return found
 
     def sample_images(self, asked: dict[str, Any], check: Callable[..., None]) -> Any:
         assert self.images is not None
@@ -219,6 +226,8 @@ def main(descriptor: int) -> None:
             engine.run(number, *rest)
         elif verb == "cancel":
             engine.cancel(number)
+        elif verb == "embed":
+            engine.compute(number, engine.embed, *rest)
         else:
             engine.compute(number, engine.sample_images, *rest)
     os._exit(0)  # without waiting for threads that compute

@@ -1,6 +1,7 @@
 """Checks values of a request against JSON-schema fragments, from which /openapi.json is written too."""
 
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import Any
 
 from genwright.arguments import short
@@ -108,7 +109,9 @@ def _check_object(value: dict[str, Any], schema: Schema, path: str) -> None:
             if each is not None:  # null stands for a field that is not there
                 check(each, properties[name], place)
         elif others is False:
-            raise RequestError(f"{short(place)} is not a parameter that this server knows.", place[:200])
+            close = get_close_matches(name, properties, 1)
+            hint = f"; did you mean {close[0]}?" if close else ", or this server does not serve it."
+            raise RequestError(f"There is no parameter {short(place)}{hint}", place[:200])
         elif others is not True:
             check(each, others, place)
 

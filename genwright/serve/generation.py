@@ -59,7 +59,7 @@ class Usage:
 
 
 def usage(choices: list[Choice], n: int) -> Usage:
-    """A prompt counts once, however many answers it has; so do those of its tokens that the first answer found cached."""
+    """A prompt counts once, however many answers it has; its cached tokens are those that the first answer found."""
     firsts = [choice.end for choice in choices[::n] if choice.end is not None]
     prompt, cached = sum(end.prompt_tokens for end in firsts), sum(end.cached_tokens for end in firsts)
     return Usage(prompt, cached, sum(choice.tokens for choice in choices))

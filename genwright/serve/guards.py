@@ -28,7 +28,7 @@ class Guards:
 
     def __init__(self, app: ASGIApp, service: Service):
         self.app, self.service = app, service
-        self._keys = [sha256(key.encode()).digest() for key in service.settings.keys()]
+        self._keys = [sha256(key.encode()).digest() for key in service.settings.read_keys()]
         self._recent: dict[str, deque[float]] = {}  # by key or address: when it sent its last requests
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -67,9 +67,10 @@ class Guards:
             bearer = headers.get("authorization", "")
             given = bearer[7:].strip() if bearer[:7].lower() == "bearer " else headers.get("x-api-key", "")
             digest = sha256(given.encode("utf-8", "replace")).digest()
-            # Every key is compared, in constant time.
-            if not any([compare_digest(digest, key) for key in self._keys]):
-                what = "is not one of this server's" if given else "is missing; send it as a Bearer token or as x-api-key"
+            if not sum(compare_digest(digest, key) for key in self._keys):  # all of them, in constant time
+                what = (
+                    "is not one of this server's" if given else "is missing; send it as a Bearer token or as x-api-key"
+                )
                 raise RequestError(f"The API key {what}.", None, 401, "invalid_api_key")
             caller = digest.hex()[:8]
         if self.service.settings.requests_per_minute is not None and scope["method"] == "POST":

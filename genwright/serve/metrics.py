@@ -40,7 +40,9 @@ class Metrics(Collector):
     def __init__(self, model: str):
         self.registry = CollectorRegistry()
         self._labels = {"model_name": model, "engine": "0"}
-        self._histograms = {name: self._new(Histogram, name, text, buckets=_SECONDS) for name, text in _HISTOGRAMS.items()}
+        self._histograms = {
+            name: self._new(Histogram, name, text, buckets=_SECONDS) for name, text in _HISTOGRAMS.items()
+        }
         self._gauges = [self._new(Gauge, name, text) for name, text in _GAUGES.items()]
         self._counters = {name: self._new(Counter, name, text) for name, text in _COUNTERS.items()}
         labels = [*self._labels, "finished_reason"]

@@ -90,6 +90,7 @@ async def _serve(service: Service, listener: socket.socket, loading: Loading) ->
             starting.cancel()
             return status
         await starting
+        listener.listen(BACKLOG)
         scheme = "http" if settings.tls_cert is None else "https"
         host, port = listener.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host

@@ -23,9 +23,7 @@ class ServerSettings:
     tls_cert: str | None = setting(None, "Certificate file, for https.")
     tls_key: str | None = setting(None, "Private key file, for https.")
     max_body: float = setting(8.0, "Megabytes that a request may have.", between=(0.001, 10_000.0))
-    max_prompt: int | None = setting(
-        None, "Tokens that a prompt may have; default: the context.", between=(1, 1 << 30)
-    )
+    max_prompt: int | None = setting(None, "Tokens that a prompt may have; default: the context.", between=(1, 1 << 30))
     max_tokens: int | None = setting(
         None, "Tokens that an answer may have; default: the rest of the context.", between=(1, 1 << 30)
     )
@@ -43,7 +41,7 @@ class ServerSettings:
         if (self.tls_cert is None) != (self.tls_key is None):
             raise UserError("--tls-cert FILE and --tls-key FILE must be given together.")
 
-    def keys(self) -> frozenset[str]:
+    def read_keys(self) -> frozenset[str]:
         """The keys that clients may send; none if there is no key to send."""
         keys = set(self.api_key)
         if self.api_key_file is not None:

@@ -77,14 +77,24 @@ class Service:
         record.model = name
         return name
 
-    def params(self, asked: Mapping[str, Any], prompts: list[list[int]], limit: int | None, param: str) -> SamplingParams:
+    def params(
+        self, asked: Mapping[str, Any], prompts: list[list[int]], limit: int | None, param: str
+    ) -> SamplingParams:
         """Sampling parameters for prompts; `limit` tokens of an answer were asked for by the field `param`."""
-        longest, context = max(map(len, prompts), default=0), self.engine.facts.max_context
-        most, most_prompt = self.settings.max_tokens, self.settings.max_prompt
-        if most_prompt is not None and longest > most_prompt:
-            raise RequestError(
-                f"The prompt has {longest:,} tokens, but this server accepts {most_prompt:,}.", "messages", code="context_length_exceeded"
-            )
+        longest, context = self.check_lengths(prompts, limit, param), self.engine.facts.max_context
+        most = self.settings.max_tokens
+        if limit is not None and most is not None and limit > most:
+            raise RequestError(f"{param} must be at most {most:,} on this server, not {limit:,}.", param)
+        tokens = min(context - longest, most or context) if limit is None else max(limit, 1)
+        return SamplingParams(**{**self.defaults, **asked, "max_new_tokens": tokens})
+
+    def check_lengths(self, prompts: list[list[int]], limit: int | None, param: str) -> int:
+        """The length of the longest prompt; raises a RequestError if it does not fit together with the answer."""
+        longest, context = max(map(len, prompts)), self.engine.facts.max_context
+        most = self.settings.max_prompt
+        if most is not None and longest > most:
+            sentence = f"The prompt has {longest:,} tokens, but this server accepts {most:,}."
+            raise RequestError(sentence, None, code="context_length_exceeded")
         if longest + (limit or 1) > context:
             answer = "" if limit is None else f" and the answer may have {limit:,}"
             raise RequestError(
@@ -92,7 +102,4 @@ class Service:
                 param if longest < context else None,
                 code="context_length_exceeded",
             )
-        if limit is not None and most is not None and limit > most:
-            raise RequestError(f"{param} must be at most {most:,} on this server, not {limit:,}.", param)
-        tokens = min(context - longest, most or context) if limit is None else max(limit, 1)
-        return SamplingParams(**{**self.defaults, **asked, "max_new_tokens": tokens})
+        return longest

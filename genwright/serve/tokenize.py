@@ -4,6 +4,7 @@ from typing import Any
 
 from starlette.requests import Request
 
+from genwright.serve.chat_completions import tool_use
 from genwright.serve.chat_messages import template_messages
 from genwright.serve.chat_prompt import ChatPrompt
 from genwright.serve.request_fields import CHAT, FLAG, IDS, NAME, TEXT, body_schema
@@ -38,4 +39,4 @@ async def detokenize(service: Service, request: Request, given: dict[str, Any]) 
 async def apply_template(service: Service, request: Request, given: dict[str, Any]) -> dict[str, Any]:
     """The text that a chat's messages become."""
     service.model_name(given, request.scope["record"])
-    return {"prompt": ChatPrompt(service, template_messages(given["messages"]), given, {}).text}
+    return {"prompt": ChatPrompt(service, template_messages(given["messages"]), tool_use(given), {}).text}

@@ -13,7 +13,7 @@ from typing import Any, Self
 
 import torch
 
-from genwright.arguments import plain, short
+from genwright.arguments import one_of, plain, short
 from genwright.errors import UserError
 from genwright.text.build import build_engine, check_parts, open_model, settle_offload
 from genwright.text.checkpoints.protocol import Checkpoint
@@ -176,6 +176,19 @@ class LLM:
         ids = self._encode(prompt)
         self.engine.check(ids)
         return self.loop.call(partial(self.engine.logits, ids))
+
+    def embed(self, prompts: Prompt | Sequence[Prompt], pooling: str = "mean") -> torch.Tensor:
+        """One vector of length 1 per prompt, [prompts, dim] in float32, pooled from its final hidden states.
+
+        `pooling` is mean, over all tokens, or last, as models that were trained for embeddings have it.
+        """
+        one_of("pooling", pooling, ("mean", "last"))
+        each = [self._encode(prompt) for prompt in _as_list(prompts)]
+        for ids in each:
+            self.engine.check(ids)
+        states = [self.loop.call(partial(self.engine.hidden_states, ids)) for ids in each]
+        pooled = torch.stack([rows.mean(0) if pooling == "mean" else rows[-1] for rows in states])
+        return torch.nn.functional.normalize(pooled, dim=-1).cpu()
 
     @property
     def fingerprint(self) -> str:

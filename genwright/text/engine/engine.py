@@ -1,7 +1,7 @@
 """The engine's step: schedule, propose, run, sample, commit."""
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -10,7 +10,7 @@ from genwright.arguments import short
 from genwright.errors import UserError
 from genwright.text.cache.tiered import new_pages
 from genwright.text.drafts.speculation import Speculation
-from genwright.text.engine.executor import StepExecutor
+from genwright.text.engine.executor import ResidentExecutor, StepExecutor
 from genwright.text.engine.launched_step import LaunchedStep, Part
 from genwright.text.engine.request import Request
 from genwright.text.engine.sampler import Sampler
@@ -85,6 +85,17 @@ class Engine:
 
     def logits(self, ids: list[int]) -> torch.Tensor:
         """The logits after every token, computed between two steps."""
+        return self._rows(ids, lambda chunk: self.sampler.whole(self.executor.run([chunk])).clone())
+
+    def hidden_states(self, ids: list[int]) -> torch.Tensor:
+        """The final hidden states of every token, [tokens, dim] in float32, computed between two steps."""
+        executor = self.executor
+        if not isinstance(executor, ResidentExecutor) or executor.pipeline is not None:
+            raise UserError("Embeddings need all layers of the model in one device's memory, without offload or pp.")
+        return self._rows(ids, executor.hidden_states)
+
+    def _rows(self, ids: list[int], compute: Callable[[Chunk], torch.Tensor]) -> torch.Tensor:
+        """What `compute` returns for the chunks of a sequence, one row per token."""
         pages = self.pool.start(ids[:1])
         if pages is None:
             raise UserError(_NO_ROOM.format(len(ids)))
@@ -94,8 +105,7 @@ class Engine:
                 chunk = ids[start : start + max_tokens]
                 if not self.pool.extend(pages, start + len(chunk)):
                     raise UserError(_NO_ROOM.format(len(ids)))
-                logits = self.executor.run([Chunk(chunk, start, pages.tables(), len(chunk))])
-                rows.append(self.sampler.whole(logits).clone())
+                rows.append(compute(Chunk(chunk, start, pages.tables(), len(chunk))))
                 pages.length += len(chunk)
                 self.pool.share(pages, ids)  # frees pages that windows have passed
         finally:
