@@ -1,16 +1,11 @@
 """One server of the default model, and one of a tiny model whose answers never end, for all tests of this folder."""
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[1] / "text"))
-
-from running import Running, running
-from tiny_chat import make_chat_model
+from serve.running import Running, running
+from text.tiny_chat import make_chat_model
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,7 @@
 
 import anthropic
 import pytest
-from running import Running
+from serve.running import Running
 
 GREEDY = {"temperature": 0}  # which this client does not send by itself
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]

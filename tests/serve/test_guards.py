@@ -5,7 +5,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from running import Running, running
+from serve.running import Running, running
 
 ASK = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from running import Running, read_all, running
+from serve.running import Running, read_all, running
 
 QUESTION = [{"role": "user", "content": "Hi"}]
 LONG = {"messages": QUESTION, "max_tokens": 8000}

@@ -8,7 +8,7 @@ import json
 import openai
 import pytest
 from PIL import Image
-from running import Running
+from serve.running import Running
 
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
 
