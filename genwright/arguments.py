@@ -19,12 +19,15 @@ def setting(
     choices: Iterable[str] = (),
     flags: tuple[str, ...] = (),
     commas: bool = False,
+    file: bool = False,
 ) -> Any:
     """A field of a settings dataclass: the help and names of its flag, and the values that `check_settings` allows.
 
-    With `commas`, the flag's values are joined by commas. A default that is a type stands for an empty one of it.
+    With `commas`, the flag's values are joined by commas; with `file`, it is the path of a file that has the value. A
+    default that is a type stands for an empty one of it.
     """
-    metadata = {"help": help, "between": between, "choices": tuple(choices), "flags": flags, "commas": commas}
+    allowed = {"between": between, "choices": tuple(choices)}
+    metadata = {"help": help, **allowed, "flags": flags, "commas": commas, "file": file}
     if isinstance(default, type):
         return field(default_factory=default, metadata=metadata)
     return field(default=default, metadata=metadata)

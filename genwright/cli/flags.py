@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import wraps
+from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
@@ -75,6 +76,8 @@ def _flag(field: Any, kind: Any, optional: bool, show: bool) -> inspect.Paramete
 def _value(field: Any, kind: Any, value: Any) -> Any:
     if field.metadata.get("commas"):
         return None if value is None else split(value, f"--{field.name.replace('_', '-')}", kind)
+    if field.metadata.get("file") and value is not None:
+        return _read(value, f"--{field.name.replace('_', '-')}")
     if not isinstance(value, list):
         return value
     if get_origin(kind) is tuple:
@@ -83,6 +86,14 @@ def _value(field: Any, kind: Any, value: Any) -> Any:
         return {int(token): float(bias) for token, bias in (pair.split("=") for pair in value)}
     except ValueError:
         raise UserError(f"--logit-bias must be ID=BIAS, such as 42=-5, not {' '.join(value)!r}.") from None
+
+
+def _read(path: str, flag: str) -> str:
+    try:
+        return Path(path).expanduser().read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise UserError(f"{flag} needs a file, but {path} cannot be read: {reason}.") from None
 
 
 def split(text: str, flag: str, kind: Any = tuple[int, ...]) -> tuple[Any, ...]:

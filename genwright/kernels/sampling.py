@@ -3,7 +3,8 @@
 Every float32 operation is rounded separately, and sums of probabilities are sums of integers. So nothing depends on the
 order of a sum, on fused multiply-adds or on a device's own exp and log. For a row of logits x, the largest being top:
 
-- A row with a NaN gives -1. Temperature 0, or a top that is infinite, gives the lowest id that has the largest logit.
+- A row with a NaN gives -1. Then the x of tokens that `Allowed` forbids is -inf.
+- Temperature 0, or a top that is infinite, gives the lowest id that has the largest logit.
 - y = (x - top) * inverse_temperature.
 - top_k keeps the tokens whose x is at least the k-th largest one.
 - top_p keeps, of those, each token for which `mass`, summed over the tokens with a larger x, is less than top_p of the
@@ -14,6 +15,7 @@ order of a sum, on fused multiply-adds or on a device's own exp and log. For a r
 """
 
 import math
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -44,15 +46,32 @@ _LANES = 1024
 _ROUGH_ERROR = 1e-4  # a bound on the difference that numpy's own logarithms make to a score; 4e-6 is measured
 
 
-def draw(logits: torch.Tensor, settings: torch.Tensor) -> torch.Tensor:
+@dataclass(frozen=True)
+class Allowed:
+    """Which tokens may be drawn: bit i % 32 of word i // 32 for token i."""
+
+    bits: torch.Tensor  # int32 [masks, vocab / 32 rounded up, or more]
+    mask_of: torch.Tensor  # int32 [rows], the mask of each row of logits; -1 allows all tokens
+
+
+def draw(logits: torch.Tensor, settings: torch.Tensor, allowed: Allowed | None = None) -> torch.Tensor:
     """Tokens int64 [rows] from float32 logits [rows, vocab] and int32 settings [rows, words]; waits for a GPU."""
     assert logits.dtype == torch.float32 and settings.dtype == torch.int32
     rows, words = logits.cpu().numpy(), settings.cpu().numpy()
     keys = _mix(_mix(words[:, KEY].view(np.uint32) ^ words[:, POSITION].view(np.uint32)))
     numbers = words.view(np.float32)
+    masks = _masks(len(rows), allowed)
     with np.errstate(over="ignore"):  # a low temperature may give y = -inf
-        tokens = [_draw_row(*row) for row in zip(rows, words, numbers, keys, strict=True)]
+        tokens = [_draw_row(*row) for row in zip(rows, words, numbers, keys, masks, strict=True)]
     return torch.tensor(tokens, dtype=torch.int64, device=logits.device)
+
+
+def _masks(rows: int, allowed: Allowed | None) -> list[NDArray[np.int32] | None]:
+    """The words of each row's mask, if it has one."""
+    if allowed is None:
+        return [None] * rows
+    bits = allowed.bits.cpu().numpy()
+    return [None if mask < 0 else bits[mask] for mask in allowed.mask_of.tolist()]
 
 
 def mass(y: Floats) -> Ints:
@@ -97,17 +116,25 @@ def _log(x: Floats) -> Floats:
     return exponent.astype(np.float32) * LN2 + p
 
 
-def _draw_row(x: Floats, words: NDArray[np.int32], numbers: Floats, key: np.uint32) -> int:
-    token = int(x.argmax())  # a NaN counts as the largest
-    top, inverse = x[token], numbers[INVERSE_TEMPERATURE]
-    if np.isnan(top):
-        return -1
-    if inverse == 0 or np.isinf(top):
-        return token
+def _draw_row(
+    x: Floats, words: NDArray[np.int32], numbers: Floats, key: np.uint32, mask: NDArray[np.int32] | None
+) -> int:
     ids, hashes = _hashed(len(x))
+    best = int(x.argmax())  # a NaN counts as the largest
+    if np.isnan(x[best]):
+        return -1
+    if mask is not None:
+        kept = np.flatnonzero(np.unpackbits(mask.view(np.uint8), count=len(x), bitorder="little"))
+        x, ids, hashes = x[kept], kept, hashes[kept]
+        best = int(x.argmax()) if len(x) else 0
+        if not len(x) or x[best] == -math.inf:
+            return 0  # all logits are -inf
+    top, inverse = x[best], numbers[INVERSE_TEMPERATURE]
+    if inverse == 0 or np.isinf(top):
+        return int(ids[best])
     if words[TOP_K] < len(x):
         kept = _top_k(x, int(words[TOP_K]))
-        x, ids, hashes = x[kept], kept, hashes[kept]
+        x, ids, hashes = x[kept], ids[kept], hashes[kept]
     if numbers[TOP_P] < 1:
         kept = _top_p(x, top, inverse, float(numbers[TOP_P]))
         x, ids, hashes = x[kept], ids[kept], hashes[kept]

@@ -13,7 +13,9 @@ import time
 import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from queue import SimpleQueue
+from contextlib import suppress
+from functools import partial
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from genwright.errors import UserError
@@ -33,7 +35,10 @@ class Cancelled(Exception):
 
 
 class Connection:
-    """The child's end of the socket pair; `send` never waits for the server."""
+    """The child's end of the socket pair; `send` never waits for the server.
+
+    Parts that wait to be sent become one message, so that a step of many sequences is one.
+    """
 
     def __init__(self, descriptor: int):
         self._socket = socket.socket(fileno=descriptor)
@@ -46,7 +51,11 @@ class Connection:
     def _write(self) -> None:
         try:
             while True:
-                self._socket.sendall(pack(self._outbox.get()))
+                messages = [self._outbox.get()]
+                with suppress(Empty):
+                    while True:
+                        messages.append(self._outbox.get_nowait())
+                self._socket.sendall(b"".join(map(pack, _merged(messages))))
         except OSError:  # the server is gone, which `receive` notices too
             pass
 
@@ -69,45 +78,69 @@ class Connection:
         return bytes(data)
 
 
+def _merged(messages: list[Message]) -> list[Message]:
+    """The messages, with all parts of sequences in the first one."""
+    steps = [message for message in messages if message[0] == "step"]
+    if len(steps) < 2:
+        return messages
+    parts = [part for _, found, _ in steps for part in found]
+    measured = [stats for _, _, stats in steps if stats is not None]
+    others = [message for message in messages if message[0] != "step"]
+    return [("step", parts, measured[-1] if measured else None), *others]
+
+
 class EngineProcess:
     """Runs requests on an LLM, by number, and tells the server what each step added to them."""
 
     def __init__(self, llm: LLM, images: ImageModel | None, connection: Connection):
         self.llm, self.images, self.connection = llm, images, connection
         self._running: dict[int, list[Request]] = {}  # by the request's number
-        self._places: dict[Request, tuple[int, int, bool]] = {}  # number, choice, whether only its end is told
+        self._places: dict[Request, tuple[int, bool]] = {}  # its choice, and whether only its end is told
         self._told: dict[Request, int] = {}  # log-probabilities that the server has
+        self._accepted: set[int] = set()  # numbers of requests that are not cancelled
         self._measured = 0.0
-        self._computing: set[int] = set()  # numbers of requests for images or embeddings, until they are cancelled
-        self._pool = ThreadPoolExecutor(1)
-        self._lock = threading.Lock()
+        self._computer, self._compilers = ThreadPoolExecutor(1), ThreadPoolExecutor(2)
+        self._lock = threading.RLock()
 
     def run(self, number: int, prompts: list[list[int]], params: SamplingParams, whole: bool) -> None:
         """Start the sequences of a request; with `whole` only their ends are told."""
+        self._accepted.add(number)
+        if params.schema or params.regex or params.grammar:  # which may take a while to compile
+            self._compilers.submit(self._run, number, prompts, params, whole)
+        else:
+            self._run(number, prompts, params, whole)
+
+    def _run(self, number: int, prompts: list[list[int]], params: SamplingParams, whole: bool) -> None:
         try:
             requests = [
                 request for index, ids in enumerate(prompts) for request in self.llm.requests(ids, params, index)
             ]
             with self._lock:
+                if number not in self._accepted:
+                    return
                 self._running[number] = requests
-                self._places |= {request: (number, choice, whole) for choice, request in enumerate(requests)}
-            self.llm.loop.submit(requests, self._deliver)
+                self._places |= {request: (choice, whole) for choice, request in enumerate(requests)}
+                self.llm.loop.submit(requests, partial(self._deliver, number))
         except UserError as error:
             self._forget(number)
             self.connection.send("refused", number, str(error))
+        except Exception:
+            traceback.print_exc()
+            self._forget(number)
+            self.connection.send("broken", number)
 
     def cancel(self, number: int) -> None:
-        self._computing.discard(number)
         with self._lock:
+            self._accepted.discard(number)
             requests = self._running.get(number, [])
         self.llm.loop.cancel(requests)
 
     def compute(self, number: int, work: Callable[..., Any], *arguments: Any) -> None:
         """Answer a request that is not a stream of tokens, on a thread of its own."""
-        self._computing.add(number)
+        self._accepted.add(number)
 
         def check(*_: object) -> None:
-            if number not in self._computing:
+            if number not in self._accepted:
                 raise Cancelled
 
         def answer() -> None:
@@ -121,9 +154,9 @@ class EngineProcess:
             except Exception:
                 traceback.print_exc()
                 self.connection.send("broken", number)
-            self._computing.discard(number)
+            self._accepted.discard(number)
 
-        self._pool.submit(answer)
+        self._computer.submit(answer)
 
     def embed(self, prompts: list[list[int]], check: Callable[..., None]) -> list[list[float]]:
         found = []
@@ -136,36 +169,45 @@ class EngineProcess:
         assert self.images is not None
         return self.images.sample(**asked, callback=check).array
 
-    def _deliver(self, delivery: Delivery) -> None:
-        """Called by the loop's thread once per step, because all requests have this one method."""
+    def _deliver(self, number: int, delivery: Delivery) -> None:
+        """Called by the loop's thread after each step that changed sequences of a request, or when one failed."""
         if isinstance(delivery, BaseException):
-            traceback.print_exception(delivery)
-            os._exit(1)  # its state is unknown; the server starts a new process
+            self._fail(number, delivery)
+            return
         parts = []
         for request, piece in delivery:
-            number, choice, whole = self._places[request]
+            choice, whole = self._places[request]
             if whole and piece.finish_reason is None:
                 continue
-            text = request.text if whole else piece.text
             told = self._told.get(request, 0)
             logprobs = request.logprobs[told:] if request.params.logprobs is not None else ()
-            tokens = len(request.output) if whole else len(piece.ids)
+            ids, text = (request.output, request.text) if whole else (piece.ids, piece.text)
             if self.llm.tokenizer is None:
-                text = "".join(f"{token} " for token in (request.output if whole else piece.ids))
-            end = None
+                text = "".join(f"{token} " for token in ids)
             if piece.finish_reason is not None:
-                end = _end(request)
-                self._places.pop(request)
+                del self._places[request]
                 self._told.pop(request, None)
             elif logprobs:
                 self._told[request] = told + len(logprobs)
-            parts.append(Part(number, choice, text, tokens, logprobs, end))
-        for number in {part.number for part in parts if part.end is not None}:
-            if not any(request in self._places for request in self._running.get(number, ())):
-                self._forget(number)
+            end = None if piece.finish_reason is None else _end(request)
+            parts.append(Part(number, choice, text, len(ids), logprobs, end))
+        if not any(request in self._places for request in self._running[number]):
+            self._forget(number)
         stats = self._stats()
         if parts or stats:
             self.connection.send("step", parts, stats)
+
+    def _fail(self, number: int, error: BaseException) -> None:
+        """Answer a request that failed by itself; after any other error this process ends."""
+        own = any(request.exception is error for request in self._running[number])
+        self._forget(number)
+        if own and isinstance(error, UserError):
+            self.connection.send("refused", number, str(error))
+            return
+        traceback.print_exception(error)
+        if not own:
+            os._exit(1)  # the engine's state is unknown; the server starts a new process
+        self.connection.send("broken", number)
 
     def _stats(self) -> EngineStats | None:
         """How busy the engine is, from time to time and when it has become idle."""
@@ -177,8 +219,10 @@ class EngineProcess:
 
     def _forget(self, number: int) -> None:
         with self._lock:
+            self._accepted.discard(number)
             for request in self._running.pop(number, ()):
                 self._places.pop(request, None)
+                self._told.pop(request, None)
 
 
 def _end(request: Request) -> End:

@@ -19,6 +19,7 @@ from genwright.text.build import build_engine, check_parts, open_model, settle_o
 from genwright.text.checkpoints.protocol import Checkpoint
 from genwright.text.config_file import token_ids
 from genwright.text.engine.engine import Engine
+from genwright.text.engine.grammar import Grammars
 from genwright.text.engine.loop import Delivery, EngineLoop, only_ends, receive, unpack
 from genwright.text.engine.request import Piece, Request, Result, SamplingParams
 from genwright.text.engine.run_report import RunMeter
@@ -70,6 +71,7 @@ class LLM:
             + self._generation_config.ids("eos_token_id")
             + (self.tokenizer.eos_ids if self.tokenizer else ())
         )
+        self._grammars = Grammars(self.tokenizer, checkpoint.config.vocab_size, sorted(self.eos_ids))
         self.loop = EngineLoop(self._build(str(model), checkpoint, device, progress), device)
         self.model, self.max_context = self.engine.executor.model, self.engine.max_context
         weakref.finalize(self, self.loop.close)  # also when the interpreter exits
@@ -82,7 +84,8 @@ class LLM:
         ranks = meet_ranks(self.config)
         try:
             with ranks.guard():
-                ranks.broadcast({"model": model, "config": self.config.as_json()})
+                told = {"model": model, "config": self.config.as_json(), "eos_ids": sorted(self.eos_ids)}
+                ranks.broadcast(told)
                 return build_engine(checkpoint, self.config, device, progress, ranks)
         except BaseException:
             ranks.close()
@@ -204,10 +207,12 @@ class LLM:
             raise UserError(f"The sampling parameters must be SamplingParams, not {short(params)}.")
         ids = self._encode(prompt)
         seed = secrets.randbits(63) if params.seed is None else params.seed
-        return [
-            Request(ids, params, seed, self.eos_ids, self.tokenizer.stream() if self.tokenizer else None, index, sample)
-            for sample in range(params.n)
-        ]
+        made = []
+        for sample in range(params.n):
+            stream = self.tokenizer.stream() if self.tokenizer else None
+            grammar = self._grammars.new(params)
+            made.append(Request(ids, params, seed, self.eos_ids, stream, index, sample, grammar))
+        return made
 
     def _all_requests(self, prompts: Any, params: Any) -> list[list[Request]]:
         """The requests of each prompt; `params` are for all prompts, or a list with one for each."""

@@ -14,6 +14,7 @@ from genwright.parallel.launch import LEFT
 from genwright.parallel.ranks import Ranks, meet
 from genwright.parallel.rendezvous import Place
 from genwright.text.build import build_engine, open_model
+from genwright.text.engine.grammar import Grammars
 from genwright.text.engine.sharded import ShardedEngine
 from genwright.text.settings import EngineConfig
 
@@ -59,7 +60,8 @@ def work(ranks: Ranks) -> None:
         engine = build_engine(checkpoint, config, device, lambda done, total: None, ranks)
         assert isinstance(engine, ShardedEngine)
         tokenizer = checkpoint.tokenizer()
-        engine.follow(lambda: tokenizer.stream() if tokenizer else None)
+        grammars = Grammars(tokenizer, checkpoint.config.vocab_size, told["eos_ids"])
+        engine.follow(lambda: tokenizer.stream() if tokenizer else None, grammars)
     except Exception as error:
         own = ranks.leave(error)
         if own and not isinstance(error, UserError):

@@ -33,23 +33,31 @@ _LOG2E = tl.constexpr(sampling.LOG2E)
 _SQRT_HALF = tl.constexpr(sampling.SQRT_HALF)
 
 
-def sample(logits: Tensor, settings: Tensor) -> Tensor:
+def sample(logits: Tensor, settings: Tensor, allowed: sampling.Allowed | None = None) -> Tensor:
     """As `sampling.draw`, without waiting for the device."""
     rows, vocab = logits.shape
     assert logits.dtype == torch.float32 and logits.stride(1) == 1
     assert settings.dtype == torch.int32 and settings.stride(1) == 1
     tokens = torch.empty(rows, dtype=torch.int64, device=logits.device)
+    bits, mask_of = (None, None) if allowed is None else (allowed.bits, allowed.mask_of)
+    assert bits is None or (bits.is_contiguous() and bits.shape[1] * 32 >= vocab)
     _sample[(rows,)](
-        logits, logits.stride(0), settings, settings.stride(0), tokens, vocab,
+        logits, logits.stride(0), bits, 0 if bits is None else bits.shape[1], mask_of,
+        settings, settings.stride(0), tokens, vocab,
         BLOCK=BLOCK, num_warps=WARPS, enable_fp_fusion=False,
     )  # fmt: skip
     return tokens
 
 
 @triton.jit
-def _sample(logits, stride, settings, words, tokens, vocab, BLOCK: tl.constexpr):
+def _sample(logits, stride, bits, bits_stride, mask_of, settings, words, tokens, vocab, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     logits += row * stride
+    masked = False
+    if bits is not None:
+        mask = tl.load(mask_of + row)
+        masked = mask >= 0
+        bits += tl.maximum(mask, 0).to(tl.int64) * bits_stride
     settings += row * words
     lane = tl.arange(0, BLOCK)
     v1 = tl.full([BLOCK], float("-inf"), tl.float32)  # v1 to v3: a lane's largest logits; t1, t2: their tiles
@@ -57,7 +65,7 @@ def _sample(logits, stride, settings, words, tokens, vocab, BLOCK: tl.constexpr)
     t1 = tl.zeros([BLOCK], tl.int32)
     t2, has_nan = t1, t1
     for start in tl.range(0, vocab, BLOCK, loop_unroll_factor=2):
-        x = tl.load(logits + start + lane, start + lane < vocab, float("-inf"))
+        x = _load(logits, bits, masked, start + lane, vocab)
         has_nan |= (x != x).to(tl.int32)
         above1, above2 = x > v1, x > v2
         v3 = tl.where(above2, v2, tl.maximum(x, v3))
@@ -81,7 +89,7 @@ def _sample(logits, stride, settings, words, tokens, vocab, BLOCK: tl.constexpr)
             if k <= 3 * BLOCK:
                 floor = _kth_largest(v1, v2, v3, top, k, BLOCK)
             if (floor < above) & (top_p < 1):
-                floor = _kth_largest_of_row(logits, vocab, floor, top, k, BLOCK)
+                floor = _kth_largest_of_row(logits, bits, masked, vocab, floor, top, k, BLOCK)
                 k = vocab
             k = tl.where(floor < above, k, vocab)  # vocab: `floor` is enough
         limit = tl.full([], float("inf"), tl.float64)  # of the mass of tokens with larger logits
@@ -90,7 +98,7 @@ def _sample(logits, stride, settings, words, tokens, vocab, BLOCK: tl.constexpr)
             if floor >= above:
                 total = _mass_reaching(v1, v2, floor, top, inverse)
             else:
-                _, total = _reaching(logits, vocab, floor, top, inverse, BLOCK)
+                _, total = _reaching(logits, bits, masked, vocab, floor, top, inverse, BLOCK)
             limit = tl.maximum(top_p.to(tl.float64) * total.to(tl.float64), 1.0)
             in_lanes |= _mass_reaching(v1, v2, above, top, inverse).to(tl.float64) >= limit
         key = _mix(_mix(_bits(tl.load(settings + _KEY)) ^ _bits(tl.load(settings + _POSITION))))
@@ -100,8 +108,20 @@ def _sample(logits, stride, settings, words, tokens, vocab, BLOCK: tl.constexpr)
             s2 = _score(v2, t2 + lane, floor, top, inverse, log_min_p, key)
             token = _search_lanes(logits, v1, v2, t1 + lane, t2 + lane, s1, s2, vocab, k, limit, top, inverse)
         else:
-            token = _search_row(logits, vocab, k, limit, floor, top, token, inverse, log_min_p, key, BLOCK)
+            token = _search_row(
+                logits, bits, masked, vocab, k, limit, floor, top, token, inverse, log_min_p, key, BLOCK
+            )
     tl.store(tokens + row, tl.where(nan > 0, -1, token).to(tl.int64))
+
+
+@triton.jit
+def _load(logits, bits, masked, ids, vocab):
+    # Logits; -inf where the mask has no bit, but a NaN stays one.
+    x = tl.load(logits + ids, ids < vocab, float("-inf"))
+    if bits is not None:
+        word = tl.load(bits + ids // 32, (ids < vocab) & masked, -1)
+        x = tl.where(((word >> (ids % 32)) & 1 == 1) | (x != x), x, float("-inf"))
+    return x
 
 
 @triton.jit
@@ -120,25 +140,25 @@ def _kth_largest(v1, v2, v3, top, k, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def _kth_largest_of_row(logits, vocab, low, top, k, BLOCK: tl.constexpr):
+def _kth_largest_of_row(logits, bits, masked, vocab, low, top, k, BLOCK: tl.constexpr):
     # As `_kth_largest`, but reads the row in each step. At least k logits are >= low.
     high = _ordered(top) + 1
     while low + 1 < high:
         middle = (low & high) + ((low ^ high) >> 1)
-        count, _ = _reaching(logits, vocab, middle, top, 1.0, BLOCK)
+        count, _ = _reaching(logits, bits, masked, vocab, middle, top, 1.0, BLOCK)
         low = tl.where(count >= k, middle, low)
         high = tl.where(count > k, high, middle)
     return low
 
 
 @triton.jit
-def _reaching(logits, vocab, bound, top, inverse, BLOCK: tl.constexpr):
+def _reaching(logits, bits, masked, vocab, bound, top, inverse, BLOCK: tl.constexpr):
     # How many logits reach a bound (in the order of `_ordered`), and their mass.
     lane = tl.arange(0, BLOCK)
     count = tl.zeros([BLOCK], tl.int32)
     masses = tl.zeros([BLOCK], tl.int64)
     for start in range(0, vocab, BLOCK):
-        x = tl.load(logits + start + lane, start + lane < vocab, float("-inf"))
+        x = _load(logits, bits, masked, start + lane, vocab)
         reaches = (_ordered(x) >= bound) & (start + lane < vocab)
         count += reaches.to(tl.int32)
         masses += tl.where(reaches, _mass((x - top) * inverse), 0)
@@ -173,7 +193,7 @@ def _search_lanes(logits, v1, v2, ids1, ids2, s1, s2, vocab, k, limit, top, inve
 
 
 @triton.jit
-def _search_row(logits, vocab, k, limit, floor, top, token, inverse, log_min_p, key, BLOCK: tl.constexpr):
+def _search_row(logits, bits, masked, vocab, k, limit, floor, top, token, inverse, log_min_p, key, BLOCK: tl.constexpr):
     # The winner, by reading the whole row. The tokens with the largest logit are always kept, so there is one.
     lane = tl.arange(0, BLOCK)
     searching = True
@@ -181,7 +201,7 @@ def _search_row(logits, vocab, k, limit, floor, top, token, inverse, log_min_p, 
         best = tl.full([BLOCK], float("-inf"), tl.float32)
         ids = tl.zeros([BLOCK], tl.int32)
         for start in range(0, vocab, BLOCK):
-            x = tl.load(logits + start + lane, start + lane < vocab, float("-inf"))
+            x = _load(logits, bits, masked, start + lane, vocab)
             score = _score(x, start + lane, floor, top, inverse, log_min_p, key)
             ids = tl.where(score > best, start + lane, ids)
             best = tl.maximum(best, score)
@@ -189,7 +209,7 @@ def _search_row(logits, vocab, k, limit, floor, top, token, inverse, log_min_p, 
         searching = False
         if (k < vocab) | (limit < float("inf")):
             floor = _ordered(tl.load(logits + token)) + 1
-            count, mass = _reaching(logits, vocab, floor, top, inverse, BLOCK)
+            count, mass = _reaching(logits, bits, masked, vocab, floor, top, inverse, BLOCK)
             searching = (count >= k) | (mass.to(tl.float64) >= limit)
     return token
 

@@ -9,8 +9,10 @@ import torch
 from genwright.arguments import short
 from genwright.errors import UserError
 from genwright.text.cache.tiered import new_pages
+from genwright.text.drafts import forced_tokens
 from genwright.text.drafts.speculation import Speculation
 from genwright.text.engine.executor import ResidentExecutor, StepExecutor
+from genwright.text.engine.grammar import StepMasks
 from genwright.text.engine.launched_step import LaunchedStep, Part
 from genwright.text.engine.request import Request
 from genwright.text.engine.sampler import Sampler
@@ -46,6 +48,7 @@ class Engine:
         self.pool = new_pages(executor.cache, max_tokens * (1 + steps_ahead))
         self.scheduler = Scheduler(self.pool, max_batch, max_tokens, self.sampler.release)
         self.steps = 0
+        self._masks = StepMasks()
         self._in_flight: deque[LaunchedStep] = deque()
         self._changed: dict[Request, None] = {}  # requests with new tokens or an end that `step` has not returned
 
@@ -122,7 +125,8 @@ class Engine:
     def step(self) -> list[Request]:
         """Launch the next step and commit the oldest one in flight; returns requests with new tokens or an end.
 
-        An exception of a logits processor ends its request and is raised; the next call returns what else changed.
+        An exception of a logits processor or grammar ends its request and is raised; the next call returns what else
+        changed.
         """
         if self._in_flight and self._awaits_tokens():
             self._commit(0)
@@ -133,10 +137,10 @@ class Engine:
 
     def _awaits_tokens(self) -> bool:
         """Whether the next step depends on what the host has not read: which proposals are accepted, or new ones."""
-        if self.speculation is None:
-            return False
-        observed = self.speculation.draft.sees_all or self._in_flight[-1].proposed is not None
-        return observed or self.speculation.is_due(self.scheduler.running)
+        running = self.scheduler.running
+        if self._in_flight[-1].proposed is not None or forced_tokens.is_due(running):
+            return True
+        return self.speculation is not None and (self.speculation.draft.sees_all or self.speculation.is_due(running))
 
     def cancel(self, requests: Iterable[Request]) -> None:
         """Finish those requests that have not finished yet; `step` does not return them any more."""
@@ -151,7 +155,7 @@ class Engine:
             step = self._propose(self.scheduler.schedule())
             if not step.parts:
                 return False
-            step.run(self.executor, self._in_flight[-1] if self._in_flight else None)
+            self._run(step)
             step.sample(self.sampler)
         except RuntimeError as error:
             if not _out_of_memory(error):
@@ -165,15 +169,29 @@ class Engine:
                 self.speculation.propose_ahead(*step.verified(), self.sampler)
         return True
 
+    def _run(self, step: LaunchedStep) -> None:
+        """Launch a step's forward pass, and have the masks computed meanwhile, for which the host reads all tokens."""
+        known = not self._in_flight
+        if step.constrained and known:
+            step.start_masks(self._masks)
+        step.run(self.executor, None if known else self._in_flight[-1])
+        if step.constrained and not known:
+            self._commit(0)
+            step.start_masks(self._masks)
+
     def _propose(self, scheduled: list[tuple[Request, int]]) -> LaunchedStep:
-        """The step's parts, with the tokens that a draft proposes; equal lengths are next to each other."""
-        places, proposed = dict[Request, list[int]](), None
+        """The step's parts, with the tokens that grammars force or a draft proposes; equal lengths are together."""
+        budget = self.scheduler.max_tokens - sum(count for _, count in scheduled)
+        decoding = [request for request, count in scheduled if request.pending == count == 1]
+        reserve, device = self.scheduler.reserve, self.executor.model.device
+        forced, _ = found = forced_tokens.propose(decoding, budget, reserve, device)
         if self.speculation is not None:
-            budget = self.scheduler.max_tokens - sum(count for _, count in scheduled)
-            decoding = [request for request, count in scheduled if request.pending == count == 1]
+            others = [request for request in decoding if request not in forced]
+            budget -= sum(map(len, forced.values()))
             with _surviving_out_of_memory():
-                places, proposed = self.speculation.propose(decoding, budget, self.scheduler.reserve, self.sampler)
-        parts = [Part(request, count, places.get(request, ())) for request, count in scheduled]
+                found = forced_tokens.joined(found, self.speculation.propose(others, budget, reserve, self.sampler))
+        places, proposed = found
+        parts = [Part(request, count, places.get(request, ()), request in forced) for request, count in scheduled]
         if places:
             parts.sort(key=lambda part: part.count + len(part.proposed))
         return LaunchedStep(parts, proposed if places else None)
@@ -208,7 +226,7 @@ class Engine:
             for part in parts:
                 try:
                     self._commit_part(part)
-                except Exception as error:  # of its logits processor
+                except Exception as error:  # of its logits processor or grammar
                     part.request.finish("error")
                     if not _out_of_memory(error):
                         part.request.exception = error
@@ -232,8 +250,9 @@ class Engine:
         if not part.samples:
             return
         gained = part.gained(self.sampler)
-        if part.proposed and self.speculation is not None:
-            self.speculation.learn(request, part.proposed_ids, len(gained) - 1)
+        if part.proposed:
+            if self.speculation is not None and not part.forced:
+                self.speculation.learn(request, part.proposed_ids, len(gained) - 1)
             self.sampler.count(request, [token for token in gained if token >= 0])
         for index, token in enumerate(gained):
             if token < 0:

@@ -1,16 +1,19 @@
 """LaunchedStep: one step from its launch until the host has read its results."""
 
 from collections.abc import Sequence
+from concurrent.futures import Future
 from itertools import accumulate
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from genwright.text.engine.executor import StepExecutor, Verified
+from genwright.text.engine.grammar import Grammar, StepMasks
 from genwright.text.engine.request import Logprob, Request
-from genwright.text.engine.sampler import Sampler
+from genwright.text.engine.sampler import Masks, Sampler
 from genwright.text.ops.step import Chunk, unread
 
 
@@ -26,11 +29,12 @@ class Part:
     chunk: Chunk
     last_row: int  # of the logits after the request's own last token
 
-    def __init__(self, request: Request, count: int, proposed: Sequence[int]):
+    def __init__(self, request: Request, count: int, proposed: Sequence[int], forced: bool = False):
         pages, params = request.pages, request.params
         assert pages is not None
         self.request, self.count, self.pages = request, count, pages
         self.proposed = proposed  # places in the step's `proposed` tensor
+        self.forced = forced  # whether its grammar proposed them
         self.start = pages.length + request.in_flight
         self.position = request.expected  # of the first new token
         self.samples = self.position == self.start + count
@@ -39,6 +43,7 @@ class Part:
         self.unread = int(self.samples and not proposed and self.processor is None)
         asked = params.prompt_logprobs and self.start < request.prompt_tokens - 1 and not request.output
         self.known = request.tokens[self.start + 1 : self.start + count + 1] if asked else ()
+        self.grammar = request.grammar if self.samples else None
         self.rows = count if self.known else int(self.samples) * (1 + len(proposed))  # of logits
 
     def is_live(self) -> bool:
@@ -70,7 +75,10 @@ class Part:
         assert self.logits is not None and self.processor is not None
         tokens, top = self.request.tokens, self.request.params.logprobs
         logits = self.processor(list(tokens), self.logits[0].clone()).to(self.logits)[None]
-        drawn = sampler.sample(logits, [self.request], [len(tokens)])
+        masks = None
+        if self.grammar is not None:
+            masks = StepMasks().start([(self.grammar, ())]).result(), np.zeros(1, np.int32)
+        drawn = sampler.sample(logits, [self.request], [len(tokens)], masks=masks)
         self.ids = drawn.tolist()
         if top is not None:
             values = [each.tolist() for each in sampler.logprobs(self.logits, drawn, top)]
@@ -86,6 +94,22 @@ class LaunchedStep:
         self.tokens: Tensor | None = None  # int64 [rows], drawn after each part's own tokens and its proposed ones
         self.row_of: dict[Request, int] = {}  # the row of a request's next token in `tokens`
         self._drawn: list[Part] = []  # the parts in the order of `tokens`
+        # Those whose tokens a grammar restricts, and what was proposed for them.
+        self.constrained = [part for part in parts if part.grammar is not None and part.processor is None]
+        self._proposals = Readback(proposed) if any(part.proposed for part in self.constrained) else None
+        self._masks: Future[NDArray[np.int32]] | None = None
+
+    def start_masks(self, masks: StepMasks) -> None:
+        """Begin to compute which tokens the grammars allow; the host has read all tokens before this step's."""
+        rows, self._first_mask = list[tuple[Grammar, list[int]]](), dict[Part, int]()
+        proposed = self._proposals.wait()[0] if self._proposals is not None else []
+        first = 0
+        for part in self.constrained:
+            if part.grammar is not None and part.is_live():
+                self._first_mask[part] = first
+                rows.append((part.grammar, [proposed[place] for place in part.proposed]))
+                first += 1 + len(part.proposed)
+        self._masks = masks.start(rows) if rows else None
 
     def run(self, executor: StepExecutor, previous: "LaunchedStep | None") -> None:
         """Launch the forward pass."""
@@ -100,6 +124,8 @@ class LaunchedStep:
         for part in self.parts:
             end += part.rows
             part.last_row = end - 1 - len(part.proposed)
+            if not part.is_live():
+                continue  # the host has read its end since the launch
             if part.processor is not None:
                 part.logits = sampler.whole(
                     self._select([part.last_row])
@@ -112,19 +138,22 @@ class LaunchedStep:
         logprobs = self._logprobs(sampler), self._prompt_logprobs(sampler)
         self._results = Readback(self.tokens, self.proposed, *logprobs[0], *logprobs[1])
         for part in self.parts:
-            part.request.in_flight += part.count
-            part.request.unread += part.unread
+            if part.is_live():
+                part.request.in_flight += part.count
+                part.request.unread += part.unread
 
     def verified(self) -> tuple[list[Request], Verified | None]:
-        """The requests with proposals, and where their proposed and drawn tokens are."""
+        """The requests with a draft's proposals, and where their proposed and drawn tokens are."""
         if self.tokens is None or self.proposed is None:
             return [], None
         ends = accumulate(1 + len(part.proposed) for part in self._drawn)
         rows = [
             (part.request, (end - len(part.proposed) - 1, part.proposed[0], len(part.proposed)))
             for part, end in zip(self._drawn, ends, strict=True)
-            if part.proposed
+            if part.proposed and not part.forced
         ]
+        if not rows:
+            return [], None
         places = np.array([place for _, place in rows], np.int64)
         return [request for request, _ in rows], Verified(places, self.tokens, self.proposed)
 
@@ -133,7 +162,8 @@ class LaunchedStep:
         if not parts:
             return None
         logits = self._select([part.last_row for part in parts])
-        return sampler.sample(logits, [part.request for part in parts], [part.position for part in parts])
+        requests, positions = [part.request for part in parts], [part.position for part in parts]
+        return sampler.sample(logits, requests, positions, masks=self._masks_of([(part, 0) for part in parts]))
 
     def _draw_after(self, sampler: Sampler, parts: Sequence[Part]) -> Tensor | None:
         """Sample a token for each of these parts, and one after each of its proposed tokens."""
@@ -142,7 +172,14 @@ class LaunchedStep:
         places = [(part, i) for part in parts for i in range(1 + len(part.proposed))]
         logits = self._select([part.last_row + i for part, i in places])
         requests, positions = [part.request for part, _ in places], [part.position + i for part, i in places]
-        return sampler.sample(logits, requests, positions, self._before(parts))
+        return sampler.sample(logits, requests, positions, self._before(parts), self._masks_of(places))
+
+    def _masks_of(self, rows: Sequence[tuple[Part, int]]) -> Masks | None:
+        """The masks for these rows, each of a part and the number of its proposed tokens before it."""
+        if self._masks is None:
+            return None
+        mask_of = [self._first_mask[part] + i if part in self._first_mask else -1 for part, i in rows]
+        return (self._masks.result(), np.array(mask_of, np.int32)) if max(mask_of) >= 0 else None
 
     def _select(self, rows: Sequence[int]) -> Tensor:
         """These rows of the logits."""

@@ -13,6 +13,7 @@ from genwright.text.engine.stop_strings import StopString
 
 if TYPE_CHECKING:  # the command line reads SamplingParams without importing torch
     from genwright.text.cache.pages import SequencePages
+    from genwright.text.engine.grammar import Grammar
     from genwright.text.tokenizer.tokenizer import Detokenizer
 
 _MAX_BIAS = 1e30  # a larger one could overflow float32 when divided by the temperature
@@ -43,6 +44,11 @@ class SamplingParams:
     logprobs: int | None = setting(None, "Show log-probabilities and this many alternatives.", between=(0, 1000))
     prompt_logprobs: bool = setting(False, "Also show log-probabilities of the prompt's tokens.")
     priority: int = setting(0, "Requests with a higher priority run first.", between=(-1000, 1000))
+    schema: dict[str, Any] | bool | str | None = setting(
+        None, "Answer with JSON that follows the JSON Schema in this file.", file=True
+    )
+    regex: str | None = setting(None, "Answer with text that this regular expression matches.")
+    grammar: str | None = setting(None, "Answer as the grammar in this file says, in Lark or GBNF.", file=True)
     # A function of the token ids so far and of a copy of the model's logits, a float32 tensor [vocab]; it returns the
     # logits to sample from, before penalties.
     logits_processor: Callable[[list[int], Any], Any] | None = None
@@ -51,6 +57,10 @@ class SamplingParams:
         check_settings(self)
         if not (self.logits_processor is None or callable(self.logits_processor)):
             raise UserError(f"logits_processor must be a function, not {short(self.logits_processor)}.")
+        if not isinstance(self.schema, dict | bool | str | None):
+            raise UserError(f"schema must be a JSON Schema as a dict or as a text, not {short(self.schema)}.")
+        if sum(each is not None for each in (self.schema, self.regex, self.grammar)) > 1:
+            raise UserError("Pass only one of schema, regex and grammar.")
         stops = [self.stop] if isinstance(self.stop, str) else plain(self.stop)
         if not isinstance(stops, list | tuple) or not all(isinstance(text, str) and text for text in stops):
             raise UserError(f"stop must be one or more strings that are not empty, not {short(self.stop)}.")
@@ -159,13 +169,14 @@ class Request:
         detokenizer: "Detokenizer | None" = None,
         index: int = 0,
         sample: int = 0,
+        grammar: "Grammar | None" = None,
     ):
         self.tokens = list(prompt)
         self.prompt_tokens = len(prompt)
         self.params, self.seed, self.index, self.sample = params, seed, index, sample
         self.limit = len(prompt) + params.max_new_tokens  # tokens at most, prompt included
         self.ends = frozenset(params.stop_ids) | (frozenset() if params.ignore_eos else eos_ids)
-        self.detokenizer = detokenizer
+        self.detokenizer, self.grammar = detokenizer, grammar
         self.text = ""
         self._stops = [StopString(text) for text in params.stop]
         self._taken_ids = self._taken_text = 0  # lengths already returned by `take`
@@ -175,7 +186,7 @@ class Request:
         self.unread = 0  # tokens that launched steps sample, known only to the device
         self.cached_tokens = 0
         self.finish_reason: str | None = None
-        self.exception: Exception | None = None  # of its logits processor, which ended it
+        self.exception: Exception | None = None  # of its logits processor or grammar, which ended it
         self.logprobs: list[Logprob] = []
         self.prompt_logprobs: list[Logprob | None] = [None]
         self.acceptance = Acceptance()
@@ -201,11 +212,14 @@ class Request:
         """Append the next token; finish if it was the last."""
         self.tokens.append(token)
         self.first = self.first or time.perf_counter()
+        complete = self.grammar is not None and self.grammar.advance(token)
         if token in self.ends:
             self.finish("stop")
             return
         if self.detokenizer is not None:
             self._add_text(self.detokenizer.push(token))
+        if complete:
+            self.finish("stop")
         if self.finish_reason is None and len(self.tokens) >= self.limit:
             self.finish("length")
 

@@ -1,8 +1,9 @@
 """Sampler: a batch of logits to tokens on the device; the noise depends only on seed, sample, position and token id.
 
-`genwright.kernels.sampling` defines how a token is drawn. Before that, in this order, penalties, biases, the minimum
-length and allowed tokens change the logits of requests that have them. What these need to know of a request, the counts
-of its tokens and its biases, stays on the device while the request runs, and nothing here waits for the device.
+`genwright.kernels.sampling` defines how a token is drawn, of all tokens or of those that a grammar allows. Before that,
+in this order, penalties, biases and the minimum length change the logits of requests that have them. What these need to
+know of a request, the counts of its tokens and its biases, stays on the device while the request runs, and nothing here
+waits for the device.
 """
 
 import math
@@ -24,6 +25,7 @@ _MIN_TEMPERATURE = 1e-37  # about the smallest normal float32
 _IN_PROMPT = 1 << 30  # a bit of a token's count in the answer: it occurs in the prompt
 _CHUNK = 1 << 23  # logits adjusted at a time, because each operation needs memory for its result
 _NONE = 0  # the row of a table that stays zero, for requests that need none
+Masks = tuple[NDArray[np.int32], NDArray[np.int32]]  # the fields of sampling.Allowed
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,7 @@ class Sampler:
 
     def __init__(self, vocab: int, device: torch.device, fused: bool, ranks: VocabularyRanks | None = None):
         self.vocab, self.device, self._ranks = vocab, device, ranks
-        self._draw: Callable[[Tensor, Tensor], Tensor] = sampling.draw
+        self._draw: Callable[[Tensor, Tensor, sampling.Allowed | None], Tensor] = sampling.draw
         if fused:
             from genwright.kernels.triton.sample import sample
 
@@ -89,30 +91,29 @@ class Sampler:
         requests: Sequence[Request],
         positions: Sequence[int],
         before: Tensor | None = None,
-        allowed: Tensor | None = None,
+        masks: Masks | None = None,
     ) -> Tensor:
         """Sample the token at each position from its row of logits; int64 [rows], -1 where a row has a NaN.
 
         logits float32 [rows, vocab], or of this rank's part of the vocabulary. before, int64 [rows, k] padded with -1,
         are proposed tokens that follow the request's own and precede the row's; without it the sampled tokens are added
-        to the requests' counts, and a request has one row. allowed, int32 [rows, vocab / 32 rounded up], has a bit for
-        each token that may be sampled.
+        to the requests' counts, and a request has one row. masks are the tokens that may be sampled.
         """
         assert len(logits) == len(requests) == len(positions)
         states = [self._states.get(request) or self._admit(request) for request in requests]
         settings = _joined(states, positions)
-        adjusts = [row for row, s in enumerate(states) if s.counts or s.biases or allowed is not None]
+        adjusts = [row for row, s in enumerate(states) if s.counts or s.biases]
         adjusted = self._adjusted(states, adjusts) if adjusts else None
         ends = [(row, end) for row, s in enumerate(states) if positions[row] < s.first_end for end in s.ends]
         if self._ranks is not None:
-            logits = self._ranks.candidates(logits, None if adjusts or ends else settings)
+            logits = self._ranks.candidates(logits, None if adjusts or ends or masks else settings)
         assert logits.shape[1] == self.vocab
         if adjusted is not None:
-            logits = self._adjust(logits, adjusted, before, allowed)
+            logits = self._adjust(logits, adjusted, before)
         if ends:
             row_of, end = self._upload(np.array(ends).T)
             logits = logits.index_put((row_of, end), logits[row_of, end] - math.inf)  # so that a NaN stays one
-        tokens = self._draw(logits, self._upload(settings))
+        tokens = self._draw(logits, self._upload(settings), masks and sampling.Allowed(*map(self._upload, masks)))
         if self._ranks is not None:
             tokens = self._ranks.agree(tokens)
         if adjusted is not None and before is None:
@@ -183,8 +184,8 @@ class Sampler:
             biased=any(states[row].biases for row in rows),
         )
 
-    def _adjust(self, logits: Tensor, adjusted: _Adjusted, before: Tensor | None, allowed: Tensor | None) -> Tensor:
-        """Logits after penalties, biases and allowed tokens; they change nothing in a row that has none."""
+    def _adjust(self, logits: Tensor, adjusted: _Adjusted, before: Tensor | None) -> Tensor:
+        """Logits after penalties and biases; they change nothing in a row that has none."""
         changed = []
         for part in adjusted.table.split(max(_CHUNK // self.vocab, 1)):
             rows = part[:, 0]
@@ -197,10 +198,6 @@ class Sampler:
                 x = _penalise(x, counts, *part[:, 3:, None].view(torch.float32).unbind(1))
             if adjusted.biased:
                 x = x + self._biases.rows.index_select(0, part[:, 2])
-            if allowed is not None:
-                bit = torch.arange(32, dtype=torch.int32, device=self.device)
-                bits = (allowed.index_select(0, rows)[:, :, None] >> bit & 1).flatten(1)[:, : self.vocab]
-                x = x + bits.float().log()  # log(1) = 0, log(0) = -inf
             changed.append(x)
         x = torch.cat(changed)
         return x if len(x) == len(logits) else logits.index_copy(0, adjusted.table[:, 0].long(), x)

@@ -11,6 +11,7 @@ import torch
 from genwright.errors import UserError
 from genwright.parallel.ranks import Ranks
 from genwright.text.engine.engine import Engine
+from genwright.text.engine.grammar import Grammars
 from genwright.text.engine.request import Request, SamplingParams
 from genwright.text.tokenizer.tokenizer import Detokenizer
 
@@ -77,13 +78,13 @@ class ShardedEngine(Engine):
         self.ranks.close()
         super().close()
 
-    def follow(self, detokenizer: Callable[[], Detokenizer | None]) -> None:
+    def follow(self, detokenizer: Callable[[], Detokenizer | None], grammars: Grammars) -> None:
         """Do as rank 0 says until it ends; `detokenizer` makes one for a request with stop strings."""
         requests: WeakValueDictionary[int, Request] = WeakValueDictionary()
         while True:
             for message in self.ranks.broadcast():
                 if (told := message.get("submit")) is not None:
-                    request = _from_json(told, detokenizer)
+                    request = _from_json(told, detokenizer, grammars)
                     requests[told["number"]] = request
                     self.submit(request)
                 elif (numbers := message.get("cancel")) is not None:
@@ -104,10 +105,11 @@ def _to_json(request: Request, number: int) -> Message:
     return {**numbers, "tokens": request.tokens, "params": params}
 
 
-def _from_json(told: Message, detokenizer: Callable[[], Detokenizer | None]) -> Request:
+def _from_json(told: Message, detokenizer: Callable[[], Detokenizer | None], grammars: Grammars) -> Request:
     params = told["params"]
     params = SamplingParams(**{**params, "logit_bias": {int(token): bias for token, bias in params["logit_bias"]}})
     stream = detokenizer() if params.stop else None
-    request = Request(told["tokens"], params, told["seed"], detokenizer=stream, sample=told["sample"])
+    own = {"detokenizer": stream, "sample": told["sample"], "grammar": grammars.new(params)}
+    request = Request(told["tokens"], params, told["seed"], **own)
     request.ends = frozenset(told["ends"])
     return request

@@ -51,20 +51,25 @@ class ChatTemplate:
             raise UserError(f"The chat template cannot be compiled: {_sentence(error)}.") from error
 
     def render(
-        self, messages: Messages, special_tokens: dict[str, str], mark: Callable[[Messages], Messages] | None = None
+        self,
+        messages: Messages,
+        special_tokens: dict[str, str],
+        mark: Callable[[Messages], Messages] | None = None,
+        tools: Messages | None = None,
     ) -> str:
-        """Render a conversation with the prompt for the assistant's answer; `mark` is applied to the messages first."""
+        """Render a conversation with the prompt for the assistant's answer; `mark` is applied to all texts first."""
         if not (isinstance(messages, list) and messages and all(isinstance(m, dict) and "role" in m for m in messages)):
             raise UserError('Chat messages must be a list of {"role": ..., "content": ...} objects, at least one.')
         try:
             # A copy of plain data, so that the template cannot reach the caller's objects.
-            messages = json.loads(json.dumps(messages))
+            messages, tools = json.loads(json.dumps([messages, tools]))
             messages = mark(messages) if mark else messages
+            tools = mark(tools) if mark and tools else tools
         except (TypeError, ValueError, RecursionError) as error:
             raise UserError(f"Chat messages must be plain data: {_sentence(error)}.") from error
         given = {
             "messages": messages,
-            "tools": None,
+            "tools": tools,
             "documents": None,
             "add_generation_prompt": True,
             **special_tokens,

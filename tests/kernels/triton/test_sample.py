@@ -17,7 +17,17 @@ from genwright.kernels.triton.sample import BLOCK, sample  # noqa: E402
 
 def check(logits: torch.Tensor, options: list[dict]) -> None:
     settings = rows(logits.shape[1], options, str(logits.device))
-    assert sample(logits, settings).tolist() == sampling.draw(logits, settings).tolist()
+    masks = allowed(*logits.shape, seed=len(options)).to(logits.device)
+    mask_of = torch.arange(len(logits), dtype=torch.int32, device=logits.device) % (len(masks) + 1) - 1
+    for some in (None, sampling.Allowed(masks, mask_of)):
+        assert sample(logits, settings, some).tolist() == sampling.draw(logits, settings, some).tolist()
+
+
+def allowed(count: int, vocab: int, seed: int) -> torch.Tensor:
+    """Masks that allow no token, one, some and most."""
+    rng, shares = np.random.default_rng(seed), np.array([[0], [0.5 / vocab], [0.01], [0.3], [0.999]])
+    bits = rng.random((5, (vocab + 31) // 32 * 32)) < shares
+    return torch.from_numpy(np.packbits(bits, axis=1, bitorder="little").view(np.int32))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -78,9 +78,9 @@ class Recorder:
         self.sampler, self.rows = sampler, dict[tuple[Request, int], torch.Tensor]()
         self._sample = sampler.sample
 
-    def __call__(self, logits, requests, positions, before=None, allowed=None) -> torch.Tensor:
+    def __call__(self, logits, requests, positions, before=None, masks=None) -> torch.Tensor:
         self.rows.update(zip(zip(requests, positions, strict=True), logits.clone(), strict=True))
-        return self._sample(logits, requests, positions, before, allowed)
+        return self._sample(logits, requests, positions, before, masks)
 
     def check(self) -> None:
         """Every token is the one that the torch form draws, with a state made from the tokens before it."""

@@ -33,9 +33,9 @@ class Recorder(Sampler):
         self.drawn_from = self.settings = torch.empty(0)
         self._draw = self._record
 
-    def _record(self, logits: torch.Tensor, settings: torch.Tensor) -> torch.Tensor:
+    def _record(self, logits: torch.Tensor, settings: torch.Tensor, allowed=None) -> torch.Tensor:
         self.drawn_from, self.settings = logits, settings
-        return sampling.draw(logits, settings)
+        return sampling.draw(logits, settings, allowed)
 
 
 def sample_one(sampler: Sampler, logits: torch.Tensor, r, **others) -> int:
@@ -145,8 +145,8 @@ def test_a_nan_gives_minus_one_and_is_not_counted():
     r, plain = request([1, 2], params), request([1], SamplingParams())
     logits = logits_of(2)
     logits[0, 4] = math.nan  # at a token that is forbidden
-    allowed = torch.full((2, 2), ~(1 << 4), dtype=torch.int32)
-    assert sampler.sample(logits, [r, plain], [2, 1], allowed=allowed)[0] == -1
+    masks = np.full((1, 2), ~(1 << 4), np.int32), np.array([0, -1], np.int32)
+    assert sampler.sample(logits, [r, plain], [2, 1], masks=masks)[0] == -1
     fresh = Recorder()
     for some in (sampler, fresh):
         sample_one(some, logits_of(1, 3), r)
@@ -157,9 +157,12 @@ def test_allowed_tokens():
     requests = [request([i], SamplingParams(temperature=5.0, seed=i)) for i in range(64)]
     bits = np.random.default_rng(0).random((64, 64)) < 0.2
     bits[:, VOCAB - 1] |= ~bits[:, :VOCAB].any(axis=1)
-    mask = np.packbits(bits, axis=1, bitorder="little").view(np.int32)
-    tokens = Recorder().sample(logits_of(64), requests, [1] * 64, allowed=torch.from_numpy(mask))
-    assert bits[np.arange(64), tokens].all() and len(set(tokens.tolist())) > 10
+    masks = np.packbits(bits, axis=1, bitorder="little").view(np.int32)
+    mask_of = np.where(np.arange(64) % 4, np.arange(64)[::-1], -1).astype(np.int32)
+    tokens = Recorder().sample(logits_of(64), requests, [1] * 64, masks=(masks, mask_of)).numpy()
+    free = mask_of < 0
+    assert bits[mask_of, tokens][~free].all() and len(set(tokens.tolist())) > 10
+    assert (tokens == Recorder().sample(logits_of(64), requests, [1] * 64).numpy())[free].all()
 
 
 def test_a_request_is_not_changed_by_its_neighbours():
@@ -231,20 +234,21 @@ def test_a_gpu_gives_the_tokens_of_the_definition_and_nothing_waits():
     for step in range(6):
         logits = logits_of(16, step, vocab)
         on_gpu = logits.cuda()
-        allowed = torch.full((16, (vocab + 31) // 32), -2, dtype=torch.int32, device=device) if step == 2 else None
+        masks = None
+        if step == 2:
+            masks = np.full((1, (vocab + 31) // 32), -2, np.int32), np.arange(16, dtype=np.int32) % 2 - 1
         before = torch.tensor([[5, 5, -1]] * 16, device=device) if step == 3 else None
         positions = [len(r.tokens) for r in requests]
         if step:  # the first compiles the kernel
             torch.cuda.set_sync_debug_mode("error")
         try:
-            tokens = fused.sample(on_gpu, requests, positions, before, allowed)
+            tokens = fused.sample(on_gpu, requests, positions, before, masks)
             fused.logprobs(on_gpu, tokens, 5)
             fused.count(requests[1], [])
             fused.release(requests[-1])
         finally:
             torch.cuda.set_sync_debug_mode("default")
-        host = [None if some is None else some.cpu() for some in (before, allowed)]
-        want = exact.sample(logits, requests, positions, *host).tolist()
+        want = exact.sample(logits, requests, positions, None if before is None else before.cpu(), masks).tolist()
         assert tokens.tolist() == want
         for sampler in (fused, exact):
             if step == 3:

@@ -1,0 +1,186 @@
+"""Grammars: which tokens a schema, a regular expression or a grammar allows next, by llguidance."""
+
+import json
+import re
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from genwright.errors import UserError
+from genwright.text.engine.request import SamplingParams
+from genwright.text.engine.schema import check_schema, explain
+from genwright.text.tokenizer.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from llguidance import LLExecutor, LLMatcher, LLTokenizer
+
+# Between the parts of a JSON text: nothing, a space, or a line break with some indentation.
+WHITESPACE = r"( |\n[ \t]{0,32})"
+_KEPT = 64  # compiled grammars
+_MARKER = re.compile("⟦(.*?)⟧")
+Masks = NDArray[np.int32]
+
+
+def marker(text: str) -> str:
+    """In a Lark grammar: the token of the vocabulary that is this text, or the text if there is none."""
+    return f"⟦{text}⟧"
+
+
+class Grammar:
+    """The state of one request's grammar, after the tokens of its answer."""
+
+    def __init__(self, matcher: "LLMatcher", words: int):
+        self.matcher, self.words = matcher, words  # the int32 words of a mask
+        self._forced: list[int] | None = None
+
+    def copy(self) -> "Grammar":
+        return Grammar(self.matcher.deep_copy(), self.words)
+
+    def advance(self, token: int) -> bool:
+        """Add the next token; returns whether the answer is complete."""
+        self._forced = None
+        if not self.matcher.consume_token(token):
+            raise UserError(
+                f"The grammar cannot continue: {_sentence(self.matcher.get_error())}; "
+                "logit_bias may forbid what it requires."
+            )
+        return bool(self.matcher.is_stopped())
+
+    def forced(self) -> list[int]:
+        """The tokens that must come next, whatever the logits are."""
+        if self._forced is None:
+            self._forced = self.matcher.compute_ff_tokens()
+        return self._forced
+
+
+class Grammars:
+    """Compiles the grammars of requests for one vocabulary; for any thread."""
+
+    def __init__(self, tokenizer: Tokenizer | None, vocab_size: int, eos_ids: Sequence[int]):
+        self._tokenizer, self._vocab_size, self._eos_ids = tokenizer, vocab_size, list(eos_ids)
+        self._compile = lru_cache(_KEPT)(self._compiled)
+
+    def new(self, params: SamplingParams) -> Grammar | None:
+        """The grammar of a request that has sampled nothing yet; None if its tokens are free."""
+        if params.schema is not None:
+            schema = params.schema if isinstance(params.schema, str) else json.dumps(params.schema)
+            return self._compile("schema", schema).copy()
+        if params.regex is not None:
+            return self._compile("regex", params.regex).copy()
+        return None if params.grammar is None else self._compile("grammar", params.grammar).copy()
+
+    def _compiled(self, kind: str, text: str) -> Grammar:
+        if kind == "schema":
+            schema = check_schema(text)
+            matcher = self._matcher(_schema_grammar(schema))
+            if error := matcher.get_error():
+                raise UserError(explain(schema, error, lambda part: self._matcher(_schema_grammar(part)).get_error()))
+        else:
+            matcher = self._matcher(_grammar(kind, _MARKER.sub(self._token, text)))
+            if error := matcher.get_error():
+                raise UserError(f"The {kind} is not valid: {_sentence(error)}.")
+        return Grammar(matcher, (self._vocabulary.vocab_size + 31) // 32)
+
+    def _matcher(self, grammar: str) -> "LLMatcher":
+        matcher: LLMatcher = _llguidance().LLMatcher(self._vocabulary, grammar, log_level=0)
+        return matcher
+
+    def _token(self, found: re.Match[str]) -> str:
+        assert self._tokenizer is not None
+        token = self._tokenizer.token_id(found[1])
+        return json.dumps(found[1]) if token is None else f"<[{token}]>"
+
+    @cached_property
+    def _vocabulary(self) -> "LLTokenizer":
+        if self._tokenizer is None:
+            raise UserError("This checkpoint has no tokenizer, so its answers cannot follow a schema or grammar.")
+        llguidance = _llguidance()
+        size = max(self._vocab_size, self._tokenizer.vocab_size)
+        source: Any = self._tokenizer.serialized() or _Pieces(self._tokenizer, self._eos_ids)
+        try:
+            vocabulary: LLTokenizer = llguidance.LLTokenizer(source, n_vocab=size, eos_token=self._eos_ids)
+        except (ValueError, TypeError) as error:
+            raise UserError(f"This tokenizer cannot follow a schema or grammar: {_sentence(str(error))}.") from error
+        return vocabulary
+
+
+class _Pieces:
+    """A vocabulary without a tokenizer.json, in the form that llguidance reads."""
+
+    def __init__(self, tokenizer: Tokenizer, eos_ids: Sequence[int]):
+        self.tokens = [tokenizer.token_bytes(token) for token in range(tokenizer.vocab_size)]
+        self.special_token_ids = sorted(tokenizer.special_ids)
+        self.bos_token_id, self.eos_token_id = tokenizer.bos_id, eos_ids[0]
+        self.is_tokenizer_wrapper = True
+        self._tokenizer = tokenizer
+
+    def __call__(self, text: bytes | str) -> list[int]:
+        text = text if isinstance(text, str) else text.decode(errors="replace")
+        return self._tokenizer.encode_inside(text)
+
+
+class StepMasks:
+    """Computes the masks of a step's rows in llguidance's threads, while the caller goes on."""
+
+    def start(self, rows: Sequence[tuple[Grammar, Sequence[int]]]) -> "Future[Masks]":
+        """The masks after each grammar's state, and after each of the tokens proposed there; int32 [masks, words]."""
+        masks = np.full((sum(1 + len(tokens) for _, tokens in rows), rows[0][0].words), -1, np.int32)
+        alone, proposed, first = [], [], 0
+        for grammar, tokens in rows:
+            if tokens:
+                proposed.append((grammar.matcher, first, list(tokens)))
+            else:
+                alone.append((grammar.matcher, first))
+            first += 1 + len(tokens)
+        return self._thread.submit(self._fill, alone, proposed, masks)
+
+    def _fill(
+        self, alone: list[tuple["LLMatcher", int]], proposed: list[tuple["LLMatcher", int, list[int]]], masks: Masks
+    ) -> Masks:
+        place = masks.ctypes.data, masks.strides[0], len(masks)
+        if alone:
+            self._executor.unsafe_compute_mask_ptr(alone, *place)
+        if proposed:
+            self._executor.unsafe_compute_mask_ptr_with_draft_token(proposed, *place)
+        return masks
+
+    @cached_property
+    def _thread(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(1, "genwright-masks")
+
+    @cached_property
+    def _executor(self) -> "LLExecutor":
+        executor: LLExecutor = _llguidance().LLExecutor()
+        return executor
+
+
+def _schema_grammar(schema: Any) -> str:
+    options = {"whitespace_pattern": WHITESPACE, "lenient": False, "coerce_one_of": False}
+    return str(_llguidance().LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=options))
+
+
+def _grammar(kind: str, text: str) -> str:
+    """llguidance's form of a regular expression, or of a grammar in Lark or GBNF."""
+    try:
+        return str(_llguidance().grammar_from(kind, text))
+    except ValueError as error:
+        raise UserError(f"The {kind} is not valid: {_sentence(str(error))}.") from None
+
+
+def _llguidance() -> Any:
+    try:
+        import llguidance
+    except ImportError:
+        raise UserError(
+            "Answers that follow a schema, regex or grammar need llguidance; install it with pip install "
+            "'genwright[serve]'."
+        ) from None
+    return llguidance
+
+
+def _sentence(error: str) -> str:
+    return " ".join(error.split())[:300].rstrip(".")
