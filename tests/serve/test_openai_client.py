@@ -5,6 +5,7 @@ import base64
 import io
 import json
 
+import jsonschema
 import openai
 import pytest
 from PIL import Image
@@ -179,3 +180,47 @@ def test_tokenize_and_template(server: Running) -> None:
     prompt = server.post("/apply-template", {"messages": QUESTION})[1]["prompt"]
     assert prompt.endswith("<|im_start|>assistant\n") and QUESTION[0]["content"] in prompt
     assert json.loads(json.dumps(prompt)) == prompt
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"city": {"type": "string", "maxLength": 20}, "people": {"type": "integer"}},
+    "required": ["city", "people"],
+    "additionalProperties": False,
+}
+
+
+def test_an_answer_follows_its_schema(client: openai.OpenAI) -> None:
+    form = {"type": "json_schema", "json_schema": {"name": "city", "schema": SCHEMA, "strict": True}}
+    answer = client.chat.completions.create(model="smollm2", messages=QUESTION, response_format=form, seed=1)
+    jsonschema.validate(json.loads(answer.choices[0].message.content), SCHEMA)
+    text = {"format": {"type": "json_schema", "name": "city", "schema": SCHEMA}}
+    response = client.responses.create(model="smollm2", input="Name a city.", text=text)
+    jsonschema.validate(json.loads(response.output_text), SCHEMA)
+    any_object = {"type": "json_object"}
+    answer = client.chat.completions.create(
+        model="smollm2", messages=QUESTION, response_format=any_object, max_tokens=300, seed=2
+    )
+    if answer.choices[0].finish_reason == "stop":
+        assert isinstance(json.loads(answer.choices[0].message.content), dict)
+
+
+def test_regex_and_grammars(client: openai.OpenAI) -> None:
+    for constraint in ({"regex": "(yes|no)!"}, {"grammar": 'root ::= "yes!" | "no!"'}, {"grammar": 'start: "yes!" | "no!"'}):
+        answer = client.chat.completions.create(model="smollm2", messages=QUESTION, extra_body=constraint)
+        assert answer.choices[0].message.content in ("yes!", "no!")
+
+
+@pytest.mark.parametrize(
+    ("changed", "param"),
+    [
+        ({"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "object", "minProperties": "x"}}}}, "response_format"),
+        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
+        ({"regex": "(((("}, "regex"),
+        ({"grammar": "root ::= ("}, "grammar"),
+        ({"grammar": "start: \"a\"", "regex": "a"}, "regex"),
+    ],
+)  # fmt: skip
+def test_constraints_that_cannot_be_followed(server: Running, changed: dict, param: str) -> None:
+    status, answer = server.post("/v1/chat/completions", {"messages": QUESTION, **changed})
+    assert status == 400 and answer["error"]["param"] == param, answer
