@@ -1,7 +1,6 @@
 """Grammars: which tokens a schema, a regular expression or a grammar allows next, by llguidance."""
 
 import json
-import re
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property, lru_cache
@@ -14,20 +13,13 @@ from genwright.errors import UserError
 from genwright.text.engine.request import SamplingParams
 from genwright.text.engine.schema import check_schema, explain
 from genwright.text.tokenizer.tokenizer import Tokenizer
+from genwright.text.tool_calls.lark import JSON_OPTIONS, resolve_markers
 
 if TYPE_CHECKING:
     from llguidance import LLExecutor, LLMatcher, LLTokenizer
 
-# Between the parts of a JSON text: nothing, a space, or a line break with some indentation.
-WHITESPACE = r"( |\n[ \t]{0,32})"
 _KEPT = 64  # compiled grammars
-_MARKER = re.compile("⟦(.*?)⟧")
 Masks = NDArray[np.int32]
-
-
-def marker(text: str) -> str:
-    """In a Lark grammar: the token of the vocabulary that is this text, or the text if there is none."""
-    return f"⟦{text}⟧"
 
 
 class Grammar:
@@ -80,7 +72,8 @@ class Grammars:
             if error := matcher.get_error():
                 raise UserError(explain(schema, error, lambda part: self._matcher(_schema_grammar(part)).get_error()))
         else:
-            matcher = self._matcher(_grammar(kind, _MARKER.sub(self._token, text)))
+            assert self._tokenizer is not None
+            matcher = self._matcher(_grammar(kind, resolve_markers(text, self._tokenizer.token_id)))
             if error := matcher.get_error():
                 raise UserError(f"The {kind} is not valid: {_sentence(error)}.")
         return Grammar(matcher, (self._vocabulary.vocab_size + 31) // 32)
@@ -88,11 +81,6 @@ class Grammars:
     def _matcher(self, grammar: str) -> "LLMatcher":
         matcher: LLMatcher = _llguidance().LLMatcher(self._vocabulary, grammar, log_level=0)
         return matcher
-
-    def _token(self, found: re.Match[str]) -> str:
-        assert self._tokenizer is not None
-        token = self._tokenizer.token_id(found[1])
-        return json.dumps(found[1]) if token is None else f"<[{token}]>"
 
     @cached_property
     def _vocabulary(self) -> "LLTokenizer":
@@ -159,8 +147,7 @@ class StepMasks:
 
 
 def _schema_grammar(schema: Any) -> str:
-    options = {"whitespace_pattern": WHITESPACE, "lenient": False, "coerce_one_of": False}
-    return str(_llguidance().LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=options))
+    return str(_llguidance().LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=JSON_OPTIONS))
 
 
 def _grammar(kind: str, text: str) -> str:

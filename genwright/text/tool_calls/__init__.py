@@ -1,0 +1,17 @@
+"""Tool calls: parsed from a model's text as its family writes them, and grammars that make them right."""
+
+from genwright.text.tool_calls.grammar import tool_grammar
+from genwright.text.tool_calls.parser import ToolCall, ToolParser, parse_tool_calls
+from genwright.text.tool_calls.reader import Delta
+from genwright.text.tool_calls.styles import STYLES, describe_tools, tool_style
+
+__all__ = [
+    "STYLES",
+    "Delta",
+    "ToolCall",
+    "ToolParser",
+    "describe_tools",
+    "parse_tool_calls",
+    "tool_grammar",
+    "tool_style",
+]
