@@ -9,7 +9,7 @@ from typing import Any
 from starlette.requests import Request
 
 from genwright.serve.chat_messages import template_messages
-from genwright.serve.chat_prompt import ChatPrompt, ToolUse
+from genwright.serve.chat_prompt import ChatPrompt, ToolUse, constraining_field
 from genwright.serve.frames import End
 from genwright.serve.generation import Choice, Parts, complete, open_stream, usage
 from genwright.serve.http_errors import RequestError
@@ -24,6 +24,7 @@ SCHEMA = body_schema(CHAT, "messages")
 
 async def chat_completions(service: Service, request: Request, given: dict[str, Any]) -> dict[str, Any] | EventStream:
     name = service.model_name(given, request.scope["record"])
+    request.scope["record"].constrained_by = constraining_field(given, "response_format")
     asked = sampling_fields(given) | constraint(given, response_schema(given.get("response_format")), "response_format")
     chat = ChatPrompt(service, template_messages(given["messages"]), tool_use(given), asked)
     if given.get("logprobs"):
@@ -50,9 +51,7 @@ async def chat_completions(service: Service, request: Request, given: dict[str, 
 def tool_use(given: Mapping[str, Any]) -> ToolUse:
     """The tools of a chat completion, and which of them must be called."""
     tools = given.get("tools", [])
-    choice = given.get("tool_choice", "auto" if tools else "none")
-    name = choice if isinstance(choice, str) else choice["function"]["name"]
-    return ToolUse(tools, name, given.get("parallel_tool_calls", True))
+    return ToolUse(tools, given.get("tool_choice", "auto"), given.get("parallel_tool_calls", True))
 
 
 def finish_reason(end: End, called: bool) -> str:

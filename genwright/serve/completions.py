@@ -22,6 +22,7 @@ DEFAULT_TOKENS = 16  # of an answer, in OpenAI's API
 
 async def completions(service: Service, request: Request, given: dict[str, Any]) -> dict[str, Any] | EventStream:
     name = service.model_name(given, request.scope["record"])
+    request.scope["record"].constrained_by = "regex" if "regex" in given else "grammar"
     prompts = prompt_ids(service, given["prompt"])
     asked = sampling_fields(given) | constraint(given, None, "")
     echo, limit = given.get("echo", False), given.get("max_tokens", DEFAULT_TOKENS)

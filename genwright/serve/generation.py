@@ -151,6 +151,10 @@ async def _measured(service: Service, request: Request, stream: Stream, whole: b
                 if part.end is not None:
                     _observe_end(service, record, part.end, part.choice, tokens[part.choice], whole)
             yield found
+    except RequestError as error:
+        if error.status == 400:  # the engine refused it
+            error.param = error.param or record.constrained_by
+        raise
     except TimeoutError:
         limit = service.settings.timeout
         raise RequestError(f"The request took longer than {limit:g} seconds.", None, 504, "timeout") from None

@@ -8,7 +8,7 @@ from typing import Any
 from starlette.requests import Request
 
 from genwright.serve.chat_messages import Messages, check_tool_history, tool_call
-from genwright.serve.chat_prompt import ChatPrompt, ToolUse
+from genwright.serve.chat_prompt import ChatPrompt, ToolUse, constraining_field, named_choice
 from genwright.serve.frames import End
 from genwright.serve.generation import Choice, Parts, complete, open_stream, usage
 from genwright.serve.http_errors import RequestError
@@ -20,11 +20,13 @@ from genwright.serve.sse import EventStream, named_event, quote
 SCHEMA = body_schema(MESSAGES, "model", "messages", "max_tokens")
 COUNTED = ("model", "messages", "system", "tools", "tool_choice", "thinking", "output_config")
 COUNT_SCHEMA = body_schema({name: MESSAGES[name] for name in COUNTED}, "model", "messages")
+_CHOICES = {"auto": "auto", "any": "required", "none": "none"}  # others name a tool
 _REASONS = {"stop": "end_turn", "length": "max_tokens"}
 
 
 async def messages(service: Service, request: Request, given: dict[str, Any]) -> dict[str, Any] | EventStream:
     name = service.model_name(given, request.scope["record"])
+    request.scope["record"].constrained_by = constraining_field(given, "output_config")
     asked: dict[str, Any] = {key: given[key] for key in ("temperature", "top_k", "top_p") if key in given}
     asked["stop"] = tuple(given.get("stop_sequences", ()))
     if (form := given.get("output_config", {}).get("format")) is not None:
@@ -71,7 +73,7 @@ def _prompt(service: Service, given: dict[str, Any], asked: dict[str, Any]) -> C
         for tool in given.get("tools", ())
     ]
     choice = given.get("tool_choice", {"type": "auto"})
-    kind = {"auto": "auto", "any": "required", "none": "none"}.get(choice["type"]) or choice.get("name", "")
+    kind: Any = _CHOICES.get(choice["type"]) or named_choice(choice.get("name", ""))
     return ChatPrompt(service, found, ToolUse(tools, kind, not choice.get("disable_parallel_tool_use")), asked, prefill)
 
 

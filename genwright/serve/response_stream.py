@@ -4,12 +4,13 @@ import secrets
 from collections.abc import AsyncGenerator, Callable, Iterator
 from typing import Any
 
-from genwright.serve.chat_prompt import ChatPrompt, Delta
+from genwright.serve.chat_prompt import ChatPrompt
 from genwright.serve.generation import Choice, Parts
 from genwright.serve.http_errors import RequestError
 from genwright.serve.logprobs import TokenTexts
 from genwright.serve.response_items import call_item, message_item, output_text
 from genwright.serve.sse import named_event
+from genwright.text.tool_calls import Delta
 
 Snapshot = Callable[[list[dict[str, Any]], Choice | None], dict[str, Any]]
 
@@ -28,9 +29,9 @@ class ItemStream:
     def empty(self) -> bool:
         return not (self.output or self._kind)
 
-    def event(self, name: str, **fields: Any) -> bytes:
+    def event(self, kind: str, /, **fields: Any) -> bytes:
         self._sequence += 1
-        return named_event(name, {"type": name, "sequence_number": self._sequence - 1, **fields})
+        return named_event(kind, {"type": kind, "sequence_number": self._sequence - 1, **fields})
 
     def add(self, delta: Delta, logprobs: list[dict[str, Any]]) -> Iterator[bytes]:
         """The events of a piece of the answer."""

@@ -8,7 +8,7 @@ from typing import Any
 from starlette.requests import Request
 
 from genwright.serve.chat_messages import Messages, arguments_object, check_tool_history, joined, tool_call
-from genwright.serve.chat_prompt import ChatPrompt, ToolUse
+from genwright.serve.chat_prompt import ChatPrompt, ToolUse, constraining_field, named_choice
 from genwright.serve.generation import Choice, Usage, complete, open_stream, usage
 from genwright.serve.http_errors import RequestError
 from genwright.serve.logprobs import TokenTexts
@@ -24,6 +24,7 @@ SCHEMA = body_schema(RESPONSE, "input")
 
 async def responses(service: Service, request: Request, given: dict[str, Any]) -> dict[str, Any] | EventStream:
     name = service.model_name(given, request.scope["record"])
+    request.scope["record"].constrained_by = constraining_field(given, "text")
     asked = sampling_fields(given) | constraint(given, _schema(given), "text.format")
     if "message.output_text.logprobs" in given.get("include", ()):
         asked["logprobs"] = given.get("top_logprobs", 0)
@@ -55,9 +56,12 @@ def _tool_use(given: Mapping[str, Any]) -> ToolUse:
         {"type": "function", "function": {key: value for key, value in tool.items() if key != "type"}}
         for tool in given.get("tools", ())
     ]
-    choice = given.get("tool_choice", "auto" if tools else "none")
-    named = choice if isinstance(choice, str) else choice["name"]
-    return ToolUse(tools, named, given.get("parallel_tool_calls", True))
+    choice = given.get("tool_choice", "auto")
+    return ToolUse(
+        tools,
+        choice if isinstance(choice, str) else named_choice(choice["name"]),
+        given.get("parallel_tool_calls", True),
+    )
 
 
 def template_messages(given: Any, instructions: str | None) -> Messages:

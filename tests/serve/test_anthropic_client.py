@@ -1,5 +1,7 @@
 """The anthropic package against a running server."""
 
+import json
+
 import anthropic
 import pytest
 from serve.running import Running
@@ -63,3 +65,37 @@ ERRORS = [
 def test_errors_are_the_clients_own(client: anthropic.Anthropic, changed: dict, kind: type, words: str) -> None:
     with pytest.raises(kind, match=words):
         client.messages.create(**{"model": "smollm2", "max_tokens": 8, "messages": QUESTION, **changed})
+
+
+WEATHER = {
+    "name": "get_weather",
+    "description": "The weather of a city.",
+    "input_schema": {
+        "type": "object",
+        "properties": {"city": {"type": "string", "maxLength": 20}},
+        "required": ["city"],
+        "additionalProperties": False,
+    },
+}
+ASKED = [{"role": "user", "content": "What is the weather in Paris?"}]
+
+
+def test_tool_use(client: anthropic.Anthropic) -> None:
+    choice = {"type": "tool", "name": "get_weather", "disable_parallel_tool_use": True}
+    options = {"model": "smollm2", "max_tokens": 100, "messages": ASKED, "tools": [WEATHER], "tool_choice": choice}
+    whole = client.messages.create(**options, extra_body=GREEDY)
+    [block] = whole.content
+    assert whole.stop_reason == "tool_use" and block.name == "get_weather" and block.input.keys() == {"city"}
+    with client.messages.stream(**options, extra_body=GREEDY) as stream:
+        final = stream.get_final_message()
+    assert final.stop_reason == "tool_use" and final.content[0].input == block.input
+    result = {"type": "tool_result", "tool_use_id": block.id, "content": "It rains."}
+    history = [*ASKED, {"role": "assistant", "content": whole.content}, {"role": "user", "content": [result]}]
+    answer = client.messages.create(model="smollm2", max_tokens=8, messages=history, tools=[WEATHER])
+    assert answer.usage.input_tokens + answer.usage.cache_read_input_tokens > 50
+
+
+def test_an_answer_follows_its_schema(client: anthropic.Anthropic) -> None:
+    form = {"format": {"type": "json_schema", "schema": WEATHER["input_schema"]}}
+    answer = client.messages.create(model="smollm2", max_tokens=100, messages=ASKED, output_config=form)
+    assert json.loads(answer.content[0].text).keys() == {"city"}

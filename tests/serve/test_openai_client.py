@@ -206,7 +206,11 @@ def test_an_answer_follows_its_schema(client: openai.OpenAI) -> None:
 
 
 def test_regex_and_grammars(client: openai.OpenAI) -> None:
-    for constraint in ({"regex": "(yes|no)!"}, {"grammar": 'root ::= "yes!" | "no!"'}, {"grammar": 'start: "yes!" | "no!"'}):
+    for constraint in (
+        {"regex": "(yes|no)!"},
+        {"grammar": 'root ::= "yes!" | "no!"'},
+        {"grammar": 'start: "yes!" | "no!"'},
+    ):
         answer = client.chat.completions.create(model="smollm2", messages=QUESTION, extra_body=constraint)
         assert answer.choices[0].message.content in ("yes!", "no!")
 
@@ -223,4 +227,72 @@ def test_regex_and_grammars(client: openai.OpenAI) -> None:
 )  # fmt: skip
 def test_constraints_that_cannot_be_followed(server: Running, changed: dict, param: str) -> None:
     status, answer = server.post("/v1/chat/completions", {"messages": QUESTION, **changed})
+    assert status == 400 and answer["error"]["param"] == param, answer
+
+
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "The weather of a city.",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string", "maxLength": 20}},
+            "required": ["city"],
+            "additionalProperties": False,
+        },
+    },
+}
+ASKED = [{"role": "user", "content": "What is the weather in Paris?"}]
+
+
+def test_a_tool_that_must_be_called(client: openai.OpenAI) -> None:
+    choice = {"type": "function", "function": {"name": "get_weather"}}
+    options = {"model": "smollm2", "messages": ASKED, "tools": [WEATHER], "seed": 1, "parallel_tool_calls": False}
+    whole = client.chat.completions.create(**options, tool_choice=choice)
+    assert whole.choices[0].finish_reason == "tool_calls" and whole.choices[0].message.content is None
+    [call] = whole.choices[0].message.tool_calls
+    assert call.function.name == "get_weather" and json.loads(call.function.arguments).keys() == {"city"}
+    with client.chat.completions.stream(**options, tool_choice="required") as stream:
+        for _ in stream:
+            pass
+        final = stream.get_final_completion()
+    [streamed] = final.choices[0].message.tool_calls
+    assert streamed.function.arguments == call.function.arguments and final.choices[0].finish_reason == "tool_calls"
+    history = [*ASKED, whole.choices[0].message, {"role": "tool", "tool_call_id": call.id, "content": "It rains."}]
+    answer = client.chat.completions.create(model="smollm2", messages=history, tools=[WEATHER], tool_choice="none")
+    assert answer.choices[0].message.content and not answer.choices[0].message.tool_calls
+
+
+def test_a_function_call_of_a_response(client: openai.OpenAI) -> None:
+    tool = {"type": "function", **WEATHER["function"], "strict": True}
+    options = {"model": "smollm2", "input": ASKED, "tools": [tool], "tool_choice": "required"}
+    whole = client.responses.create(**options, parallel_tool_calls=False, extra_body={"seed": 1})
+    [call] = whole.output
+    assert call.type == "function_call" and json.loads(call.arguments).keys() == {"city"}
+    with client.responses.stream(**options, parallel_tool_calls=False, extra_body={"seed": 1}) as stream:
+        kinds = {event.type for event in stream}
+        final = stream.get_final_response()
+    assert "response.function_call_arguments.delta" in kinds and final.output[0].arguments == call.arguments
+    result = {"type": "function_call_output", "call_id": call.call_id, "output": "It rains."}
+    given = [*ASKED, call.model_dump(exclude_none=True), result]
+    assert client.responses.create(model="smollm2", input=given, max_output_tokens=8).output_text
+
+
+@pytest.mark.parametrize(
+    ("changed", "param"),
+    [
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"tools": [WEATHER], "tool_choice": {"type": "function", "function": {"name": "other"}}}, "tool_choice"),
+        ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools"),
+        ({"tools": [WEATHER], "regex": "a"}, "tools"),
+        ({"messages": [*ASKED, {"role": "assistant", "tool_calls": [
+            {"id": "1", "type": "function", "function": {"name": "f", "arguments": "no"}}]}]},
+         "messages[1].tool_calls[0].function.arguments"),
+        ({"messages": [*ASKED, {"role": "assistant", "tool_calls": [
+            {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]}]}, "messages"),
+    ],
+)  # fmt: skip
+def test_tools_that_cannot_be_served(server: Running, changed: dict, param: str) -> None:
+    status, answer = server.post("/v1/chat/completions", {"messages": ASKED, **changed})
     assert status == 400 and answer["error"]["param"] == param, answer
