@@ -15,7 +15,7 @@ from genwright.serve.generation import Choice, Parts, complete, open_stream, usa
 from genwright.serve.http_errors import RequestError
 from genwright.serve.logprobs import TokenTexts
 from genwright.serve.request_fields import CHAT, body_schema, constraint, response_schema, sampling_fields
-from genwright.serve.service import Service
+from genwright.serve.service import FINGERPRINT, Service
 from genwright.serve.sse import DONE, EventStream, compact, event, quote
 from genwright.text.engine.request import Logprob
 
@@ -68,7 +68,8 @@ class ChatWriter:
     chat: ChatPrompt
 
     def head(self, kind: str) -> dict[str, Any]:
-        return {"id": self.id, "object": kind, "created": int(time.time()), "model": self.model}
+        known = {"id": self.id, "object": kind, "created": int(time.time()), "model": self.model}
+        return {**known, "system_fingerprint": FINGERPRINT}
 
     def choice(self, index: int, choice: Choice, logprobs: bool) -> dict[str, Any]:
         """A whole answer."""
@@ -99,7 +100,7 @@ class ChatWriter:
             return b'%b%d,"delta":%b,"logprobs":%b,"finish_reason":%b}]}\n\n' % (start, index, delta, logprobs, reason)
 
         try:
-            yield b"".join(chunk(index, b'{"role":"assistant","content":""}') for index in range(n))
+            yield b"".join(chunk(index, b'{"role":"assistant","content":null}') for index in range(n))
             async for found in parts:
                 written = []
                 for part in found:

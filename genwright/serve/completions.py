@@ -12,7 +12,7 @@ from genwright.serve.generation import Choice, Parts, complete, open_stream, usa
 from genwright.serve.http_errors import RequestError
 from genwright.serve.logprobs import TokenTexts
 from genwright.serve.request_fields import COMPLETION, body_schema, constraint, sampling_fields
-from genwright.serve.service import Service
+from genwright.serve.service import FINGERPRINT, Service
 from genwright.serve.sse import DONE, EventStream, compact, event, quote
 from genwright.text.engine.request import SamplingParams
 
@@ -84,7 +84,8 @@ class CompletionWriter:
         self.tokens = TokenTexts(self.service.tokenizer)
 
     def head(self) -> dict[str, Any]:
-        return {"id": self.id, "object": "text_completion", "created": int(time.time()), "model": self.model}
+        known = {"id": self.id, "object": "text_completion", "created": int(time.time()), "model": self.model}
+        return {**known, "system_fingerprint": FINGERPRINT}
 
     def choice(self, index: int, choice: Choice) -> dict[str, Any]:
         """A whole answer; with echo, after its prompt."""

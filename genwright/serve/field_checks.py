@@ -1,4 +1,7 @@
-"""Checks values of a request against JSON-schema fragments, from which /openapi.json is written too."""
+"""Checks values of a request against JSON-schema fragments, from which /openapi.json is written too.
+
+An object that has `properties` has no others, unless its schema says so.
+"""
 
 from collections.abc import Mapping
 from difflib import get_close_matches
@@ -102,12 +105,13 @@ def _check_object(value: dict[str, Any], schema: Schema, path: str) -> None:
     for name in schema.get("required", ()):
         if value.get(name) is None:
             raise RequestError(f"{path}.{name} is missing." if path else f"{name} is missing.", _join(path, name))
-    others = schema.get("additionalProperties", True)
+    others = schema.get("additionalProperties", not properties)
     for name, each in value.items():
         place = _join(path, name)
+        if each is None and properties:
+            continue  # null stands for a field that is not there
         if name in properties:
-            if each is not None:  # null stands for a field that is not there
-                check(each, properties[name], place)
+            check(each, properties[name], place)
         elif others is False:
             close = get_close_matches(name, properties, 1)
             hint = f"; did you mean {close[0]}?" if close else ", or this server does not serve it."

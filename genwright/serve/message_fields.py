@@ -87,7 +87,6 @@ MESSAGES: dict[str, Schema] = {
                 "required": ["type", "schema"],
             }
         },
-        "additionalProperties": False,
     },
     "cache_control": CACHE_CONTROL,
     "speed": {"enum": ["standard"]},

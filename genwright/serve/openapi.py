@@ -1,6 +1,6 @@
 """GET /openapi.json: the description of all endpoints, from the same tables that check their bodies."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import version
 from typing import Any
 
@@ -69,9 +69,20 @@ def _operation(method: str, path: str, handler: Callable[..., Any], schema: Sche
 
 def _nullable(schema: Schema) -> dict[str, Any]:
     """A body's schema, whose optional fields may be null."""
-    required = schema["required"]
-    properties = {
-        name: dict(each) if name in required else {"anyOf": [each, {"type": "null"}]}
-        for name, each in schema["properties"].items()
-    }
-    return {**schema, "properties": properties}
+    found = _closed(schema)
+    for name, each in found["properties"].items():
+        if name not in schema["required"]:
+            found["properties"][name] = {"anyOf": [each, {"type": "null"}]}
+    return found
+
+
+def _closed(schema: Any) -> Any:
+    """A schema whose objects say that they have no other properties."""
+    if isinstance(schema, list):
+        return [_closed(each) for each in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    if "properties" not in schema:
+        return {name: value if name == "enum" else _closed(value) for name, value in schema.items()}
+    properties = {name: _closed(each) for name, each in schema["properties"].items()}
+    return {"additionalProperties": False, **schema, "properties": properties}

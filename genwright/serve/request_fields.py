@@ -57,14 +57,12 @@ STREAMING: dict[str, Schema] = {
     "stream_options": {
         "type": "object",
         "properties": {"include_usage": FLAG, "include_obfuscation": {"enum": [False]}},
-        "additionalProperties": False,
     },
 }
 FUNCTION: Schema = {
     "type": "object",
     "properties": {"name": NAME, "description": TEXT, "parameters": OBJECT, "strict": FLAG},
     "required": ["name"],
-    "additionalProperties": False,
 }
 TEXT_PART: Schema = {
     "type": "object",
@@ -91,6 +89,7 @@ MESSAGE: Schema = {
         "content": {"anyOf": [TEXT, {"type": "array", "items": TEXT_PART}]},
         "name": TEXT,
         "refusal": TEXT,
+        "annotations": {"type": "array", "maxItems": 0},
         "tool_calls": {"type": "array", "items": TOOL_CALL},
         "tool_call_id": NAME,
     },
@@ -122,7 +121,11 @@ CHAT: dict[str, Schema] = {
     "top_logprobs": {"type": "integer", "minimum": 0, "maximum": 100},
     "response_format": {
         "type": "object",
-        "properties": {"type": {"enum": ["text", "json_object", "json_schema"]}, "json_schema": JSON_SCHEMA},
+        "properties": {
+            "type": {"enum": ["text", "json_object", "json_schema"]},
+            "json_schema": JSON_SCHEMA,
+            "schema": OBJECT,
+        },
         "required": ["type"],
     },
     "tools": TOOLS,
@@ -181,7 +184,7 @@ REFUSED = {
 
 def body_schema(properties: Mapping[str, Schema], *required: str) -> Schema:
     """The schema of a body that has these fields and no others."""
-    return {"type": "object", "properties": properties, "required": list(required), "additionalProperties": False}
+    return {"type": "object", "properties": properties, "required": list(required)}
 
 
 def read_body(body: Any, schema: Schema) -> dict[str, Any]:
@@ -230,7 +233,7 @@ def response_schema(form: Mapping[str, Any] | None, source: str = "response_form
     if form is None or form["type"] == "text":
         return None
     if form["type"] == "json_object":
-        return {"type": "object"}
+        return form.get("schema") or {"type": "object"}
     if "json_schema" not in form:
         raise RequestError(f"{source}.json_schema is missing.", f"{source}.json_schema")
     return form["json_schema"]["schema"]

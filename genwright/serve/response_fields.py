@@ -7,7 +7,12 @@ _ID: Schema = TEXT
 _STATUS: Schema = {"enum": ["in_progress", "completed", "incomplete"]}
 INPUT_TEXT: Schema = {
     "type": "object",
-    "properties": {"type": {"enum": ["input_text", "output_text", "text"]}, "text": TEXT},
+    "properties": {
+        "type": {"enum": ["input_text", "output_text", "text"]},
+        "text": TEXT,
+        "annotations": {"type": "array", "maxItems": 0},
+        "logprobs": {"type": "array"},
+    },
     "required": ["type", "text"],
 }
 MESSAGE_ITEM: Schema = {
@@ -68,7 +73,6 @@ RESPONSE: dict[str, Schema] = {
     "stream_options": {
         "type": "object",
         "properties": {"include_obfuscation": {"enum": [False]}},
-        "additionalProperties": False,
     },
     "max_output_tokens": COUNT,
     **{name: SAMPLING[name] for name in SAMPLING if name not in ("n", "prompt_logprobs", "stop")},

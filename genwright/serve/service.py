@@ -3,6 +3,7 @@
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from genwright.text.generation_config import recommended_sampling
 from genwright.text.settings import EngineConfig
 from genwright.text.tokenizer.tokenizer import Tokenizer
 
+FINGERPRINT = f"genwright-{version('genwright')}"
 DEFAULT_TEMPERATURE = 1.0  # of OpenAI's and Anthropic's APIs, if the checkpoint recommends none
 
 
