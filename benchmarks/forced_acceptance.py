@@ -21,7 +21,7 @@ from genwright import LLM, SamplingParams
 from genwright.rng import key
 from genwright.text.drafts.speculation import Speculation
 from genwright.text.engine.request import Acceptance, Piece, Request
-from genwright.text.engine.sampler import Sampler
+from genwright.text.engine.sampler import Masks, Sampler
 
 WARM_UP = 2  # rounds, because each number of proposals has a CUDA graph of its own
 PROMPT = [1, 15043, 29892, 590, 1024, 338]
@@ -36,9 +36,14 @@ class ForcedAcceptance:
         sampler.sample = self  # type: ignore[method-assign, assignment]
 
     def __call__(
-        self, logits: Tensor, requests: Sequence[Request], positions: Sequence[int], before: Tensor | None = None
+        self,
+        logits: Tensor,
+        requests: Sequence[Request],
+        positions: Sequence[int],
+        before: Tensor | None = None,
+        masks: Masks | None = None,
     ) -> Tensor:
-        tokens = self.sample(logits, requests, positions, before)
+        tokens = self.sample(logits, requests, positions, before, masks)
         # Only a step that verifies has several rows of a request; the draft draws one token of each at a time.
         verified = [row for row, (one, following) in enumerate(pairwise(requests)) if one is following]
         if self.probability is None or before is None or not verified:

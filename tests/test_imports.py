@@ -24,7 +24,7 @@ HOUSE = (
 TEXT = (
     ("batch", "conversation"),
     ("llm",),
-    ("worker",),
+    ("worker", "tool_chat"),
     ("build", "generation_config"),
     ("memory",),
     ("planning",),
@@ -35,7 +35,7 @@ TEXT = (
     ("architectures", "tokenizer", "hub"),
     ("ops",),
     ("cache",),
-    ("config", "settings"),
+    ("config", "settings", "tool_calls"),
     ("config_file",),
 )
 IMAGES = (("training",), ("metrics",), ("sampling", "data"), ("model",))
@@ -63,6 +63,7 @@ LIBRARIES = {
 }  # fmt: skip
 EXTRAS = {
     "genwright.text.hub": {"huggingface_hub"},  # the extra `hub`
+    "genwright.text.engine.grammar": {"llguidance"},  # the extra `serve`
     "genwright.bench.peers": {"transformers", "llama_cpp"},  # what we are compared with, where it is installed
     "genwright.bench.llama_cpp_slots": {"llama_cpp"},
     "genwright.bench.random_gguf": {"gguf"},  # for llama.cpp

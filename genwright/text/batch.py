@@ -16,6 +16,7 @@ from genwright.text.engine.loop import Delivery, only_ends, receive
 from genwright.text.engine.request import Request, Result, SamplingParams
 from genwright.text.llm import LLM, gather
 
+_LISTS = ("samples", "tool_calls")  # left out of a result if they are empty
 _PARAMETERS = {field.name for field in fields(SamplingParams) if field.metadata}
 _KEYS = _PARAMETERS | {"id", "prompt", "messages"}
 _ROW_START = b'{"line": '
@@ -183,4 +184,4 @@ def as_json(result: Result) -> dict[str, Any]:
     if result.acceptance is not None:
         row["acceptance"] |= {"rates": result.acceptance.rates, "mean": result.acceptance.mean}
     row["samples"] = [as_json(sample) for sample in result.samples]
-    return {key: value for key, value in row.items() if value is not None and (key != "samples" or value)}
+    return {key: value for key, value in row.items() if value is not None and (key not in _LISTS or value)}

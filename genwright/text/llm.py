@@ -27,6 +27,7 @@ from genwright.text.engine.streamed import StreamedExecutor
 from genwright.text.generation_config import recommended_sampling
 from genwright.text.settings import EngineConfig
 from genwright.text.tokenizer.tokenizer import Tokenizer
+from genwright.text.tool_chat import encode_chat, shown_tokens, style_of, with_calls, with_tools
 from genwright.text.worker import follow_rank_0, meet_ranks, rank_device
 
 Prompt = str | Sequence[int]
@@ -134,7 +135,7 @@ class LLM:
                 if callback(piece) is False and piece.finish_reason is None:
                     cancelled[request] = received[request]
                     self.loop.cancel([request])
-        return [gather([_cut(r.result(), cancelled.get(r)) for r in samples]) for samples in each]
+        return [gather([r.result().cut(cancelled.get(r)) for r in samples]) for samples in each]
 
     async def agenerate(
         self, prompts: Prompt | Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None = None
@@ -161,14 +162,40 @@ class LLM:
                     yield piece
 
     def chat(
-        self, messages: list[dict[str, Any]], params: SamplingParams | None = None, allow_control_tokens: bool = False
+        self,
+        messages: list[dict[str, Any]],
+        params: SamplingParams | None = None,
+        allow_control_tokens: bool = False,
+        tools: list[dict[str, Any]] | None = None,
+        tool_choice: Any = "auto",
     ) -> Result:
-        """The assistant's next message, with the model's chat template; see `encode_chat`."""
-        return self.generate([self.encode_chat(messages, allow_control_tokens)], params)[0]
+        """The assistant's next message, with the model's chat template; see `encode_chat` and `tool_params`."""
+        tools = None if tool_choice == "none" else tools
+        params = self.tool_params(params or SamplingParams(), tools, tool_choice)
+        result = self.generate([self.encode_chat(messages, allow_control_tokens, tools)], params)[0]
+        return with_calls(result, self.tool_style) if tools else result
 
-    def encode_chat(self, messages: list[dict[str, Any]], allow_control_tokens: bool = False) -> list[int]:
-        """The token ids of a conversation; control tokens in a message are encoded as plain text unless allowed."""
-        return self._needs_tokenizer().chat(messages, allow_control_tokens)
+    def encode_chat(
+        self, messages: list[dict[str, Any]], allow_control_tokens: bool = False, tools: Any = None
+    ) -> list[int]:
+        """The token ids of a conversation; control tokens in a message are encoded as plain text unless allowed.
+
+        tools are functions as in OpenAI's API, which the answer may call.
+        """
+        return encode_chat(self._needs_tokenizer(), messages, allow_control_tokens, tools)
+
+    @property
+    def tool_style(self) -> str:
+        """How the model writes tool calls, for `ToolParser`."""
+        return style_of(self._needs_tokenizer())
+
+    def tool_params(
+        self, params: SamplingParams, tools: Any, tool_choice: Any = "auto", parallel: bool = True
+    ) -> SamplingParams:
+        """Parameters with a grammar of answers whose tool calls are right; see `tool_grammar`."""
+        return (
+            with_tools(params, tools, tool_choice, parallel, self.tool_style, self._grammars.new) if tools else params
+        )
 
     def recommended_params(self, **given: Any) -> SamplingParams:
         """The checkpoint's recommended sampling parameters, overridden by those `given`."""
@@ -209,7 +236,7 @@ class LLM:
         seed = secrets.randbits(63) if params.seed is None else params.seed
         made = []
         for sample in range(params.n):
-            stream = self.tokenizer.stream() if self.tokenizer else None
+            stream = self.tokenizer.stream(shown_tokens(self.tokenizer)) if self.tokenizer else None
             grammar = self._grammars.new(params)
             made.append(Request(ids, params, seed, self.eos_ids, stream, index, sample, grammar))
         return made
@@ -280,17 +307,3 @@ def _as_list(prompts: Any) -> list[Prompt]:
 def gather(samples: list[Result]) -> Result:
     """The result of a prompt's first sample, with the other samples inside it."""
     return replace(samples[0], samples=samples[1:])
-
-
-def _cut(result: Result, kept: tuple[int, int] | None) -> Result:
-    """The first ids and characters of a cancelled result, because the engine may have computed more meanwhile."""
-    if kept is None:
-        return result
-    ids, characters = kept
-    return replace(
-        result,
-        finish_reason="cancelled",
-        ids=result.ids[:ids],
-        text=None if result.text is None else result.text[:characters],
-        logprobs=None if result.logprobs is None else result.logprobs[:ids],
-    )

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +10,7 @@ from genwright.arguments import check_settings, plain, setting, short
 from genwright.errors import UserError
 from genwright.text.config_file import token_ids
 from genwright.text.engine.stop_strings import StopString
+from genwright.text.tool_calls.parser import ToolCall
 
 if TYPE_CHECKING:  # the command line reads SamplingParams without importing torch
     from genwright.text.cache.pages import SequencePages
@@ -155,6 +156,16 @@ class Result:
     prompt_logprobs: list[Logprob | None] | None = None  # None for the first token
     acceptance: Acceptance | None = None  # None without a draft
     samples: list["Result"] = field(default_factory=list)
+    tool_calls: list[ToolCall] = field(default_factory=list)  # of a chat with tools
+
+    def cut(self, kept: tuple[int, int] | None) -> "Result":
+        """The first ids and characters of a cancelled result, because the engine may have computed more meanwhile."""
+        if kept is None:
+            return self
+        ids, characters = kept
+        text = None if self.text is None else self.text[:characters]
+        logprobs = None if self.logprobs is None else self.logprobs[:ids]
+        return replace(self, finish_reason="cancelled", ids=self.ids[:ids], text=text, logprobs=logprobs)
 
 
 class Request:

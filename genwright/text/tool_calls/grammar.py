@@ -14,11 +14,11 @@ _NOTHING = {"type": "object", "properties": {}}
 def tool_grammar(tools: Any, choice: Any, style: str, parallel: bool = True) -> str:
     """The grammar of an answer in a style: `choice` is auto, required, or one function as OpenAI's API names it.
 
-    With auto the answer is free until a call begins. `parallel` allows several calls.
+    With auto the answer is free until a call begins. `parallel` allows several calls, unless one function is named.
     """
     form, found = STYLES[style], functions(tools)
     if choice not in ("auto", "required"):
-        found = [_named(choice, found)]
+        found, parallel = [_named(choice, found)], False
     rules = _start(form, parallel) if choice == "auto" else [f"start: {_calls(form, form.begin, parallel)}"]
     rules.append("call: " + " | ".join(f"call_{number}" for number in range(len(found))))
     for number, function in enumerate(found):
