@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import torch
 
-from genwright.arguments import short
+from genwright.arguments import one_of, short
 from genwright.errors import UserError
 from genwright.text.cache.tiered import new_pages
 from genwright.text.drafts import forced_tokens
@@ -90,12 +90,15 @@ class Engine:
         """The logits after every token, computed between two steps."""
         return self._rows(ids, lambda chunk: self.sampler.whole(self.executor.run([chunk])).clone())
 
-    def hidden_states(self, ids: list[int]) -> torch.Tensor:
-        """The final hidden states of every token, [tokens, dim] in float32, computed between two steps."""
+    def embed(self, ids: list[int], pooling: str) -> torch.Tensor:
+        """The mean or the last of the tokens' final hidden states, [dim] of length 1, computed between two steps."""
+        one_of("pooling", pooling, ("mean", "last"))
+        self.check(ids)
         executor = self.executor
         if not isinstance(executor, ResidentExecutor) or executor.pipeline is not None:
             raise UserError("Embeddings need all layers of the model in one device's memory, without offload or pp.")
-        return self._rows(ids, executor.hidden_states)
+        rows = self._rows(ids, executor.hidden_states)
+        return torch.nn.functional.normalize(rows.mean(0) if pooling == "mean" else rows[-1], dim=-1).cpu()
 
     def _rows(self, ids: list[int], compute: Callable[[Chunk], torch.Tensor]) -> torch.Tensor:
         """What `compute` returns for the chunks of a sequence, one row per token."""

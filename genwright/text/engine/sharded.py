@@ -57,7 +57,7 @@ class ShardedEngine(Engine):
             self._tell({"logits": ids})
             return super().logits(ids)
 
-    def hidden_states(self, ids: list[int]) -> torch.Tensor:
+    def embed(self, ids: list[int], pooling: str) -> torch.Tensor:
         raise UserError("Embeddings need a model that is not divided among ranks: tp=1, ep=1 and pp=1.")
 
     def _give_way(self) -> None:
