@@ -1,6 +1,5 @@
 """The application: every path with its endpoint, behind the guards."""
 
-from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
@@ -26,13 +25,8 @@ from genwright.serve.guards import Guards
 from genwright.serve.http_errors import RequestError
 from genwright.serve.metrics import CONTENT_TYPE
 from genwright.serve.openapi import openapi
+from genwright.serve.page_response import Page
 from genwright.serve.service import Service
-
-PAGE = Path(__file__).parent / "page.html"
-PAGE_POLICY = (
-    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; "
-    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-)
 
 
 async def health(service: Service, request: Request, given: dict[str, Any]) -> Response:
@@ -76,10 +70,6 @@ def _model(service: Service, name: str) -> dict[str, Any]:
     return {"id": name, "object": "model", "created": service.created, "owned_by": "genwright"}
 
 
-async def page(service: Service, request: Request, given: dict[str, Any]) -> Response:
-    return Response(PAGE.read_bytes(), headers={"content-security-policy": PAGE_POLICY}, media_type="text/html")
-
-
 async def openapi_json(service: Service, request: Request, given: dict[str, Any]) -> dict[str, Any]:
     """This description."""
     return openapi(ENDPOINTS)
@@ -108,7 +98,7 @@ ENDPOINTS: tuple[tuple[str, str, Handler, Schema | None], ...] = (
 
 def new_app(service: Service) -> Starlette:
     """The ASGI application of a service."""
-    endpoints = [*ENDPOINTS, *([("GET", "/", page, None)] if PAGE.exists() else [])]
+    endpoints = [*ENDPOINTS, ("GET", "/", Page().answer, None)]
     routes = [
         Route(path, Endpoint(service, handler, schema), methods=[method]) for method, path, handler, schema in endpoints
     ]
