@@ -110,7 +110,7 @@ function drawMessage(message, index, busy) {
   const node = element("article", { className: message.role, aria: { label: user ? "You" : "Answer" } }, body, actions);
   if (!busy) actions.append(button("Edit", () => editMessage(message, index, node), "Edit message"));
   if (!busy && !user) actions.append(button("Regenerate", () => answerAgain(index), "Regenerate answer"));
-  actions.append(stats);
+  if (!user) actions.append(stats);
   if (user) body.textContent = message.content;
   else watchTokens(body, message);
   views.set(message, { body, stats, blocks: [] });

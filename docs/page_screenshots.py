@@ -1,0 +1,65 @@
+"""Take the screenshots of serve.md, through playwright and Debian's Chromium.
+
+Run in the repository's root beside `genwright serve --images emoji`: `python docs/page_screenshots.py`.
+"""
+
+import shutil
+from typing import Any
+
+from playwright.sync_api import Browser, sync_playwright
+
+URL = "http://127.0.0.1:8000"
+QUESTION = "Write a Python function that adds two numbers, and a list of two uses."
+DESK, PHONE = {"width": 1200, "height": 720}, {"width": 390, "height": 780}
+
+
+def open_page(browser: Browser, **options: Any) -> Any:
+    page = browser.new_page(**options)
+    page.set_default_timeout(300_000)
+    page.add_init_script("localStorage['genwright.settings'] ??= '{\"seed\": 3, \"logprobs\": true}'")
+    page.goto(URL)
+    page.wait_for_selector("#tabs:not([hidden])")
+    return page
+
+
+def ask(page: Any, text: str = QUESTION) -> None:
+    page.fill("#prompt", text)
+    page.press("#prompt", "Enter")
+    page.wait_for_selector("#stop", state="hidden")
+
+
+def save(page: Any, name: str) -> None:
+    page.screenshot(path=f"docs/serve-{name}.png")
+    page.close()
+
+
+def main() -> None:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"))
+        page = open_page(browser, viewport=DESK)
+        ask(page)
+        page.evaluate("find('messages').scrollTop = 0")
+        page.hover(".assistant .body > p .token >> nth=4")
+        save(page, "chat")
+        page = open_page(browser, viewport=DESK, color_scheme="dark")
+        page.click("#open-settings")
+        page.fill("#system", "You know all cities.")
+        schema = '{\n  "type": "object",\n  "properties": {\n    "city": {"type": "string"},\n    "country": {"type": "string"}\n  },\n'
+        page.fill("#schema", schema + '  "required": ["city", "country"],\n  "additionalProperties": false\n}')
+        ask(page, "What is the capital of France?")
+        save(page, "dark")
+        page = open_page(browser, viewport=PHONE, has_touch=True)
+        ask(page)
+        page.evaluate("find('messages').scrollTop = 0")
+        save(page, "phone")
+        page = open_page(browser, viewport=DESK)
+        page.click("#images-tab")
+        for name, value in (("count", "32"), ("seed", "7")):
+            page.fill(f"#image-{name}", value)
+        page.click("#image-send")
+        page.wait_for_selector("#grid img")
+        save(page, "images")
+
+
+if __name__ == "__main__":
+    main()
