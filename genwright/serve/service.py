@@ -34,6 +34,7 @@ class Record:
     first_token: float | None = None
     finish_reason: str | None = None
     error: str | None = None
+    body_bytes: int = 0
     constrained_by: str | None = None  # the field that has the schema, regex, grammar or tools
     body: Any = None  # with --log-prompts
     started: float = field(default_factory=time.perf_counter)
