@@ -10,7 +10,8 @@ import torch
 
 # A GPU machine's own Python may lack them (`make gpu`).
 NOT_EVERYWHERE = {
-    "anthropic", "diffusers", "gguf", "jsonschema", "lm_eval", "mistral_common", "openai", "pybible", "starlette", "tiktoken"
+    "anthropic", "diffusers", "gguf", "jsonschema", "lm_eval",
+    "mistral_common", "openai", "pybible", "starlette", "tiktoken",
 }  # fmt: skip
 FULL_SIZE = bool(os.environ.get("GENWRIGHT_FULL_SIZE"))
 
