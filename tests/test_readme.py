@@ -50,6 +50,7 @@ CHANGED = {
 }
 SHOWN = {
     'generate "What is': "The capital of France is Paris.",
+    'generate "Describe': '"age"',
     "pull": "smollm2",
     "images sample": "2 images of seed 7",
     "dropin flexllmgen --model": "total throughput",
@@ -67,6 +68,9 @@ def stand_ins(tmp_path_factory: pytest.TempPathFactory) -> Path:
     np.savez(path / "pictures.npz", images=np.random.default_rng(0).integers(0, 256, (8, 8, 8, 3), dtype=np.uint8))
     (path / "prompts.jsonl").write_text('{"prompt": "One, two,", "max_new_tokens": 2}\n')
     (path / "book.txt").write_text("It was the best of times, it was the worst of times. " * 5)
+    (path / "person.json").write_text(
+        '{"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]}'
+    )
     (path / "completion.py").write_text("from flexllmgen import utils\nprint(utils.__file__)\n")
     shutil.copytree(ROOT / "tests" / "inspect" / "fixtures" / "project", path / "project")
     return path

@@ -91,7 +91,7 @@ def _usage() -> str:
     return f"""\
 Usage: genwright COMMAND [OPTIONS]
 
-Run, measure and inspect generative models, text and images.
+Run, measure, serve and inspect generative models, text and images.
 
 {verbs}
 

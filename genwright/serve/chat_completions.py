@@ -11,7 +11,7 @@ from starlette.requests import Request
 from genwright.serve.chat_messages import template_messages
 from genwright.serve.chat_prompt import ChatPrompt, ToolUse, constraining_field
 from genwright.serve.frames import End
-from genwright.serve.generation import Choice, Parts, complete, open_stream, usage
+from genwright.serve.generation import Choice, Parts, complete, open_stream, prepare, usage
 from genwright.serve.http_errors import RequestError
 from genwright.serve.logprobs import TokenTexts
 from genwright.serve.request_fields import CHAT, body_schema, constraint, response_schema, sampling_fields
@@ -26,7 +26,8 @@ async def chat_completions(service: Service, request: Request, given: dict[str, 
     name = service.model_name(given, request.scope["record"])
     request.scope["record"].constrained_by = constraining_field(given, "response_format")
     asked = sampling_fields(given) | constraint(given, response_schema(given.get("response_format")), "response_format")
-    chat = ChatPrompt(service, template_messages(given["messages"]), tool_use(given), asked)
+    messages = template_messages(given["messages"])
+    chat = await prepare(request, ChatPrompt, service, messages, tool_use(given), asked)
     if given.get("logprobs"):
         asked["logprobs"] = given.get("top_logprobs", 0)
     elif "top_logprobs" in given:

@@ -8,7 +8,7 @@ from typing import Any
 
 from starlette.requests import Request
 
-from genwright.serve.generation import Choice, Parts, complete, open_stream, usage
+from genwright.serve.generation import Choice, Parts, complete, open_stream, prepare, usage
 from genwright.serve.http_errors import RequestError
 from genwright.serve.logprobs import TokenTexts
 from genwright.serve.request_fields import COMPLETION, body_schema, constraint, sampling_fields
@@ -23,7 +23,7 @@ DEFAULT_TOKENS = 16  # of an answer, in OpenAI's API
 async def completions(service: Service, request: Request, given: dict[str, Any]) -> dict[str, Any] | EventStream:
     name = service.model_name(given, request.scope["record"])
     request.scope["record"].constrained_by = "regex" if "regex" in given else "grammar"
-    prompts = prompt_ids(service, given["prompt"])
+    prompts = await prepare(request, prompt_ids, service, given["prompt"])
     asked = sampling_fields(given) | constraint(given, None, "")
     echo, limit = given.get("echo", False), given.get("max_tokens", DEFAULT_TOKENS)
     if limit == 0 and not echo:

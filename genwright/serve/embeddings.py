@@ -7,7 +7,7 @@ from typing import Any
 from starlette.requests import Request
 
 from genwright.serve.completions import prompt_ids
-from genwright.serve.generation import compute
+from genwright.serve.generation import compute, prepare
 from genwright.serve.request_fields import NAME, PROMPT, TEXT, body_schema
 from genwright.serve.service import Service
 
@@ -20,7 +20,7 @@ async def embeddings(service: Service, request: Request, given: dict[str, Any]) 
     """Vectors of length 1, the mean of a text's final hidden states."""
     record = request.scope["record"]
     name = service.model_name(given, record)
-    prompts = prompt_ids(service, given["input"], "input")
+    prompts = await prepare(request, prompt_ids, service, given["input"], "input")
     service.check_lengths(prompts, None, "input")
     vectors = await compute(service, request, "embed", prompts)
     encode = _base64 if given.get("encoding_format") == "base64" else list

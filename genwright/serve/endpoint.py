@@ -82,6 +82,7 @@ async def read_json(request: Request, limit: int) -> Any:
         data += part
         if len(data) > limit:
             raise too_large
+    request.scope["record"].body_bytes = len(data)
     try:
         return json.loads(data.decode("utf-8"), parse_constant=_refuse_constant)
     except UnicodeDecodeError as error:

@@ -16,6 +16,7 @@ from genwright.serve.http_errors import SHUTTING_DOWN, RequestError
 from genwright.text.engine.engine_stats import EngineStats
 from genwright.text.engine.request import SamplingParams
 from genwright.text.settings import EngineConfig
+from genwright.text.tokenizer.tokenizer import Tokenizer
 
 MODULE = "genwright.serve.engine_process"
 LONGEST_PAUSE = 60.0  # seconds before an engine that dies again and again is started again
@@ -38,6 +39,8 @@ class EngineFacts:
     max_context: int
     max_batch: int
     vocab_size: int
+    tokenizer: Tokenizer | None
+    recommended: SamplingParams  # by the checkpoint
     classes: list[str] = field(default_factory=list)  # of the image model
     image_size: int | None = None  # None without an image model
 
@@ -97,7 +100,7 @@ class EngineClient:
         on_death: Callable[[], None],
     ):
         self.source, self.max_queue, self.on_stats, self.on_death = source, max_queue, on_stats, on_death
-        self.facts = EngineFacts(0, 0, 0)
+        self.facts = EngineFacts(0, 0, 0, None, SamplingParams())
         self.ready = self.closing = False
         self._streams: dict[int, Stream] = {}
         self._count = self._sequences = 0

@@ -258,12 +258,13 @@ def main(descriptor: int) -> None:
             lambda sentence: print(sentence, file=sys.stderr),
         )
         image_model = None if images is None else ImageModel(images, device=settings.device)
+        known = facts(llm, image_model)
     except UserError as error:
         connection.send("failed", str(error))
         connection.receive()
         return
     engine = EngineProcess(llm, image_model, connection)
-    connection.send("ready", facts(llm, image_model))
+    connection.send("ready", known)
     while (message := connection.receive()) is not None:
         verb, number, *rest = message
         if verb == "run":
@@ -283,6 +284,8 @@ def facts(llm: LLM, images: ImageModel | None) -> dict[str, Any]:
         "max_context": llm.max_context,
         "max_batch": llm.engine.scheduler.max_batch,
         "vocab_size": llm.model.cfg.vocab_size,
+        "tokenizer": llm.tokenizer,
+        "recommended": llm.recommended_params(),
         "classes": [],
     }
     if images is not None:

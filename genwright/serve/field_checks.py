@@ -77,6 +77,8 @@ def _check_any(value: Any, schemas: list[Schema], path: str) -> None:
     same = [each for each in schemas if "type" not in each or _is_kind(value, each["type"])]
     if not same:
         raise RequestError(f"{path} must be {describe({'anyOf': schemas})}, not {short(value)}.", path)
+    if isinstance(value, dict) and len(same) > 1:
+        same = _of_type(value, same, path)
     errors = []
     for schema in same:
         try:
@@ -85,6 +87,18 @@ def _check_any(value: Any, schemas: list[Schema], path: str) -> None:
         except RequestError as error:
             errors.append(error)
     raise max(errors, key=lambda error: len(error.param or ""))  # the one that came furthest
+
+
+def _of_type(value: dict[str, Any], schemas: list[Schema], path: str) -> list[Schema]:
+    """The schemas of objects whose `type` is that of the value; those that do not need one are for values without."""
+    kind = value.get("type")
+    if kind is None:
+        return [schema for schema in schemas if "type" not in schema["required"]] or schemas
+    found = [schema for schema in schemas if kind in schema["properties"]["type"]["enum"]]
+    if not found:
+        kinds = [each for schema in schemas for each in schema["properties"]["type"]["enum"]]
+        check(kind, {"enum": kinds}, f"{path}.type")
+    return found
 
 
 def _check_list(value: list[Any], schema: Schema, path: str) -> None:

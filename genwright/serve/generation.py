@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -18,6 +18,7 @@ from genwright.text.engine.request import Logprob, SamplingParams
 
 T = TypeVar("T")
 Parts = AsyncGenerator[list[Part], None]
+LARGE_BODY = 1 << 15  # bytes; tokenizing more would hold up the other streams for milliseconds
 NUMERIC_ERROR = "The answer was stopped early, because the logits contain NaN or memory ran out."
 
 
@@ -63,6 +64,13 @@ def usage(choices: list[Choice], n: int) -> Usage:
     firsts = [choice.end for choice in choices[::n] if choice.end is not None]
     prompt, cached = sum(end.prompt_tokens for end in firsts), sum(end.cached_tokens for end in firsts)
     return Usage(prompt, cached, sum(choice.tokens for choice in choices))
+
+
+async def prepare(request: Request, work: Callable[..., T], *arguments: Any) -> T:
+    """The result of work on a request's body, such as tokenizing it; on a thread if the body is large."""
+    if request.scope["record"].body_bytes < LARGE_BODY:
+        return work(*arguments)
+    return await asyncio.to_thread(work, *arguments)
 
 
 async def complete(

@@ -28,7 +28,7 @@ class Guards:
 
     def __init__(self, app: ASGIApp, service: Service):
         self.app, self.service = app, service
-        self._keys = [sha256(key.encode()).digest() for key in service.settings.read_keys()]
+        self._keys = [sha256(key.encode()).digest() for key in service.keys]
         self._recent: dict[str, deque[float]] = {}  # by key or address: when it sent its last requests
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

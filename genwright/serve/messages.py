@@ -10,7 +10,7 @@ from starlette.requests import Request
 from genwright.serve.chat_messages import Messages, check_tool_history, tool_call
 from genwright.serve.chat_prompt import ChatPrompt, ToolUse, constraining_field, named_choice
 from genwright.serve.frames import End
-from genwright.serve.generation import Choice, Parts, complete, open_stream, usage
+from genwright.serve.generation import Choice, Parts, complete, open_stream, prepare, usage
 from genwright.serve.http_errors import RequestError
 from genwright.serve.message_fields import MESSAGES
 from genwright.serve.request_fields import body_schema
@@ -31,7 +31,7 @@ async def messages(service: Service, request: Request, given: dict[str, Any]) ->
     asked["stop"] = tuple(given.get("stop_sequences", ()))
     if (form := given.get("output_config", {}).get("format")) is not None:
         asked["schema"] = form["schema"]
-    chat = _prompt(service, given, asked)
+    chat = await prepare(request, _prompt, service, given, asked)
     params = service.params(asked, [chat.ids], given["max_tokens"], "max_tokens")
     if given.get("stream"):
         parts = await open_stream(service, request, [chat.ids], params)
@@ -56,7 +56,7 @@ async def messages(service: Service, request: Request, given: dict[str, Any]) ->
 
 async def count_tokens(service: Service, request: Request, given: dict[str, Any]) -> dict[str, Any]:
     service.model_name(given, request.scope["record"])
-    return {"input_tokens": len(_prompt(service, given, {}).ids)}
+    return {"input_tokens": len((await prepare(request, _prompt, service, given, {})).ids)}
 
 
 def _prompt(service: Service, given: dict[str, Any], asked: dict[str, Any]) -> ChatPrompt:

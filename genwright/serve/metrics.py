@@ -47,7 +47,9 @@ class Metrics(Collector):
         self._counters = {name: self._new(Counter, name, text) for name, text in _COUNTERS.items()}
         labels = [*self._labels, "finished_reason"]
         self._ended = Counter("vllm:request_success", "Sequences that ended.", labels, registry=self.registry)
-        self._restarts = self._new(Counter, "engine_restarts", "Times that the engine process was started again.")
+        self._restarts = Counter(
+            "genwright:engine_restarts", "Times that the engine process was started again.", registry=self.registry
+        )
         self._stats, self._before = EngineStats(), EngineStats()  # of this engine process, and of those before it
         self.registry.register(self)
 

@@ -69,20 +69,20 @@ def _operation(method: str, path: str, handler: Callable[..., Any], schema: Sche
 
 def _nullable(schema: Schema) -> dict[str, Any]:
     """A body's schema, whose optional fields may be null."""
-    found = _closed(schema)
+    found = closed(schema)
     for name, each in found["properties"].items():
         if name not in schema["required"]:
             found["properties"][name] = {"anyOf": [each, {"type": "null"}]}
     return found
 
 
-def _closed(schema: Any) -> Any:
+def closed(schema: Any) -> Any:
     """A schema whose objects say that they have no other properties."""
     if isinstance(schema, list):
-        return [_closed(each) for each in schema]
+        return [closed(each) for each in schema]
     if not isinstance(schema, Mapping):
         return schema
     if "properties" not in schema:
-        return {name: value if name == "enum" else _closed(value) for name, value in schema.items()}
-    properties = {name: _closed(each) for name, each in schema["properties"].items()}
+        return {name: value if name == "enum" else closed(value) for name, value in schema.items()}
+    properties = {name: closed(each) for name, each in schema["properties"].items()}
     return {"additionalProperties": False, **schema, "properties": properties}

@@ -9,7 +9,7 @@ from starlette.requests import Request
 
 from genwright.serve.chat_messages import Messages, arguments_object, check_tool_history, joined, tool_call
 from genwright.serve.chat_prompt import ChatPrompt, ToolUse, constraining_field, named_choice
-from genwright.serve.generation import Choice, Usage, complete, open_stream, usage
+from genwright.serve.generation import Choice, Usage, complete, open_stream, prepare, usage
 from genwright.serve.http_errors import RequestError
 from genwright.serve.logprobs import TokenTexts
 from genwright.serve.request_fields import body_schema, constraint, response_schema, sampling_fields
@@ -30,7 +30,8 @@ async def responses(service: Service, request: Request, given: dict[str, Any]) -
         asked["logprobs"] = given.get("top_logprobs", 0)
     elif "top_logprobs" in given:
         raise RequestError("top_logprobs needs include to have message.output_text.logprobs.", "top_logprobs")
-    chat = ChatPrompt(service, template_messages(given["input"], given.get("instructions")), _tool_use(given), asked)
+    messages = template_messages(given["input"], given.get("instructions"))
+    chat = await prepare(request, ChatPrompt, service, messages, _tool_use(given), asked)
     params = service.params(asked, [chat.ids], given.get("max_output_tokens"), "max_output_tokens")
     shown = {"temperature": params.temperature, "top_p": params.top_p}
     response = ResponseWriter(given, name, TokenTexts(service.tokenizer), chat, shown)

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,7 @@ from genwright.serve.engine_client import EngineClient, EngineSource
 from genwright.serve.http_errors import RequestError
 from genwright.serve.metrics import Metrics
 from genwright.serve.server_settings import ServerSettings
-from genwright.text.build import open_model
 from genwright.text.engine.request import SamplingParams
-from genwright.text.generation_config import recommended_sampling
 from genwright.text.settings import EngineConfig
 from genwright.text.tokenizer.tokenizer import Tokenizer
 
@@ -36,6 +34,7 @@ class Record:
     first_token: float | None = None
     finish_reason: str | None = None
     error: str | None = None
+    body_bytes: int = 0
     constrained_by: str | None = None  # the field that has the schema, regex, grammar or tools
     body: Any = None  # with --log-prompts
     started: float = field(default_factory=time.perf_counter)
@@ -45,22 +44,19 @@ class Service:
     """The models that are served, by name, and the settings."""
 
     def __init__(self, model: str, config: EngineConfig, settings: ServerSettings):
-        checkpoint = open_model(model, config)
-        self.settings = settings
+        self.settings, self.keys = settings, settings.read_keys()
         self.names = settings.model_name or (Path(model).name if Path(model).exists() else model,)
         self.image_name = None if settings.images is None else Path(settings.images).name
         self.created = int(time.time())
-        self.tokenizer: Tokenizer | None = checkpoint.tokenizer()
-        if config.chat_template is not None:
-            self.need_tokenizer().use_template(config.chat_template)
-        self.defaults: Mapping[str, Any] = {
-            "temperature": DEFAULT_TEMPERATURE,
-            **recommended_sampling(checkpoint.generation_config()),
-        }
         self.metrics = Metrics(self.names[0])
         self.log = AccessLog(settings.log_file)
-        source = EngineSource(str(checkpoint.path) if Path(model).exists() else model, config, settings.images)
+        source = EngineSource(model, config, settings.images)
         self.engine = EngineClient(source, settings.max_queue, self.metrics.set_stats, self.metrics.engine_died)
+
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        """The model's, which the engine's process has read."""
+        return self.engine.facts.tokenizer
 
     def need_tokenizer(self) -> Tokenizer:
         if self.tokenizer is None:
@@ -88,8 +84,10 @@ class Service:
         most = self.settings.max_tokens
         if limit is not None and most is not None and limit > most:
             raise RequestError(f"{param} must be at most {most:,} on this server, not {limit:,}.", param)
+        recommended = self.engine.facts.recommended
+        usual = {"temperature": recommended.temperature or DEFAULT_TEMPERATURE}
         tokens = min(context - longest, most or context) if limit is None else max(limit, 1)
-        return SamplingParams(**{**self.defaults, **asked, "max_new_tokens": tokens})
+        return replace(recommended, **{**usual, **asked, "max_new_tokens": tokens})
 
     def check_lengths(self, prompts: list[list[int]], limit: int | None, param: str) -> int:
         """The length of the longest prompt; raises a RequestError if it does not fit together with the answer."""

@@ -7,6 +7,7 @@ from starlette.requests import Request
 from genwright.serve.chat_completions import tool_use
 from genwright.serve.chat_messages import template_messages
 from genwright.serve.chat_prompt import ChatPrompt
+from genwright.serve.generation import prepare
 from genwright.serve.request_fields import CHAT, FLAG, IDS, NAME, TEXT, body_schema
 from genwright.serve.service import Service
 
@@ -19,7 +20,7 @@ async def tokenize(service: Service, request: Request, given: dict[str, Any]) ->
     """The token ids of a text; `with_pieces` adds each token's text, or its bytes if it is part of a character."""
     service.model_name(given, request.scope["record"])
     tokenizer = service.need_tokenizer()
-    ids = tokenizer.encode(given["content"], given.get("add_special", False))
+    ids = await prepare(request, tokenizer.encode, given["content"], given.get("add_special", False))
     if not given.get("with_pieces"):
         return {"tokens": ids}
     pieces = [tokenizer.token_text(token_id) for token_id in ids]

@@ -158,3 +158,14 @@ def test_interrupts_end_with_130_and_no_traceback():
             errors = process.stderr.read()
         assert process.returncode == 130
         assert b"Traceback" not in errors
+
+
+def test_answers_follow_a_schema_a_regex_or_a_grammar(generate, tmp_path):
+    schema, grammar = tmp_path / "schema.json", tmp_path / "answer.lark"
+    schema.write_text('{"enum": ["yes", "no"]}')
+    grammar.write_text('start: "A" | "B"')
+    assert generate(b"", "Is it?", "--schema", str(schema)).strip() in ('"yes"', '"no"')
+    assert generate(b"", "Is it?", "--grammar", str(grammar)).strip() in ("A", "B")
+    assert re.fullmatch("[0-9]{3}", generate(b"", "A number:", "--regex", "[0-9]{3}").strip())
+    with pytest.raises(UserError, match="--schema needs a file, but nowhere cannot be read: No such file"):
+        generate(b"", "Is it?", "--schema", "nowhere")

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 from serve.running import Running, running
-from text.tiny_chat import make_chat_model
 
 
 @pytest.fixture(scope="session")
@@ -18,6 +17,8 @@ def server(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.fixture(scope="session")
 def endless_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from text.tiny_chat import make_chat_model  # and transformers, which takes a while
+
     return make_chat_model(tmp_path_factory.mktemp("endless") / "endless", context=100_000)
 
 

@@ -59,7 +59,7 @@ class Running:
 
     def metric(self, name: str) -> float:
         text = self.request("GET", "/metrics")[1].decode()
-        return float(re.search(rf"^vllm:{name}{{[^}}]*}} (\S+)$", text, re.M)[1])
+        return float(re.search(rf"^\w+:{name}(?:{{[^}}]*}})? (\S+)$", text, re.M)[1])
 
     def wait_for(self, metric: str, value: float) -> None:
         """Wait until a gauge has a value; the test's own time limit ends it otherwise."""

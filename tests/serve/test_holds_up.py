@@ -204,3 +204,13 @@ def test_sigterm_lets_answers_end_and_refuses_new_ones(endless_model: Path, tmp_
         assert b"[DONE]" in ended and ended.count(b'"finish_reason":"length"') == 1
         assert b"The server is shutting down." in read_all(long, b"[DONE]")
         assert server.process.wait(30) == 0
+
+
+def test_a_large_body_is_prepared_beside_the_streams(endless: Running) -> None:
+    """It is tokenized on a thread; the sentence has both lengths."""
+    body = {"messages": [{"role": "user", "content": "word " * 20_000}]}
+    status, answer = endless.post("/v1/chat/completions", body)
+    assert status == 400 and answer["error"]["code"] == "context_length_exceeded"
+    assert "100,0" in answer["error"]["message"] and "8,192" in answer["error"]["message"]
+    status, answer = endless.post("/tokenize", {"content": "x" * 100_000})
+    assert status == 200 and len(answer["tokens"]) == 100_000

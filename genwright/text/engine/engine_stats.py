@@ -1,9 +1,10 @@
 """EngineStats: how busy an engine is, for the server's metrics."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from genwright.text.cache.tiered import TieredPages
-from genwright.text.engine.engine import Engine
+if TYPE_CHECKING:  # the server reads EngineStats without importing torch
+    from genwright.text.engine.engine import Engine
 
 
 @dataclass(frozen=True)
@@ -18,13 +19,13 @@ class EngineStats:
     preemptions: int = 0
 
 
-def engine_stats(engine: Engine) -> EngineStats:
+def engine_stats(engine: "Engine") -> EngineStats:
     """Measure an engine; only its own thread may call this."""
     scheduler = engine.scheduler
     sequences = [request.pages for request in scheduler.running if request.pages is not None]
     shared = {id(node): len(node.pages) for pages in sequences for node in pages.shared}
     used = sum(shared.values()) + sum(len(group) for pages in sequences for group in pages.own)
-    pools = engine.pool.pools if isinstance(engine.pool, TieredPages) else [engine.pool]
-    total = sum(pool.cache.pages - pool.cache.spec.null_pages for pool in pools)
+    cache = engine.pool.cache
+    total = cache.pages - cache.spec.null_pages
     counts = scheduler.prefix_queries, scheduler.prefix_hits, scheduler.preemptions
     return EngineStats(len(scheduler.running), len(scheduler.waiting), used / max(total, 1), *counts)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from llguidance import LLExecutor, LLMatcher, LLTokenizer
 
 _KEPT = 64  # compiled grammars
+_LEXER_FUEL = 50_000_000  # about a second of compiling at most, which patterns that count words need
 Masks = NDArray[np.int32]
 
 
@@ -36,11 +37,17 @@ class Grammar:
         """Add the next token; returns whether the answer is complete."""
         self._forced = None
         if not self.matcher.consume_token(token):
+            reason = _sentence(self.matcher.get_error().partition("<state>")[0])
             raise UserError(
-                f"The grammar cannot continue: {_sentence(self.matcher.get_error())}; "
-                "logit_bias may forbid what it requires."
+                f"The grammar cannot continue: {reason}; it is too complex, or logit_bias forbids what it requires."
             )
         return bool(self.matcher.is_stopped())
+
+    def mask(self) -> Masks:
+        """The tokens that may come next, int32 [1, words]."""
+        mask = np.zeros((1, self.words), np.int32)
+        self.matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
+        return mask
 
     def forced(self) -> list[int]:
         """The tokens that must come next, whatever the logits are."""
@@ -66,6 +73,7 @@ class Grammars:
         return None if params.grammar is None else self._compile("grammar", params.grammar).copy()
 
     def _compiled(self, kind: str, text: str) -> Grammar:
+        words = (self._vocabulary.vocab_size + 31) // 32
         if kind == "schema":
             schema = check_schema(text)
             matcher = self._matcher(_schema_grammar(schema))
@@ -76,10 +84,12 @@ class Grammars:
             matcher = self._matcher(_grammar(kind, resolve_markers(text, self._tokenizer.token_id)))
             if error := matcher.get_error():
                 raise UserError(f"The {kind} is not valid: {_sentence(error)}.")
-        return Grammar(matcher, (self._vocabulary.vocab_size + 31) // 32)
+        return Grammar(matcher, words)
 
     def _matcher(self, grammar: str) -> "LLMatcher":
-        matcher: LLMatcher = _llguidance().LLMatcher(self._vocabulary, grammar, log_level=0)
+        llguidance = _llguidance()
+        limits = llguidance.LLParserLimits(initial_lexer_fuel=_LEXER_FUEL)
+        matcher: LLMatcher = llguidance.LLMatcher(self._vocabulary, grammar, log_level=0, limits=limits)
         return matcher
 
     @cached_property

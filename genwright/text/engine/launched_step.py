@@ -75,9 +75,7 @@ class Part:
         assert self.logits is not None and self.processor is not None
         tokens, top = self.request.tokens, self.request.params.logprobs
         logits = self.processor(list(tokens), self.logits[0].clone()).to(self.logits)[None]
-        masks = None
-        if self.grammar is not None:
-            masks = StepMasks().start([(self.grammar, ())]).result(), np.zeros(1, np.int32)
+        masks = None if self.grammar is None else (self.grammar.mask(), np.zeros(1, np.int32))
         drawn = sampler.sample(logits, [self.request], [len(tokens)], masks=masks)
         self.ids = drawn.tolist()
         if top is not None:

@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from genwright.arguments import short
 from genwright.errors import UserError
 
 # Where schemas are inside a schema: as a value, in a list, and in an object.
@@ -24,14 +25,19 @@ _REASONS = (
 
 
 def check_schema(text: str) -> Any:
-    """The schema of a JSON text, without what llguidance would not follow exactly."""
+    """The schema of a JSON text; what llguidance would not follow exactly is refused."""
     try:
         schema = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise UserError(f"The schema is not valid JSON: {_sentence(str(error))}.") from None
-    if not isinstance(schema, dict | bool):
-        raise UserError("A schema must be a JSON object, or true or false.")
+    schema = {} if schema is True else schema
+    if not isinstance(schema, dict):
+        raise UserError(f"A schema must be a JSON object, or true, not {short(schema)}.")
+    old = re.search("draft-0[3-7]", str(schema.get("$schema"))) is not None
     for path, part in subschemas(schema):
+        if old and "$ref" in part:  # up to draft 7, keywords beside a reference are ignored
+            for key in part.keys() - {"$ref", *_OF_ROOT}:
+                del part[key]
         least, required = part.get("minProperties"), part.get("required")
         # The keys of further properties may repeat, and a parser keeps one of them.
         if isinstance(least, int) and least > 1 + len(required if isinstance(required, list) else ()):

@@ -84,6 +84,8 @@ class ToolParser(CallReader):
         if (char := (yield from self._skip())) == "<":
             yield from self._expect("|python_start|>")
             char = yield from self._skip()
+        if char != "[":
+            raise NoCall
         while char in "[,":
             name = (yield from self._read_to("(", start=(yield from self._skip())))[:-1]
             if not name.replace(".", "_").replace("-", "_").isidentifier():

@@ -194,9 +194,10 @@ class CallReader:
     def _json_calls(self, char: str) -> Reading:
         """A call, or a list of calls."""
         if char == "[":
+            before = self._calls
             while (char := (yield from self._skip(","))) == "{":
                 yield from self._json_call()
-            if char != "]":
+            if char != "]" or self._calls == before:
                 raise NoCall
             self._raw = ""
         elif char == "{":

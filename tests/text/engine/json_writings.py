@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
+import pytest
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, pre_tokenizers
 
@@ -12,6 +13,8 @@ from genwright import SamplingParams
 from genwright.text.engine.grammar import Grammar, Grammars
 from genwright.text.engine.schema import subschemas
 from genwright.text.tokenizer.tokenizer import Tokenizer
+
+pytest.importorskip("llguidance")
 
 
 def byte_tokenizer(*special: str) -> Tokenizer:
@@ -48,9 +51,8 @@ class Checker:
         """Whether some writing of the value is accepted."""
         if self.accepts_text(grammar, json.dumps(value, ensure_ascii=False)):
             return True
-        maps = [part["properties"] for _, part in subschemas(schema) if isinstance(part.get("properties"), dict)]
         matcher = grammar.copy().matcher
-        written = _Writer(self.tokenizer, matcher, list(map(list, maps))).write(value)
+        written = _Writer(self.tokenizer, matcher, _orders_in(schema)).write(value)
         return written > 0 and matcher.is_accepting()
 
 
@@ -87,7 +89,8 @@ class _Writer:
                 items = [each for key in keys for each in (Text(f", {_json(key)}: "), value[key])]
                 yield [Text("{"), *([Text(items[0][2:]), *items[1:]] if items else []), Text("}")]
         else:
-            yield from ([Text(text)] for text in dict.fromkeys([_json(value), *_numbers(value)]))
+            # The longest first, because a shorter one may be its beginning.
+            yield from ([Text(text)] for text in [*_numbers(value), _json(value)])
 
     def _orders(self, keys: list[str]) -> list[tuple[str, ...]]:
         """The given order, and those of the schemas that know some of the names; unknown ones come last."""
@@ -98,13 +101,29 @@ class _Writer:
         return list(found)
 
 
+def _orders_in(schema: Any) -> list[list[str]]:
+    """The orders of names that a schema's grammar may require."""
+    found: list[list[str]] = []
+    for _, part in subschemas(schema):
+        properties, required = part.get("properties"), part.get("required")
+        found.append(list(properties) if isinstance(properties, dict) else [])
+        found[-1] += [name for name in (required if isinstance(required, list) else []) if name not in found[-1]]
+        values = [part.get("const"), *(part.get("enum") or [])]
+        while values:
+            value = values.pop()
+            found += [list(value)] if isinstance(value, dict) else []
+            values += value.values() if isinstance(value, dict) else value if isinstance(value, list) else []
+    return found
+
+
 def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
 def _numbers(value: Any) -> list[str]:
-    """A number as an integer, and without an exponent."""
+    """A number as an integer, without an exponent, and with more zeros."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return []
     plain = format(Decimal(repr(value)), "f")
-    return [str(int(value)), plain] if value == int(value) else [plain]
+    point = plain if "." in plain else f"{plain}."
+    return [f"{point}00", f"{point}0", plain, *([str(int(value))] if value == int(value) else [])]

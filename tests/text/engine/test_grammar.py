@@ -1,16 +1,19 @@
 """Answers follow their schema, regex or grammar, whatever runs beside them, ahead of them or is proposed."""
 
 import json
+import os
 import random
 import re
 from dataclasses import replace
 
 import jsonschema
+import numpy as np
 import pytest
 import torch
 from text.cache.invariants import available
 from text.engine.setup import check_pages, engine_of
 from text.tiny_chat import make_chat_model
+from text.tokenizer.test_tokenizer import folders, open_folder  # noqa: F401 - a fixture
 
 from genwright import LLM, SamplingParams
 from genwright.errors import UserError
@@ -19,8 +22,11 @@ from genwright.text.drafts.prompt_lookup import PromptLookup
 from genwright.text.drafts.speculation import Speculation
 from genwright.text.engine.engine import Engine
 from genwright.text.engine.executor import ResidentExecutor
+from genwright.text.engine.grammar import Grammars
 from genwright.text.engine.request import Request
 from genwright.text.ops.cpu_ops import CpuOps
+
+pytest.importorskip("llguidance")
 
 SCHEMA = {
     "type": "object",
@@ -110,19 +116,6 @@ def test_neighbours_drafts_and_steps_ahead_change_no_token(llm, alone, full_size
         assert not engine.sampler._states
 
 
-@pytest.mark.parametrize("steps_ahead", [0, 1])
-def test_forced_tokens_cost_no_step_of_their_own(llm, steps_ahead):
-    engine = engine_of(llm, 64, deterministic=True, steps_ahead=steps_ahead)
-    params = SamplingParams(regex="(a|b)" + "0123456789" * 4 + "(c|d)")
-    request = llm.requests("Count: ", params)[0]
-    engine.submit(request)
-    while engine.busy():
-        engine.step()
-    assert re.fullmatch(params.regex, request.text) and len(request.output) == 42
-    assert engine.steps < 10
-    assert request.acceptance.drafted == []  # of a draft
-
-
 def test_requests_without_a_grammar_run_ahead_beside_one(llm):
     """A step is launched before the tokens of the one before it are read."""
     engine = engine_of(llm, 64, deterministic=True, steps_ahead=1)
@@ -162,7 +155,7 @@ def test_a_logits_processor_and_a_grammar(llm):
 
 def test_a_bias_that_forbids_what_the_grammar_requires_is_told(llm):
     token = llm.tokenizer.encode("q", special=False)[0]
-    with pytest.raises(UserError, match="logit_bias may forbid"):
+    with pytest.raises(UserError, match="logit_bias forbids"):
         llm.generate(["x"], SamplingParams(regex="q+", logit_bias={token: float("-inf")}))
     assert llm.generate(["x"], SamplingParams(regex="q{3}"))[0].text == "qqq"
 
@@ -201,3 +194,43 @@ def test_without_llguidance_one_sentence_says_what_to_install(llm, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "llguidance", None)
     with pytest.raises(UserError, match=r"genwright\[serve\]"):
         llm.generate(["x"], SamplingParams(regex="another"))
+
+
+@pytest.mark.parametrize("name", ["byte-level", "byte-fallback", "sentencepiece"])
+def test_every_kind_of_tokenizer(folders, name):  # noqa: F811
+    """Random tokens that the masks allow spell a text that the regular expression matches."""
+    pattern, rng = r"[a-z]{1,5}(, [0-9]+){2}; (é|日本|😀)x", np.random.default_rng(0)
+    tokenizer = open_folder(folders[name])
+    start = Grammars(tokenizer, tokenizer.vocab_size, tokenizer.eos_ids).new(SamplingParams(regex=pattern))
+    for _ in range(20):
+        grammar, stream, text = start.copy(), tokenizer.stream(), ""
+        complete = False
+        while not complete:
+            allowed = np.flatnonzero(np.unpackbits(grammar.mask().view(np.uint8), bitorder="little"))
+            token = int(rng.choice(allowed))
+            complete = grammar.advance(token)
+            text += stream.push(token)
+        assert re.fullmatch(pattern, text + stream.end())
+
+
+@pytest.mark.skipif("GENWRIGHT_FULL_SIZE" not in os.environ, reason="500 answers of the default model")
+def test_the_default_models_answers_validate(smollm2):
+    schema = {
+        "type": "object",
+        "properties": {
+            "name": {"type": "string", "maxLength": 40},
+            "age": {"type": "integer", "minimum": 0, "maximum": 130},
+            "email": {"type": "string", "pattern": "^[a-z]+@[a-z]+\\.(com|org)$"},
+            "tags": {"type": "array", "items": {"enum": ["a", "b", "c"]}, "maxItems": 4},
+            "address": {"anyOf": [{"type": "null"}, {"type": "object", "properties": {"city": {"type": "string"}}}]},
+        },
+        "required": ["name", "age", "tags"],
+    }
+    params = SamplingParams(schema=schema, temperature=1.0, seed=5, n=500, max_new_tokens=160)
+    with LLM(smollm2) as llm:
+        result = llm.generate([llm.encode_chat([{"role": "user", "content": "Invent a person, as JSON."}])], params)[0]
+    ended = [each.text for each in (result, *result.samples) if each.finish_reason == "stop"]
+    cut = sum(each.finish_reason == "length" for each in (result, *result.samples))
+    for text in ended:
+        jsonschema.validate(json.loads(text), schema)
+    assert len(ended) + cut == 500 and cut < 100

@@ -8,6 +8,7 @@ import pytest
 from text.deepseek_folders import with_draft
 from text.families import make
 from text.rank_processes import in_ranks
+from text.tiny_chat import make_chat_model
 
 from genwright import LLM, SamplingParams
 from genwright.errors import UserError
@@ -101,6 +102,24 @@ def test_shards_for_some_ranks_are_read_by_others(shards: int, tmp_path: Path) -
     expected = in_ranks(1, tmp_path, answers, tmp_path / "hf", {})
     for ranks in (1, 2):
         assert in_ranks(ranks, tmp_path, answers, tmp_path / "out", {"tp": ranks}) == expected
+
+
+def constrained(folder: Path, settings: dict[str, Any]) -> Any:
+    params = [
+        SamplingParams(schema={"enum": ["alpha", {"kind": "beta"}]}, temperature=1.0, seed=1),
+        SamplingParams(regex="[a-f]{20}", temperature=1.0, seed=2),
+        SamplingParams(temperature=1.0, seed=3, top_k=9, max_new_tokens=20),
+    ]
+    with LLM(folder, **{**SETTINGS, **settings}) as llm:
+        return [(result.text, result.finish_reason) for result in llm.generate(["One", "Two", "Three"], params)]
+
+
+def test_grammars(tmp_path: Path) -> None:
+    pytest.importorskip("llguidance")
+    make_chat_model(tmp_path)
+    expected = in_ranks(1, tmp_path, constrained, tmp_path, {})
+    assert [reason for _, reason in expected] == ["stop", "stop", "length"]
+    assert in_ranks(2, tmp_path, constrained, tmp_path, {"tp": 2}) == expected
 
 
 @pytest.mark.parametrize("family", ["mixtral", "deepseek-v3"])
