@@ -27,7 +27,7 @@ DESK, PHONE = {"width": 1100, "height": 700}, {"width": 390, "height": 780}
 def open_page(browser: Browser, **options: Any) -> Any:
     page = browser.new_page(**options)
     page.set_default_timeout(90_000)
-    page.add_init_script("localStorage['genwright.settings'] ??= '{\"seed\": 3, \"logprobs\": true}'")
+    page.add_init_script("localStorage['genwright.settings'] ??= '{\"temperature\": 0}'")
     page.goto(URL)
     page.wait_for_selector("#tabs:not([hidden])")
     return page
@@ -35,7 +35,7 @@ def open_page(browser: Browser, **options: Any) -> Any:
 
 def ask(page: Any, text: str = QUESTION) -> None:
     page.fill("#prompt", text)
-    page.press("#prompt", "Enter")
+    page.click("#send")
     page.wait_for_selector("#stop", state="hidden")
 
 
@@ -52,7 +52,7 @@ def main() -> None:
         page = open_page(browser, viewport=DESK)
         ask(page)
         page.evaluate("find('messages').scrollTop = 0")
-        page.hover(".assistant .body > p .token >> nth=4")
+        page.hover(".assistant .body > p .token >> nth=2")
         save(page, "chat")
         page = open_page(browser, viewport=DESK, color_scheme="dark")
         page.click("#open-settings")

@@ -67,7 +67,7 @@ def open_page(server: Running, browser: Any) -> Iterator[Callable[..., Any]]:
 
 def ask(page: Any, text: str) -> None:
     page.fill("#prompt", text)
-    page.press("#prompt", "Enter")
+    page.click("#send")
 
 
 def wait_for_answer(page: Any) -> None:
@@ -115,10 +115,11 @@ def test_the_policy_allows_the_pages_own_scripts_only(server: Running) -> None:
 
 def test_a_conversation_is_streamed_stopped_edited_and_regenerated(open_page: Callable[..., Any]) -> None:
     page = open_page(viewport={"width": 1300, "height": 700})
-    ask(page, "First <b>question</b>")
+    page.fill("#prompt", "First <b>question</b>")
+    page.press("#prompt", "Enter")
     early = wait_for_text(page, 40)
     wait_for_text(page, len(early) + 20)
-    page.click("#stop")
+    page.keyboard.press("Escape")
     wait_for_answer(page)
     stopped = page.inner_text(".assistant .body")
     assert stopped.startswith(early), "it grew while it was streamed"
@@ -158,6 +159,11 @@ def test_a_reload_in_the_middle_keeps_what_has_arrived(open_page: Callable[..., 
     wait_for_text(page, 20)
     page.reload()
     assert len(page.inner_text(".assistant .body")) > 20
+    page.click("[aria-label='Regenerate answer']")
+    wait_for_text(page, 20)
+    page.click("#stop")
+    wait_for_answer(page)
+    assert "stopped" in page.inner_text(".stats")
 
 
 def test_a_script_in_an_answer_is_shown_as_text(open_page: Callable[..., Any]) -> None:

@@ -2,8 +2,11 @@
 // The chat: sends a conversation, draws the answer while it arrives, and lets messages be copied, edited and written again.
 
 const SAVE_EVERY = 1000; // milliseconds, while an answer arrives
+const HINT = "Write a message to start: Enter sends it, Shift+Enter starts a line, Escape stops an answer, and ↑ edits your last " +
+  "message. Conversations are kept in this browser only.";
 const running = new Map(); // conversation -> AbortController
 const failures = new Map(); // conversation -> why its last answer failed
+const touch = matchMedia("(pointer: coarse)").matches; // whose Enter starts a line, as there is no Shift to hold
 const views = new WeakMap(); // message -> { node, body, blocks, stats }
 
 async function answer(conversation) {
@@ -92,7 +95,7 @@ function drawMessages(follow = true) {
   const nodes = current.messages.map((message, index) => drawMessage(message, index, busy));
   if (failures.has(current)) nodes.push(element("p", { className: "error", role: "alert" }, failures.get(current)));
   if (!busy && current.messages.at(-1)?.role === "user") nodes.push(button("Try again", () => answer(current), "Answer the last message"));
-  if (!nodes.length) nodes.push(element("p", { className: "hint" }, "Write a message to start. Conversations are kept in this browser only."));
+  if (!nodes.length) nodes.push(element("p", { className: "hint" }, HINT));
   const log = find("messages");
   log.replaceChildren(...nodes);
   log.setAttribute("aria-busy", busy);
@@ -197,7 +200,7 @@ find("composer").onsubmit = (event) => {
 find("stop").onclick = () => stopAnswer(current);
 find("prompt").onkeydown = (event) => {
   if (event.isComposing) return;
-  if (event.key === "Enter" && !event.shiftKey) {
+  if (event.key === "Enter" && !event.shiftKey && !touch) {
     event.preventDefault();
     find("composer").requestSubmit();
   }
