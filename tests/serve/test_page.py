@@ -277,6 +277,29 @@ def test_several_conversations_system_prompt_and_export(open_page: Callable[...,
     assert page.locator("#conversations li").count() == 1
 
 
+def test_an_answer_goes_on_while_another_conversation_is_open(open_page: Callable[..., Any]) -> None:
+    page = open_page(viewport={"width": 1300, "height": 700})
+    page.fill("[name=max_completion_tokens]", "10")
+    ask(page, "Short")
+    wait_for_answer(page)
+    short = page.inner_text("#messages")
+    page.click("#new-chat")
+    page.fill("[name=max_completion_tokens]", "")
+    ask(page, "Long")
+    length = len(wait_for_text(page, 20))
+    page.click("#conversations button:text('Short')")
+    assert page.is_visible("#send") and page.inner_text("#messages") == short
+    page.wait_for_timeout(200)
+    assert page.inner_text("#messages") == short
+    page.click("#conversations button:text('Long')")
+    wait_for_text(page, length + 20)
+    page.click("#stop")
+    wait_for_answer(page)
+    page.evaluate("localStorage.setItem('filler', 'x'.repeat(5 * 1024 * 1024 - JSON.stringify(localStorage).length))")
+    ask(page, "x" * 3000)
+    page.wait_for_selector("#messages [role=alert]:text('storage is full')")
+
+
 def test_an_image_grid(open_page: Callable[..., Any]) -> None:
     page = open_page()
     page.click("#images-tab")

@@ -15,13 +15,15 @@ async function answer(conversation) {
   const message = { role: "assistant", content: "" };
   let body;
   try {
-    body = { model: find("model").value, messages: apiMessages(conversation), stream: true, stream_options: { include_usage: true }, ...requestFields() };
+    const model = find("model").value || undefined; // the server's only one, if it was not reached before
+    body = { model, messages: apiMessages(conversation), stream: true, stream_options: { include_usage: true }, ...requestFields() };
   } catch (error) {
     failures.set(conversation, error.message);
-    drawMessages();
+    drawMessages(true);
     return;
   }
   message.json = Boolean(body.response_format);
+  if (!body.model) loadModels();
   conversation.messages.push(message);
   running.set(conversation, stopping);
   if (conversation === current) drawMessages(true);
@@ -34,7 +36,10 @@ async function answer(conversation) {
   running.delete(conversation);
   if (!message.content) conversation.messages = conversation.messages.filter((each) => each !== message);
   saveConversation(conversation);
-  if (conversation === current) drawMessages();
+  if (conversation === current) {
+    drawMessages();
+    find("announcement").textContent = message.content;
+  }
   drawConversations();
 }
 
@@ -66,7 +71,7 @@ async function receive(conversation, message, body, signal) {
       saveConversation(conversation);
       saved = now;
     }
-    scheduleUpdate(message);
+    scheduleUpdate();
   }
 }
 
@@ -89,7 +94,12 @@ function answerAgain(index) {
   answer(current);
 }
 
-function drawMessages(follow = true) {
+function atEnd() {
+  const log = find("messages");
+  return log.scrollHeight - log.scrollTop - log.clientHeight < 80;
+}
+
+function drawMessages(follow = atEnd()) {
   hideToken();
   const busy = running.has(current);
   const nodes = current.messages.map((message, index) => drawMessage(message, index, busy));
@@ -97,11 +107,12 @@ function drawMessages(follow = true) {
   if (!busy && current.messages.at(-1)?.role === "user") nodes.push(button("Try again", () => answer(current), "Answer the last message"));
   if (!nodes.length) nodes.push(element("p", { className: "hint" }, HINT));
   const log = find("messages");
+  const before = log.scrollTop;
   log.replaceChildren(...nodes);
   log.setAttribute("aria-busy", busy);
   find("send").hidden = busy;
   find("stop").hidden = !busy;
-  if (follow) log.scrollTop = log.scrollHeight;
+  log.scrollTop = follow ? log.scrollHeight : before;
 }
 
 function drawMessage(message, index, busy) {
@@ -122,16 +133,13 @@ function drawMessage(message, index, busy) {
 }
 
 let scheduled = null;
-function scheduleUpdate(message) {
-  if (!views.has(message)) return;
+function scheduleUpdate() {
   scheduled ??= requestAnimationFrame(() => {
     scheduled = null;
-    for (const each of current.messages.slice(-1)) {
-      const log = find("messages");
-      const follow = log.scrollHeight - log.scrollTop - log.clientHeight < 80;
-      updateMessage(each);
-      if (follow) log.scrollTop = log.scrollHeight;
-    }
+    if (!running.has(current)) return;
+    const follow = atEnd();
+    updateMessage(current.messages.at(-1));
+    if (follow) find("messages").scrollTop = find("messages").scrollHeight;
   });
 }
 

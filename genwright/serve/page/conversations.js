@@ -21,7 +21,8 @@ function loadConversations() {
 function saveConversation(conversation) {
   if (!conversations.has(conversation.id)) return;
   conversation.changed = Date.now();
-  kept.write(`conversation.${conversation.id}`, conversation);
+  const written = kept.write(`conversation.${conversation.id}`, conversation);
+  if (!written) failures.set(conversation, "This browser's storage is full, so that this conversation is not kept; delete others or export it.");
 }
 
 function removeConversation(conversation) {
@@ -56,7 +57,7 @@ function openConversation(conversation) {
   kept.write("current", conversation.id);
   find("system").value = conversation.system;
   drawConversations();
-  drawMessages();
+  drawMessages(true);
 }
 
 // The messages as the API has them.

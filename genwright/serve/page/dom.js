@@ -39,7 +39,7 @@ function download(name, type, text) {
   setTimeout(() => URL.revokeObjectURL(url), 1000);
 }
 
-// What the browser keeps; storage that is full or forbidden must not stop a conversation.
+// What the browser keeps. Storage that is full must not stop a conversation: `write` returns whether there was room.
 const kept = {
   read(name, otherwise) {
     try {
@@ -51,8 +51,9 @@ const kept = {
   write(name, value) {
     try {
       localStorage.setItem(`genwright.${name}`, JSON.stringify(value));
-    } catch (error) {
-      console.warn(`${name} is not kept: ${error.message}`);
+      return true;
+    } catch {
+      return false;
     }
   },
   remove(name) {
