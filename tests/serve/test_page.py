@@ -349,6 +349,10 @@ def test_a_phone_in_the_dark_and_names_for_everything(open_page: Callable[..., A
     page.tap("#theme")
     assert page.evaluate(background) == "rgb(255, 255, 255)" != dark
     page.tap("#open-settings")
+    page.tap("#open-list")
+    assert page.is_hidden("#settings") and page.is_visible("#list")
+    page.tap("#open-settings")
+    assert page.is_visible("#settings") and page.is_hidden("#list")
     nameless = """[...document.querySelectorAll('button, input, select, textarea')].filter((each) =>
         !(each.getAttribute('aria-label') || each.textContent || each.labels?.[0]?.textContent).trim())"""
     assert page.evaluate(f"{nameless}.length") == 0

@@ -2,11 +2,11 @@
 // The chat: sends a conversation, draws the answer while it arrives, and lets messages be copied, edited and written again.
 
 const SAVE_EVERY = 1000; // milliseconds, while an answer arrives
-const HINT = "Write a message to start: Enter sends it, Shift+Enter starts a line, Escape stops an answer, and ↑ edits your last " +
-  "message. Conversations are kept in this browser only.";
 const running = new Map(); // conversation -> AbortController
 const failures = new Map(); // conversation -> why its last answer failed
 const touch = matchMedia("(pointer: coarse)").matches; // whose Enter starts a line, as there is no Shift to hold
+const KEYS = "Enter sends it, Shift+Enter starts a line, Escape stops an answer, and ↑ edits your last message. ";
+const HINT = `Write a message to start. ${touch ? "" : KEYS}Conversations are kept in this browser only.`;
 const views = new WeakMap(); // message -> { node, body, blocks, stats }
 
 async function answer(conversation) {

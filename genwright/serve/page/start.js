@@ -12,12 +12,15 @@ function showTab(name) {
   document.body.dataset.tab = name;
 }
 
+// On a phone, the list and the settings have the same place.
 function showList(open) {
+  if (open) showSettings(false);
   find("list").classList.toggle("open", open);
   find("open-list").setAttribute("aria-expanded", open);
 }
 
 function showSettings(open) {
+  if (open) showList(false);
   find("settings").hidden = !open;
   find("open-settings").setAttribute("aria-expanded", open);
 }
