@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 from base64 import b64encode
 from collections.abc import Callable, Iterator
 from hashlib import sha256
@@ -10,14 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from serve.browsing import KEY, ask, force_text, launched, opening, tell, wait_for_answer, wait_for_text
 from serve.running import Running, running
 
 from genwright.serve.page_response import FOLDER, Page
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-KEY = "the-key"
-# What the browser itself writes to its console when a request is refused, and when a test assigns innerHTML.
-EXPECTED = ("Failed to load resource", "This document requires 'TrustedHTML' assignment")
 HOSTILE = "<script>document.title='taken'</script><img src=x onerror=\"document.title='taken'\">"
 
 
@@ -31,73 +27,14 @@ def server(endless_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed; see make browser")
-    if CHROMIUM is None:
-        pytest.skip("There is no Chromium here; make browser installs Debian's.")
-    with playwright.sync_playwright() as started:
-        opened = started.chromium.launch(executable_path=CHROMIUM)
+    with launched() as opened:
         yield opened
-        opened.close()
 
 
 @pytest.fixture
 def open_page(server: Running, browser: Any) -> Iterator[Callable[..., Any]]:
-    """Opens the page in a new profile, with the key unless told otherwise; no error may reach the console."""
-    contexts, errors = [], []
-
-    def open_it(key: str | None = KEY, **options: Any) -> Any:
-        context = browser.new_context(**options)
-        contexts.append(context)
-        if key is not None:
-            context.add_init_script(f"sessionStorage.setItem('genwright.key', '{key}')")
-        page = context.new_page()
-        page.set_default_timeout(60_000)
-        page.on("pageerror", lambda error: errors.append(str(error)))
-        page.on("console", lambda line: None if line.text.startswith(EXPECTED) else errors.append(line.text))
-        page.goto(server.url)
-        if key is not None:
-            page.wait_for_selector("#tabs:not([hidden])")
-        return page
-
-    yield open_it
-    for context in contexts:
-        context.close()
-    assert not errors
-
-
-def ask(page: Any, text: str) -> None:
-    page.fill("#prompt", text)
-    page.click("#send")
-
-
-def wait_for_answer(page: Any) -> None:
-    page.wait_for_selector("#stop", state="hidden")
-
-
-def wait_for_text(page: Any, length: int) -> str:
-    """The answer once it is longer than this (playwright's wait_for_function needs eval, which the policy forbids)."""
-    while len(text := page.inner_text(".assistant .body")) <= length:
-        page.wait_for_timeout(20)
-    return text
-
-
-def force_text(page: Any, text: str) -> None:
-    """Have the model say this."""
-
-    def change(route: Any) -> None:
-        route.continue_(post_data=json.dumps(json.loads(route.request.post_data) | {"regex": re.escape(text)}))
-
-    page.route("**/v1/chat/completions", change)
-
-
-def tell(page: Any, text: str) -> None:
-    """Answer in the server's place, with a token for each byte."""
-    tokens = [{"id": 1, "token": "?", "bytes": [byte], "logprob": -1.5, "top_logprobs": []} for byte in text.encode()]
-    chunk = {"choices": [{"index": 0, "delta": {"content": text}, "logprobs": {"content": tokens}}]}
-    body = f"data: {json.dumps(chunk)}\n\ndata: [DONE]\n\n"
-    page.route("**/v1/chat/completions", lambda route: route.fulfill(body=body, content_type="text/event-stream"))
-    ask(page, "Go")
-    wait_for_answer(page)
+    with opening(browser, server.url) as opened:
+        yield opened
 
 
 def test_the_policy_allows_the_pages_own_scripts_only(server: Running) -> None:
@@ -189,18 +126,9 @@ def test_markdown_becomes_nodes_and_keeps_its_tokens(open_page: Callable[..., An
         "```python\ndef f(): return '<b>'  # note\n```\n\n---\n" + "> " * 300 + "deep",
     )
     body = page.locator(".assistant .body")
-    for selector, text in {
-        "h3": "Title",
-        "em": "soft",
-        "strong code": "code",
-        "del": "old",
-        "ol > li > ul > li": "inner",
-        "blockquote p >> nth=0": "said",
-        "td strong": "2",
-        "a >> nth=0": "good",
-        "pre": "def f(): return '<b>'  # note",
-        "pre .comment": "# note",
-    }.items():
+    heads = {"h3": "Title", "em": "soft", "strong code": "code", "del": "old", "ol > li > ul > li": "inner"}
+    blocks = {"blockquote p": "said", "td strong": "2", "a": "good", "pre .comment": "# note"}
+    for selector, text in (heads | blocks | {"pre": "def f(): return '<b>'  # note"}).items():
         assert body.locator(selector).first.inner_text() == text
     assert "2 * 3 * 4, snake_case_name." in body.inner_text() and "[bad](javascript:alert(1))" in body.inner_text()
     assert body.locator("a").evaluate_all("all => all.map((each) => each.href)") == [
