@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test acceptance gpu bench format
+.PHONY: demo test acceptance browser gpu bench format
 
 demo: .venv/ready
 	$(BIN)/genwright generate "What is the capital of France?" --chat
@@ -18,6 +18,12 @@ test: .venv/ready
 
 acceptance: .venv/ready
 	GENWRIGHT_FULL_SIZE=1 $(BIN)/pytest
+
+# The server's page in Debian's Chromium; installing that needs root.
+browser: .venv/ready
+	command -v chromium > /dev/null || apt-get install --yes --quiet chromium
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt playwright
+	$(BIN)/pytest tests/serve/test_page.py
 
 # The GPU's tests, and one table of figures, by the machine's own Python (PyTorch, pytest) and without an installation.
 gpu:

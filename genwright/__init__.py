@@ -1,4 +1,4 @@
-"""Genwright runs, measures and inspects generative models, text and images."""
+"""Genwright runs, measures, serves and inspects generative models, text and images."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

@@ -9,7 +9,10 @@ import pytest
 import torch
 
 # A GPU machine's own Python may lack them (`make gpu`).
-NOT_EVERYWHERE = {"diffusers", "gguf", "jsonschema", "lm_eval", "mistral_common", "pybible", "tiktoken"}
+NOT_EVERYWHERE = {
+    "anthropic", "diffusers", "gguf", "jsonschema", "lm_eval",
+    "mistral_common", "openai", "pybible", "starlette", "tiktoken",
+}  # fmt: skip
 FULL_SIZE = bool(os.environ.get("GENWRIGHT_FULL_SIZE"))
 
 if not torch.cuda.is_available():

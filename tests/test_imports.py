@@ -35,7 +35,7 @@ TEXT = (
     ("architectures", "tokenizer", "hub"),
     ("ops",),
     ("cache",),
-    ("config", "settings", "tool_calls"),
+    ("config", "settings", "prompts", "tool_calls"),
     ("config_file",),
 )
 IMAGES = (("training",), ("metrics",), ("sampling", "data"), ("model",))

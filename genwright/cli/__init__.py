@@ -15,6 +15,7 @@ from genwright.errors import GenwrightWarning, UserError
 VERBS = {
     "generate": "Complete or answer prompts with a text model.",
     "chat": "Talk with a text model.",
+    "serve": "Serve a model to HTTP clients.",
     "images": "Sample, edit, train and measure images.",
     "plan": "Find the best placement of a model over GPU, CPU and disk.",
     "bench": "Measure speed and compare it with the device's limits.",
@@ -90,7 +91,7 @@ def _usage() -> str:
     return f"""\
 Usage: genwright COMMAND [OPTIONS]
 
-Run, measure and inspect generative models, text and images.
+Run, measure, serve and inspect generative models, text and images.
 
 {verbs}
 

@@ -13,7 +13,7 @@ from typing import Any, Self
 
 import torch
 
-from genwright.arguments import plain, short
+from genwright.arguments import short
 from genwright.errors import UserError
 from genwright.text.build import build_engine, check_parts, open_model, settle_offload
 from genwright.text.checkpoints.protocol import Checkpoint
@@ -25,12 +25,12 @@ from genwright.text.engine.request import Piece, Request, Result, SamplingParams
 from genwright.text.engine.run_report import RunMeter
 from genwright.text.engine.streamed import StreamedExecutor
 from genwright.text.generation_config import recommended_sampling
+from genwright.text.prompts import Prompt, as_list
 from genwright.text.settings import EngineConfig
 from genwright.text.tokenizer.tokenizer import Tokenizer
 from genwright.text.tool_chat import encode_chat, shown_tokens, style_of, with_calls, with_tools
 from genwright.text.worker import follow_rank_0, meet_ranks, rank_device
 
-Prompt = str | Sequence[int]
 _FINGERPRINTED = ("kv", "deterministic", "max_context")  # settings that can change the tokens
 
 
@@ -207,6 +207,14 @@ class LLM:
         self.engine.check(ids)
         return self.loop.call(partial(self.engine.logits, ids))
 
+    def embed(self, prompts: Prompt | Sequence[Prompt], pooling: str = "mean") -> torch.Tensor:
+        """One vector of length 1 per prompt, [prompts, dim] in float32, pooled from its final hidden states.
+
+        `pooling` is mean, over all tokens, or last, as models that were trained for embeddings have it.
+        """
+        each = [self._encode(prompt) for prompt in as_list(prompts)]
+        return torch.stack([self.loop.call(partial(self.engine.embed, ids, pooling)) for ids in each])
+
     @property
     def fingerprint(self) -> str:
         """Models and settings with equal fingerprints generate the same tokens, apart from rounding."""
@@ -230,7 +238,7 @@ class LLM:
 
     def _all_requests(self, prompts: Any, params: Any) -> list[list[Request]]:
         """The requests of each prompt; `params` are for all prompts, or a list with one for each."""
-        each = _as_list(prompts)
+        each = as_list(prompts)
         given: list[Any] = list(params) if isinstance(params, list | tuple) else [params] * len(each)
         if len(given) != len(each):
             raise UserError(
@@ -282,13 +290,6 @@ class LLM:
         if self.tokenizer is None:
             raise UserError("This checkpoint has no tokenizer, so prompts must be token ids.")
         return self.tokenizer
-
-
-def _as_list(prompts: Any) -> list[Prompt]:
-    """Prompts as a list; a single text or list of token ids is one prompt."""
-    given = plain(prompts)
-    single = not isinstance(given, list | tuple) or (given and not isinstance(plain(given[0]), str | Sequence))
-    return [given] if single else list(given)
 
 
 def gather(samples: list[Result]) -> Result:

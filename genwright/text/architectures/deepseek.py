@@ -22,7 +22,7 @@ from genwright.text.ops.step import Step
 CLASSES = {"deepseek_v2": "DeepseekV2ForCausalLM", "deepseek_v3": "DeepseekV3ForCausalLM"}
 GGUF: dict[str, Gguf] = {}
 
-embed, head = llama.embed, llama.head
+embed, final_norm, head = llama.embed, llama.final_norm, llama.head
 
 
 def block(ops: Ops, cfg: ModelConfig, weights: Weights, cache: LayerCache, x: torch.Tensor, step: Step) -> torch.Tensor:

@@ -40,7 +40,7 @@ def block(ops: Ops, cfg: ModelConfig, weights: Weights, cache: LayerCache, x: to
     return ops.add_gated_mlp(x, weights, "mlp_norm", eps, "gelu_tanh", "post_mlp_norm")
 
 
-head = llama.head
+final_norm, head = llama.final_norm, llama.head
 cache_layers = llama.cache_layers
 
 

@@ -53,6 +53,11 @@ def block(ops: Ops, cfg: ModelConfig, weights: Weights, cache: LayerCache, x: to
     return ops.add_gated_mlp(x, weights, "mlp_norm", cfg.norm_eps)
 
 
+def final_norm(ops: Ops, cfg: ModelConfig, weights: Weights, x: torch.Tensor) -> torch.Tensor:
+    """The hidden states [tokens, dim] that the head's matrix multiplies."""
+    return ops.norm(x, weights, "norm", cfg.norm_eps)
+
+
 def head(ops: Ops, cfg: ModelConfig, weights: Weights, x: torch.Tensor, step: Step) -> torch.Tensor:
     """Logits [rows, vocab] of `step.logit_rows`."""
     return ops.norm_linear(x[step.logit_rows], weights, "norm", "head", cfg.norm_eps)

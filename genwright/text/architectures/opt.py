@@ -39,15 +39,17 @@ def block(ops: Ops, cfg: ModelConfig, weights: Weights, cache: LayerCache, x: to
     return x if pre else ops.layer_norm(x, weights, "mlp_norm", eps)
 
 
-def head(ops: Ops, cfg: ModelConfig, weights: Weights, x: torch.Tensor, step: Step) -> torch.Tensor:
-    """Logits [rows, vocab] of `step.logit_rows`."""
+def final_norm(ops: Ops, cfg: ModelConfig, weights: Weights, x: torch.Tensor) -> torch.Tensor:
+    """The hidden states [tokens, dim] that the head's matrix multiplies."""
     assert cfg.opt is not None
-    x = x[step.logit_rows]
     if cfg.opt.final_norm:
         x = ops.layer_norm(x, weights, "norm", cfg.norm_eps)
-    if "project_out" in weights:
-        x = ops.linear(x, weights, "project_out")
-    return ops.linear(x, weights, "head")
+    return ops.linear(x, weights, "project_out") if "project_out" in weights else x
+
+
+def head(ops: Ops, cfg: ModelConfig, weights: Weights, x: torch.Tensor, step: Step) -> torch.Tensor:
+    """Logits [rows, vocab] of `step.logit_rows`."""
+    return ops.linear(final_norm(ops, cfg, weights, x[step.logit_rows]), weights, "head")
 
 
 cache_layers = llama.cache_layers

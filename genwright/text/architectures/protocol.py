@@ -76,6 +76,10 @@ class Architecture(Protocol):
         """One layer: x [tokens, dim]."""
         ...
 
+    def final_norm(self, ops: Ops, cfg: ModelConfig, weights: Weights, x: torch.Tensor) -> torch.Tensor:
+        """The hidden states [tokens, dim] that the head's matrix multiplies."""
+        ...
+
     def head(self, ops: Ops, cfg: ModelConfig, weights: Weights, x: torch.Tensor, step: Step) -> torch.Tensor:
         """Logits [rows, vocab] of `step.logit_rows`."""
         ...

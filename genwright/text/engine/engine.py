@@ -1,17 +1,17 @@
 """The engine's step: schedule, propose, run, sample, commit."""
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
 
-from genwright.arguments import short
+from genwright.arguments import one_of, short
 from genwright.errors import UserError
 from genwright.text.cache.tiered import new_pages
 from genwright.text.drafts import forced_tokens
 from genwright.text.drafts.speculation import Speculation
-from genwright.text.engine.executor import StepExecutor
+from genwright.text.engine.executor import ResidentExecutor, StepExecutor
 from genwright.text.engine.grammar import StepMasks
 from genwright.text.engine.launched_step import LaunchedStep, Part
 from genwright.text.engine.request import Request
@@ -88,6 +88,20 @@ class Engine:
 
     def logits(self, ids: list[int]) -> torch.Tensor:
         """The logits after every token, computed between two steps."""
+        return self._rows(ids, lambda chunk: self.sampler.whole(self.executor.run([chunk])).clone())
+
+    def embed(self, ids: list[int], pooling: str) -> torch.Tensor:
+        """The mean or the last of the tokens' final hidden states, [dim] of length 1, computed between two steps."""
+        one_of("pooling", pooling, ("mean", "last"))
+        self.check(ids)
+        executor = self.executor
+        if not isinstance(executor, ResidentExecutor) or executor.pipeline is not None:
+            raise UserError("Embeddings need all layers of the model in one device's memory, without offload or pp.")
+        rows = self._rows(ids, executor.hidden_states)
+        return torch.nn.functional.normalize(rows.mean(0) if pooling == "mean" else rows[-1], dim=-1).cpu()
+
+    def _rows(self, ids: list[int], compute: Callable[[Chunk], torch.Tensor]) -> torch.Tensor:
+        """What `compute` returns for the chunks of a sequence, one row per token."""
         pages = self.pool.start(ids[:1])
         if pages is None:
             raise UserError(_NO_ROOM.format(len(ids)))
@@ -97,8 +111,7 @@ class Engine:
                 chunk = ids[start : start + max_tokens]
                 if not self.pool.extend(pages, start + len(chunk)):
                     raise UserError(_NO_ROOM.format(len(ids)))
-                logits = self.executor.run([Chunk(chunk, start, pages.tables(), len(chunk))])
-                rows.append(self.sampler.whole(logits).clone())
+                rows.append(compute(Chunk(chunk, start, pages.tables(), len(chunk))))
                 pages.length += len(chunk)
                 self.pool.share(pages, ids)  # frees pages that windows have passed
         finally:

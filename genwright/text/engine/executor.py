@@ -104,6 +104,16 @@ class ResidentExecutor(PredictingExecutor):
         return self.forward(self.buffers.fill(chunks, known))
 
     @torch.inference_mode()
+    def hidden_states(self, chunk: Chunk) -> torch.Tensor:
+        """The final hidden states [tokens, dim] of one chunk, in float32."""
+        model, cfg, ops, step = self.model, self.model.cfg, self.ops, self.buffers.fill([chunk])
+        with amx_guard(model):
+            x = model.architecture.embed(ops, cfg, model.outer, step)
+            for weights, cache in zip(model.blocks, self.cache.layers[: len(model.blocks)], strict=True):
+                x = model.architecture.block(ops, cfg, weights, cache, x, step)
+            return model.architecture.final_norm(ops, cfg, model.outer, x).float()
+
+    @torch.inference_mode()
     def forward(self, step: Step) -> torch.Tensor:
         """One forward pass over a step."""
         model, cfg, ops = self.model, self.model.cfg, self.ops

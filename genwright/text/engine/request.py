@@ -201,7 +201,8 @@ class Request:
         self.logprobs: list[Logprob] = []
         self.prompt_logprobs: list[Logprob | None] = [None]
         self.acceptance = Acceptance()
-        self.started, self.first, self.ended = time.perf_counter(), 0.0, 0.0
+        self.stop_text: str | None = None  # the stop string that ended it
+        self.started, self.admitted, self.first, self.ended = time.perf_counter(), 0.0, 0.0, 0.0
 
     @property
     def output(self) -> list[int]:
@@ -265,7 +266,9 @@ class Request:
     def _add_text(self, piece: str) -> None:
         before = len(self.text)
         self.text += piece
-        starts = [before + end - len(stop.text) for stop in self._stops if (end := stop.feed(piece)) is not None]
+        ends = [(stop.text, stop.feed(piece)) for stop in self._stops]
+        starts = [(before + end - len(text), text) for text, end in ends if end is not None]
         if starts and len(self.tokens) - self.prompt_tokens > self.params.min_new_tokens:
-            self.text = self.text[: min(starts)]
+            start, self.stop_text = min(starts)
+            self.text = self.text[:start]
             self.finish_reason, self.ended = "stop", time.perf_counter()

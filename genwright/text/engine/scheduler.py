@@ -1,5 +1,6 @@
 """Scheduler: which sequences compute how many tokens in the next step."""
 
+import time
 from bisect import insort
 from collections.abc import Callable
 
@@ -30,6 +31,7 @@ class Scheduler:
         self.pool, self.max_batch, self.max_tokens, self.on_remove = pool, max_batch, max_tokens, on_remove
         self.waiting: list[Request] = []  # the next one first
         self.running: list[Request] = []  # the same order
+        self.preemptions = self.prefix_queries = self.prefix_hits = 0  # the last two in tokens of admitted requests
         self._arrivals = 0
         self._full = False  # there is no memory for the next waiting request, and no running one has left since
 
@@ -119,6 +121,9 @@ class Scheduler:
         pages = self.pool.start(request.tokens[:1] if fresh else self.keys(request), len(request.tokens))
         if pages is None:
             return False
+        request.admitted = request.admitted or time.perf_counter()
+        self.prefix_queries += len(request.tokens)
+        self.prefix_hits += pages.length
         request.cached_tokens = max(request.cached_tokens, min(pages.length, request.prompt_tokens))
         request.pages = pages
         if fresh:
@@ -144,6 +149,7 @@ class Scheduler:
 
     def preempt(self, request: Request) -> None:
         """Move a running request back to the queue; its pages stay in the tree until they are evicted."""
+        self.preemptions += 1
         self.remove(request, keep=True)
         insort(self.waiting, request, key=_order)
 

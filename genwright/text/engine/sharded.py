@@ -57,6 +57,9 @@ class ShardedEngine(Engine):
             self._tell({"logits": ids})
             return super().logits(ids)
 
+    def embed(self, ids: list[int], pooling: str) -> torch.Tensor:
+        raise UserError("Embeddings need a model that is not divided among ranks: tp=1, ep=1 and pp=1.")
+
     def _give_way(self) -> None:
         self.ranks.fail(f"Rank {self.ranks.rank} ran out of memory; pass a smaller max_context.")
 

@@ -35,6 +35,10 @@ class Tokenizer:
         self.eos_ids = tuple(dict.fromkeys(token_id for token_id in ends if token_id is not None))
         self.chat_template: str | None = config.get("chat_template")
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Its state for another process, which compiles the chat template again."""
+        return {name: value for name, value in self.__dict__.items() if name != "_template"}
+
     def encode(self, text: str, special: bool = True) -> list[int]:
         """Encode a text, special tokens in it included; `special` adds BOS and EOS where the model expects them."""
         check_text(text)

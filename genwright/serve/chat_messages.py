@@ -1,0 +1,83 @@
+"""The messages of a chat, checked and in the form that chat templates read."""
+
+import json
+from typing import Any
+
+from genwright.serve.http_errors import RequestError
+
+Messages = list[dict[str, Any]]
+
+
+def template_messages(given: list[dict[str, Any]]) -> Messages:
+    """The messages of a chat completion; content is joined to one text, and arguments of calls are objects."""
+    found = []
+    for index, message in enumerate(given):
+        place = f"messages[{index}]"
+        role, calls = message["role"], message.get("tool_calls")
+        content = joined(message.get("content"))
+        if content is None and not (role == "assistant" and calls):
+            raise RequestError(f"{place}.content is missing.", f"{place}.content")
+        each: dict[str, Any] = {"role": "system" if role == "developer" else role, "content": content or ""}
+        if calls:
+            if role != "assistant":
+                raise RequestError(f"{place}.tool_calls is only for the assistant.", f"{place}.tool_calls")
+            each["tool_calls"] = [_call(call, f"{place}.tool_calls[{i}]") for i, call in enumerate(calls)]
+        if role == "tool":
+            if message.get("tool_call_id") is None:
+                raise RequestError(f"{place}.tool_call_id is missing.", f"{place}.tool_call_id")
+            each["tool_call_id"] = message["tool_call_id"]
+        if message.get("name") is not None:
+            each["name"] = message["name"]
+        found.append(each)
+    check_tool_history(found, "messages")
+    return found
+
+
+def joined(content: Any) -> str | None:
+    """The text of a message's content, which is a text or a list of text parts."""
+    return "".join(part["text"] for part in content) if isinstance(content, list) else content
+
+
+def tool_call(call_id: str, name: str, arguments: Any) -> dict[str, Any]:
+    """A call as chat templates read it."""
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def arguments_object(text: str, place: str) -> dict[str, Any]:
+    """The arguments of a call, which clients send as a text of JSON."""
+    try:
+        arguments = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        arguments = None
+    if not isinstance(arguments, dict):
+        raise RequestError(f"{place} must be the text of a JSON object, not {text[:60]!r}.", place)
+    return arguments
+
+
+def _call(call: dict[str, Any], place: str) -> dict[str, Any]:
+    function = call["function"]
+    arguments = arguments_object(function["arguments"], f"{place}.function.arguments")
+    return tool_call(call["id"], function["name"], arguments)
+
+
+def check_tool_history(messages: Messages, place: str) -> None:
+    """Every result must follow the call that it belongs to, and every call must have its result."""
+    open_calls: dict[str, str] = {}  # id -> name, of calls without a result
+    for index, message in enumerate(messages):
+        if message["role"] == "tool":
+            name = open_calls.pop(message["tool_call_id"], None)
+            if name is None:
+                raise RequestError(
+                    f"{place}[{index}] is the result of the call {message['tool_call_id'][:60]!r}, which no assistant "
+                    "message before it made.",
+                    f"{place}[{index}].tool_call_id",
+                )
+            message.setdefault("name", name)  # which some templates write
+            continue
+        if open_calls:
+            missing = ", ".join(repr(each[:60]) for each in open_calls)
+            raise RequestError(f"{place}[{index}] follows calls without a result: {missing}.", f"{place}[{index}]")
+        open_calls = {call["id"]: call["function"]["name"] for call in message.get("tool_calls", ())}
+    if open_calls:
+        missing = ", ".join(repr(each[:60]) for each in open_calls)
+        raise RequestError(f"{place} ends with calls without a result: {missing}.", place)

@@ -1,0 +1,121 @@
+"""ChatPrompt: the token ids of a chat, with its tools, and the tool calls in the answer's text."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from genwright.errors import UserError
+from genwright.serve.chat_messages import Messages, tool_call
+from genwright.serve.http_errors import RequestError
+from genwright.serve.service import Service
+from genwright.serve.sse import quote
+from genwright.text.tokenizer.control_tokens import MARK
+from genwright.text.tool_calls import Delta, ToolParser, describe_tools, tool_grammar, tool_style
+
+FALLBACK = "hermes"  # the style of models whose chat template has no place for tools
+
+
+@dataclass(frozen=True)
+class ToolUse:
+    """The tools that the model may call, and whether it must, as chat completions have them."""
+
+    tools: list[dict[str, Any]] = field(default_factory=list)
+    choice: Any = "auto"  # none, auto, required, or {"type": "function", "function": {"name": ...}}
+    parallel: bool = True
+
+
+def named_choice(name: str) -> dict[str, Any]:
+    """The choice of one tool."""
+    return {"type": "function", "function": {"name": name}}
+
+
+def constraining_field(given: Mapping[str, Any], schema_field: str) -> str | None:
+    """The field of a body that constrains the answer's text."""
+    return next((name for name in ("regex", "grammar", "tools", schema_field) if given.get(name)), None)
+
+
+class Parser(Protocol):
+    """Reads an answer's text, piece by piece."""
+
+    def feed(self, text: str) -> Sequence[Delta]: ...
+
+    def finish(self) -> Sequence[Delta]: ...
+
+
+class PlainText:
+    """The parser of an answer without tools."""
+
+    def feed(self, text: str) -> list[Delta]:
+        return [Delta("text", 0, "", text)] if text else []
+
+    def finish(self) -> list[Delta]:
+        return []
+
+
+class ChatPrompt:
+    """A chat that the model is to answer; `prefill` is the beginning of the answer.
+
+    The grammar that makes tool calls right is added to `asked`.
+    """
+
+    def __init__(self, service: Service, messages: Messages, use: ToolUse, asked: dict[str, Any], prefill: str = ""):
+        tokenizer = service.need_tokenizer()
+        style = tool_style(tokenizer.chat_template or "")
+        tools = use.tools if use.choice != "none" else []
+        self._style = (style or FALLBACK) if tools else None
+        if not tools and use.choice not in ("none", "auto"):
+            raise RequestError("tool_choice needs tools to choose from.", "tool_choice")
+        if tools:
+            if constrained := [name for name in ("schema", "regex", "grammar") if name in asked]:
+                raise RequestError(
+                    f"tools cannot be combined with a {constrained[0]}; pass tool_choice none, or no {constrained[0]}.",
+                    "tools",
+                )
+            try:
+                asked["grammar"] = tool_grammar(tools, use.choice, style or FALLBACK, use.parallel)
+            except UserError as error:
+                raise RequestError(str(error), "tools" if str(error).startswith("tools") else "tool_choice") from None
+        if style is None:
+            messages = [_with_written_calls(message) for message in messages]
+            messages = describe_tools(messages, tools) if tools else messages
+        marked = tokenizer.render(messages, True, tools if tools and style else None) + tokenizer.mark(prefill)
+        self.text = marked.replace(MARK, "")
+        self.ids = tokenizer.encode_rendered(marked)
+
+    def parser(self) -> Parser:
+        """Reads one answer's text, piece by piece."""
+        return PlainText() if self._style is None else ToolParser(self._style)
+
+    def parse(self, text: str) -> tuple[str, list[dict[str, Any]]]:
+        """The text and the tool calls of a whole answer."""
+        content, calls = "", dict[int, dict[str, Any]]()
+        parser = self.parser()
+        for delta in (*parser.feed(text), *parser.finish()):
+            if delta.kind == "text":
+                content += delta.text
+            elif delta.kind == "name":
+                calls[delta.index] = tool_call(delta.id, delta.text, "")
+            else:
+                calls[delta.index]["function"]["arguments"] += delta.text
+        return content, list(calls.values())
+
+    @staticmethod
+    def delta(delta: Delta) -> bytes:
+        """A piece of an answer as the `delta` of a chunk."""
+        text = quote(delta.text).encode()
+        if delta.kind == "text":
+            return b'{"content":%b}' % text
+        if delta.kind == "name":
+            call = b'{"index":%d,"id":%b,"type":"function","function":{"name":%b,"arguments":""}}'
+            return b'{"tool_calls":[' + call % (delta.index, quote(delta.id).encode(), text) + b"]}"
+        return b'{"tool_calls":[{"index":%d,"function":{"arguments":%b}}]}' % (delta.index, text)
+
+
+def _with_written_calls(message: dict[str, Any]) -> dict[str, Any]:
+    """A message whose calls are part of its text, for a chat template that would leave them out."""
+    if "tool_calls" not in message:
+        return message
+    calls = [json.dumps(call["function"], ensure_ascii=False) for call in message["tool_calls"]]
+    written = "\n".join(f"<tool_call>\n{call}\n</tool_call>" for call in calls)
+    return {"role": message["role"], "content": "\n".join(filter(None, [message["content"], written]))}

@@ -1,0 +1,138 @@
+"""Checks values of a request against JSON-schema fragments, from which /openapi.json is written too.
+
+An object that has `properties` has no others, unless its schema says so.
+"""
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Any
+
+from genwright.arguments import short
+from genwright.serve.http_errors import RequestError
+
+Schema = Mapping[str, Any]
+_KINDS: dict[str, tuple[type, ...]] = {
+    "string": (str,),
+    "integer": (int,),
+    "number": (int, float),
+    "boolean": (bool,),
+    "array": (list,),
+    "object": (dict,),
+}
+_WORDS = {
+    "string": "a text",
+    "integer": "a whole number",
+    "number": "a number",
+    "boolean": "true or false",
+    "array": "a list",
+    "object": "an object",
+}
+
+
+def check(value: Any, schema: Schema, path: str) -> None:
+    """Raise a RequestError that names the place of the first value that the schema does not allow."""
+    if "anyOf" in schema:
+        _check_any(value, schema["anyOf"], path)
+        return
+    if "enum" in schema and value not in schema["enum"]:
+        allowed = ", ".join("null" if each is None else str(each) for each in schema["enum"])
+        raise RequestError(f"{path} must be one of {allowed}, not {short(value)}.", path)
+    kind = schema.get("type")
+    if kind is not None and not _is_kind(value, kind):
+        raise RequestError(f"{path} must be {describe(schema)}, not {short(value)}.", path)
+    if kind in ("integer", "number"):
+        low, high = schema.get("minimum", value), schema.get("maximum", value)
+        if not low <= value <= high:
+            raise RequestError(f"{path} must be {describe(schema)}, not {short(value)}.", path)
+    elif kind == "string" and len(value) < schema.get("minLength", 0):
+        raise RequestError(f"{path} must not be empty.", path)
+    elif kind == "array":
+        _check_list(value, schema, path)
+    elif kind == "object":
+        _check_object(value, schema, path)
+
+
+def describe(schema: Schema) -> str:
+    """A schema in words."""
+    if "anyOf" in schema:
+        return " or ".join(describe(each) for each in schema["anyOf"])
+    words = _WORDS.get(schema.get("type", ""), "a value")
+    if "minimum" in schema and "maximum" in schema:
+        return f"{words} between {schema['minimum']:,} and {schema['maximum']:,}"
+    if "minimum" in schema:
+        return f"{words} of at least {schema['minimum']:,}"
+    if schema.get("type") == "array" and "type" in schema.get("items", {}):
+        return f"a list of {_WORDS[schema['items']['type']].split(' ', 1)[-1]}s"
+    return words
+
+
+def _is_kind(value: Any, kind: str) -> bool:
+    if isinstance(value, bool):
+        return kind == "boolean"
+    return isinstance(value, _KINDS[kind])
+
+
+def _check_any(value: Any, schemas: list[Schema], path: str) -> None:
+    """One of several schemas must allow the value; the error is that of the one whose type is right."""
+    same = [each for each in schemas if "type" not in each or _is_kind(value, each["type"])]
+    if not same:
+        raise RequestError(f"{path} must be {describe({'anyOf': schemas})}, not {short(value)}.", path)
+    if isinstance(value, dict) and len(same) > 1:
+        same = _of_type(value, same, path)
+    errors = []
+    for schema in same:
+        try:
+            check(value, schema, path)
+            return
+        except RequestError as error:
+            errors.append(error)
+    raise max(errors, key=lambda error: len(error.param or ""))  # the one that came furthest
+
+
+def _of_type(value: dict[str, Any], schemas: list[Schema], path: str) -> list[Schema]:
+    """The schemas of objects whose `type` is that of the value; those that do not need one are for values without."""
+    kind = value.get("type")
+    if kind is None:
+        return [schema for schema in schemas if "type" not in schema["required"]] or schemas
+    found = [schema for schema in schemas if kind in schema["properties"]["type"]["enum"]]
+    if not found:
+        kinds = [each for schema in schemas for each in schema["properties"]["type"]["enum"]]
+        check(kind, {"enum": kinds}, f"{path}.type")
+    return found
+
+
+def _check_list(value: list[Any], schema: Schema, path: str) -> None:
+    low, high = schema.get("minItems", 0), schema.get("maxItems", len(value))
+    if len(value) < low:
+        raise RequestError(f"{path} must have at least {low} elements.", path)
+    if len(value) > high:
+        raise RequestError(f"{path} must have at most {high} elements, not {len(value)}.", path)
+    items = schema.get("items")
+    if items is None or (items == {"type": "integer"} and all(type(each) is int for each in value)):
+        return
+    for index, each in enumerate(value):
+        check(each, items, f"{path}[{index}]")
+
+
+def _check_object(value: dict[str, Any], schema: Schema, path: str) -> None:
+    properties: Mapping[str, Schema] = schema.get("properties", {})
+    for name in schema.get("required", ()):
+        if value.get(name) is None:
+            raise RequestError(f"{path}.{name} is missing." if path else f"{name} is missing.", _join(path, name))
+    others = schema.get("additionalProperties", not properties)
+    for name, each in value.items():
+        place = _join(path, name)
+        if each is None and properties:
+            continue  # null stands for a field that is not there
+        if name in properties:
+            check(each, properties[name], place)
+        elif others is False:
+            close = get_close_matches(name, properties, 1)
+            hint = f"; did you mean {close[0]}?" if close else ", or this server does not serve it."
+            raise RequestError(f"There is no parameter {short(place)}{hint}", place[:200])
+        elif others is not True:
+            check(each, others, place)
+
+
+def _join(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name

@@ -1,0 +1,193 @@
+"""Runs requests on the engine: whole answers, or parts as they arrive, until the client goes away."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from starlette.requests import Request
+
+from genwright.serve.engine_client import Stream
+from genwright.serve.frames import End, Part
+from genwright.serve.http_errors import RequestError
+from genwright.serve.service import Record, Service
+from genwright.serve.sse import until_gone
+from genwright.text.engine.request import Logprob, SamplingParams
+
+T = TypeVar("T")
+Parts = AsyncGenerator[list[Part], None]
+LARGE_BODY = 1 << 15  # bytes; tokenizing more would hold up the other streams for milliseconds
+NUMERIC_ERROR = "The answer was stopped early, because the logits contain NaN or memory ran out."
+
+
+class ClientGone(Exception):
+    """The client has closed the connection."""
+
+
+@dataclass
+class Choice:
+    """One sequence of an answer."""
+
+    text: str = ""
+    tokens: int = 0
+    logprobs: list[Logprob] = field(default_factory=list)
+    end: End | None = None
+
+    def add(self, part: Part) -> None:
+        self.text += part.text
+        self.tokens += part.tokens
+        self.logprobs += part.logprobs
+        self.end = part.end
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Tokens of a request's prompts and answers."""
+
+    prompt: int
+    cached: int
+    completion: int
+
+    def openai(self) -> dict[str, Any]:
+        return {
+            "prompt_tokens": self.prompt,
+            "completion_tokens": self.completion,
+            "total_tokens": self.prompt + self.completion,
+            "prompt_tokens_details": {"cached_tokens": self.cached},
+        }
+
+
+def usage(choices: list[Choice], n: int) -> Usage:
+    """A prompt counts once, however many answers it has; its cached tokens are those that the first answer found."""
+    firsts = [choice.end for choice in choices[::n] if choice.end is not None]
+    prompt, cached = sum(end.prompt_tokens for end in firsts), sum(end.cached_tokens for end in firsts)
+    return Usage(prompt, cached, sum(choice.tokens for choice in choices))
+
+
+async def prepare(request: Request, work: Callable[..., T], *arguments: Any) -> T:
+    """The result of work on a request's body, such as tokenizing it; on a thread if the body is large."""
+    if request.scope["record"].body_bytes < LARGE_BODY:
+        return work(*arguments)
+    return await asyncio.to_thread(work, *arguments)
+
+
+async def complete(
+    service: Service, request: Request, prompts: list[list[int]], params: SamplingParams
+) -> list[Choice]:
+    """The whole answers to prompts, `params.n` for each."""
+    stream = service.engine.submit(prompts, params, whole=True)
+    choices = [Choice() for _ in range(stream.sequences)]
+
+    async def gather() -> None:
+        async for parts in _measured(service, request, stream, whole=True):
+            for part in parts:
+                choices[part.choice].add(part)
+
+    await while_connected(request, gather())
+    return choices
+
+
+async def open_stream(service: Service, request: Request, prompts: list[list[int]], params: SamplingParams) -> Parts:
+    """The parts of answers; what goes wrong before the first part is raised here, while a status can still be sent."""
+    stream = service.engine.submit(prompts, params, whole=False)
+    parts = _measured(service, request, stream, whole=False)
+    first = await while_connected(request, anext(parts))
+
+    async def all_parts() -> Parts:
+        try:
+            yield first
+            async for later in parts:
+                yield later
+        finally:
+            await parts.aclose()
+
+    return all_parts()
+
+
+async def compute(service: Service, request: Request, verb: str, *arguments: Any) -> Any:
+    """The result of the engine's `verb`, which is not a stream of tokens."""
+
+    async def work() -> Any:
+        limit = service.settings.timeout
+        try:
+            async with asyncio.timeout(limit):
+                return await service.engine.compute(verb, *arguments)
+        except TimeoutError:
+            raise RequestError(f"The request took longer than {limit:g} seconds.", None, 504, "timeout") from None
+
+    return await while_connected(request, work())
+
+
+async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """Wait for work, and cancel it when the client goes away."""
+    task = asyncio.ensure_future(work)
+    watcher = asyncio.ensure_future(until_gone(request.receive))
+    try:
+        await asyncio.wait({task, watcher}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ClientGone
+        return task.result()
+    finally:
+        for each in (task, watcher):
+            each.cancel()
+            with suppress(BaseException):
+                await each
+
+
+async def _measured(service: Service, request: Request, stream: Stream, whole: bool) -> Parts:
+    """A stream's parts until the time limit, counted for the metrics and the log; the engine's work ends with it."""
+    record: Record = request.scope["record"]
+    record.stream, last = not whole, [0.0] * stream.sequences
+    tokens = [0] * stream.sequences
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + service.settings.timeout - (time.perf_counter() - record.started)
+    parts = stream.parts()
+    try:
+        while True:
+            async with asyncio.timeout_at(deadline):
+                found = await anext(parts, None)
+            if found is None:
+                return
+            now = time.perf_counter()
+            for part in found:
+                tokens[part.choice] += part.tokens
+                if not whole and part.tokens:
+                    _observe_token(service, record, now, last[part.choice])
+                    last[part.choice] = now
+                if part.end is not None:
+                    _observe_end(service, record, part.end, part.choice, tokens[part.choice], whole)
+            yield found
+    except RequestError as error:
+        if error.status == 400:  # the engine refused it
+            error.param = error.param or record.constrained_by
+        raise
+    except TimeoutError:
+        limit = service.settings.timeout
+        raise RequestError(f"The request took longer than {limit:g} seconds.", None, 504, "timeout") from None
+    finally:
+        stream.close()
+
+
+def _observe_token(service: Service, record: Record, now: float, last: float) -> None:
+    if last:
+        service.metrics.next_token(now - last)
+        return
+    service.metrics.first_token(now - record.started)
+    record.first_token = record.first_token or now - record.started
+
+
+def _observe_end(service: Service, record: Record, end: End, choice: int, tokens: int, whole: bool) -> None:
+    service.metrics.sequence_ended(end, tokens)
+    if whole:
+        service.metrics.first_token(end.first_token)
+        record.first_token = record.first_token or end.first_token
+        if tokens > 1:
+            service.metrics.next_token((end.total - end.first_token) / (tokens - 1))
+    record.prompt_tokens = max(record.prompt_tokens, end.prompt_tokens)
+    record.cached_tokens = max(record.cached_tokens, end.cached_tokens)
+    record.completion_tokens += tokens
+    record.finish_reason = end.reason
+    if end.reason == "error":
+        raise RequestError(NUMERIC_ERROR, None, 500)

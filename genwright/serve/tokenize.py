@@ -1,0 +1,43 @@
+"""POST /tokenize, /detokenize and /apply-template, with the names of llama.cpp's server."""
+
+from typing import Any
+
+from starlette.requests import Request
+
+from genwright.serve.chat_completions import tool_use
+from genwright.serve.chat_messages import template_messages
+from genwright.serve.chat_prompt import ChatPrompt
+from genwright.serve.generation import prepare
+from genwright.serve.request_fields import CHAT, FLAG, IDS, NAME, TEXT, body_schema
+from genwright.serve.service import Service
+
+TOKENIZE = body_schema({"content": TEXT, "model": NAME, "add_special": FLAG, "with_pieces": FLAG}, "content")
+DETOKENIZE = body_schema({"tokens": IDS, "model": NAME}, "tokens")
+APPLY_TEMPLATE = body_schema({name: CHAT[name] for name in ("messages", "model", "tools", "tool_choice")}, "messages")
+
+
+async def tokenize(service: Service, request: Request, given: dict[str, Any]) -> dict[str, Any]:
+    """The token ids of a text; `with_pieces` adds each token's text, or its bytes if it is part of a character."""
+    service.model_name(given, request.scope["record"])
+    tokenizer = service.need_tokenizer()
+    ids = await prepare(request, tokenizer.encode, given["content"], given.get("add_special", False))
+    if not given.get("with_pieces"):
+        return {"tokens": ids}
+    pieces = [tokenizer.token_text(token_id) for token_id in ids]
+    return {
+        "tokens": [
+            {"id": token_id, "piece": list(piece) if isinstance(piece, bytes) else piece}
+            for token_id, piece in zip(ids, pieces, strict=True)
+        ]
+    }
+
+
+async def detokenize(service: Service, request: Request, given: dict[str, Any]) -> dict[str, Any]:
+    service.model_name(given, request.scope["record"])
+    return {"content": service.need_tokenizer().decode(given["tokens"], skip_special=False)}
+
+
+async def apply_template(service: Service, request: Request, given: dict[str, Any]) -> dict[str, Any]:
+    """The text that a chat's messages become."""
+    service.model_name(given, request.scope["record"])
+    return {"prompt": ChatPrompt(service, template_messages(given["messages"]), tool_use(given), {}).text}
