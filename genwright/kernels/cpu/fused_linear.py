@@ -9,7 +9,7 @@ from functools import cache
 from typing import NamedTuple, TypedDict, Unpack
 
 import torch
-from torch.nn.functional import linear
+from torch.nn.functional import linear, pad
 from torch.utils.weak import WeakIdKeyDictionary
 
 from genwright.kernels.cpu.amx import cpu_flags, has_bf16
@@ -97,9 +97,11 @@ class Operand(NamedTuple):
         make_call(function, arguments, y.shape[1], recording, x, y, *others)
         return y
 
-    def by_pieces(self, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    def by_pieces(self, x: torch.Tensor, bias: torch.Tensor | None = None, *, exact: bool = True) -> torch.Tensor:
         """W x + bias for many tokens: dequantize some rows of the weight at a time, and multiply by torch."""
         x_float32, outputs = self._check(x).float().contiguous(), self.matrix.outputs
+        if not exact and self.rounded is not None:
+            x_float32 = round_inputs(x_float32)  # so that a token's values depend little on the number of tokens
         columns = self.library.row_floats(self.matrix)
         ordered = x_float32.new_empty(len(x), columns)
         self.library.reorder(self.matrix, x_float32.data_ptr(), len(x), ordered.data_ptr())
@@ -116,6 +118,14 @@ class Operand(NamedTuple):
         if x.shape[1] != self.matrix.inputs:
             raise ValueError(f"x has {x.shape[1]} columns, but the weight has {self.matrix.inputs}")
         return x
+
+
+def round_inputs(x: torch.Tensor) -> torch.Tensor:
+    """The values to which integer_linear.cpp rounds x [tokens, inputs]: 8 bits, with a scale for every UNIT columns."""
+    groups = pad(x, (0, -x.shape[1] % UNIT)).unflatten(1, (-1, UNIT))
+    largest = groups.abs().amax(dim=-1, keepdim=True)
+    codes = (groups * torch.where(largest > 0, 127 / largest, 0)).round_()
+    return codes.mul_(largest / 127).flatten(1)[:, : x.shape[1]].contiguous()
 
 
 class How(TypedDict, total=False):
@@ -136,7 +146,7 @@ def few_tokens_linear(
         return linear(x, weight, bias)
     kernel_operand = operand(x, weight, bias)
     if kernel_operand is not None:
-        return kernel_operand.by_pieces(x, bias)
+        return kernel_operand.by_pieces(x, bias, exact=how.get("exact", True))
     return weight.linear(x, bias) if isinstance(weight, Packed) else linear(x, weight, bias)
 
 
