@@ -39,9 +39,25 @@ TEXT = (
     ("config_file",),
 )
 IMAGES = (("training",), ("metrics",), ("sampling", "data"), ("model",))
-ROOMS = {"text": TEXT, "images": IMAGES}
+INSPECT = (
+    ("executor+run", "report"),
+    ("replay",),
+    ("surroundings", "isolation"),
+    ("records",),
+    ("analysis+rewrite",),
+    ("media",),
+)
+ROOMS = {"text": TEXT, "images": IMAGES, "inspect": INSPECT}
 # The engine steps with a draft, and a draft model is run by an executor: one level, without a cycle of modules.
-TOGETHER = {"engine": "engine+drafts", "drafts": "engine+drafts"}
+# Intercepting imports the executor, and the executor what it calls by name; analysis and rewriting share `Source`.
+TOGETHER = {
+    "engine": "engine+drafts",
+    "drafts": "engine+drafts",
+    "executor": "executor+run",
+    "run": "executor+run",
+    "analysis": "analysis+rewrite",
+    "rewrite": "analysis+rewrite",
+}
 
 # The library's own dependencies, and what one place alone may import.
 CORE = {

@@ -11,8 +11,8 @@ import typer
 from genwright.cli.app import Json
 from genwright.cli.inspect_runs import Records, RunName
 from genwright.errors import UserError
+from genwright.inspect.records.stored_runs import open_run
 from genwright.inspect.report.run_diff import Difference, Tolerance, diff_runs
-from genwright.inspect.run.stored_runs import open_run
 
 _SHOWN = 100  # differences
 
@@ -29,7 +29,7 @@ def replay(
     as_json: Json = False,
 ) -> None:
     """Run a recorded script again with its recorded results in the model's place, and compare the records."""
-    from genwright.inspect.run.isolation import Isolation
+    from genwright.inspect.isolation.isolation import Isolation
     from genwright.inspect.run.launch import relaunch
 
     run = open_run(name, records)
@@ -53,8 +53,8 @@ def slice_run(
     records: Records = None,
 ) -> None:
     """Write a function that reproduces the arguments of one call without the model; it is proved by running it."""
-    from genwright.inspect.run.isolation import Isolation
-    from genwright.inspect.run.program_slice import slice_call
+    from genwright.inspect.isolation.isolation import Isolation
+    from genwright.inspect.replay.program_slice import slice_call
 
     made = slice_call(open_run(name, records), number, Isolation(unsafe=unsafe))
     if out is None:

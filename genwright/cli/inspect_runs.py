@@ -26,15 +26,15 @@ from genwright.errors import UserError
 from genwright.inspect.analysis.border import project_name
 from genwright.inspect.analysis.manifest import load_manifest
 from genwright.inspect.analysis.scenario import Scenario, load_scenario
+from genwright.inspect.isolation.isolation import Isolation
+from genwright.inspect.records.record_index import open_index
+from genwright.inspect.records.stored_runs import StoredRun, open_run, stored_runs
 from genwright.inspect.report.assertions import check_assertions
 from genwright.inspect.report.findings import find
 from genwright.inspect.run.dispatch import MANIFESTS
-from genwright.inspect.run.isolation import Isolation
 from genwright.inspect.run.launch import launch
+from genwright.inspect.run.make_plan import Choices
 from genwright.inspect.run.named_manifests import find_manifest
-from genwright.inspect.run.record_index import open_index
-from genwright.inspect.run.run_plan import Choices
-from genwright.inspect.run.stored_runs import StoredRun, open_run, stored_runs
 
 _SHOWN = 100  # calls that `show` lists
 _SKIPPED = "it already ran to its end"

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from genwright.inspect.executor import Executor
-from genwright.inspect.run.import_hooks import after_import
-from genwright.inspect.run.plan import Plan, Target
-from genwright.inspect.wrappers import CODE, MARK, wrap
+from genwright.inspect.records.plan_file import Plan, Target
+from genwright.inspect.run.wrappers import CODE, MARK, wrap
+from genwright.inspect.surroundings.import_hooks import after_import
 
 _DECORATOR = "__genwright_record__"
 
@@ -159,8 +159,7 @@ class Interception:
 
 def _not_compiled(module: Any) -> None:
     """Leave recording out of what torch compiles."""
-    module.add("genwright.inspect.executor")
-    module.add("genwright.inspect.run")
+    module.add("genwright.inspect")
 
 
 def _not_first(module: Any) -> None:

@@ -12,15 +12,15 @@ from genwright.errors import UserError
 from genwright.inspect.analysis.manifest import Manifest
 from genwright.inspect.analysis.repository import Repository
 from genwright.inspect.analysis.scenario import Scenario
-from genwright.inspect.run.isolation import Ended, Isolation, Limits, run_isolated
-from genwright.inspect.run.new_files import OWN
-from genwright.inspect.run.plan import RUN, SITE, read_plan
-from genwright.inspect.run.record_index import open_index
-from genwright.inspect.run.records import RecordFolder
-from genwright.inspect.run.research_layout import write_research_layout
-from genwright.inspect.run.run_plan import Choices, PlannedRun, plan_run
-from genwright.inspect.run.run_record import begin_run, now, telling
-from genwright.inspect.run.stored_runs import StoredRun
+from genwright.inspect.isolation.isolation import Ended, Isolation, Limits, run_isolated
+from genwright.inspect.records.new_files import OWN
+from genwright.inspect.records.plan_file import RUN, SITE, read_plan
+from genwright.inspect.records.record_index import open_index
+from genwright.inspect.records.records import RecordFolder
+from genwright.inspect.records.research_layout import write_research_layout
+from genwright.inspect.records.run_record import begin_run, now, telling
+from genwright.inspect.records.stored_runs import StoredRun
+from genwright.inspect.run.make_plan import Choices, PlannedRun, plan_run
 
 _ROOT = Path(__file__).parents[3]
 _HASHED = 1 << 26

@@ -10,9 +10,9 @@ from recorded_scripts import errors, record
 
 from genwright.inspect.analysis.manifest import parse_manifest
 from genwright.inspect.analysis.repository import Repository
+from genwright.inspect.records.stored_runs import Call, StoredRun
 from genwright.inspect.run.launch import launch
-from genwright.inspect.run.run_plan import Choices
-from genwright.inspect.run.stored_runs import Call, StoredRun
+from genwright.inspect.run.make_plan import Choices
 
 
 @pytest.fixture(autouse=True)

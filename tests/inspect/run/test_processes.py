@@ -9,7 +9,7 @@ import pytest
 from fixture_cases import PROJECT, ROOT
 from recorded_scripts import errors, record
 
-from genwright.inspect.run.stored_runs import StoredRun
+from genwright.inspect.records.stored_runs import StoredRun
 
 POOL = """
     import multiprocessing
