@@ -41,6 +41,7 @@ TEXT = (
 IMAGES = (("training",), ("metrics",), ("sampling", "data"), ("model",))
 INSPECT = (
     ("executor+run", "report"),
+    ("wrappers",),
     ("replay",),
     ("surroundings", "isolation"),
     ("records",),

@@ -4,7 +4,7 @@ import json
 import sys
 from itertools import islice
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,7 +12,9 @@ from genwright.cli.app import Json
 from genwright.cli.inspect_runs import Records, RunName
 from genwright.errors import UserError
 from genwright.inspect.records.stored_runs import open_run
-from genwright.inspect.report.run_diff import Difference, Tolerance, diff_runs
+
+if TYPE_CHECKING:
+    from genwright.inspect.report.run_diff import Difference
 
 _SHOWN = 100  # differences
 
@@ -30,6 +32,7 @@ def replay(
 ) -> None:
     """Run a recorded script again with its recorded results in the model's place, and compare the records."""
     from genwright.inspect.isolation.isolation import Isolation
+    from genwright.inspect.report.run_diff import diff_runs
     from genwright.inspect.run.launch import relaunch
 
     run = open_run(name, records)
@@ -73,6 +76,8 @@ def diff(
     as_json: Json = False,
 ) -> None:
     """Compare two runs, call by call; exits with 1 if they differ."""
+    from genwright.inspect.report.run_diff import Tolerance, diff_runs
+
     one, other = (open_run(name, records) for name in (left, right))
     found = list(islice(diff_runs(one, other, Tolerance(relative, absolute)), _SHOWN))
     _show_differences(found, as_json)
@@ -132,7 +137,7 @@ def add_to(app: typer.Typer) -> None:
     app.command()(report)
 
 
-def _show_differences(found: list[Difference], as_json: bool, told: dict[str, str] | None = None) -> None:
+def _show_differences(found: "list[Difference]", as_json: bool, told: dict[str, str] | None = None) -> None:
     if as_json:
         print(json.dumps({**(told or {}), "differences": [vars(d) for d in found]}, ensure_ascii=False, indent=1))
         return

@@ -19,22 +19,12 @@ from genwright.cli.inspect_scripts import (
     Scripts,
     expand,
     open_repository,
+    open_scenario,
 )
 from genwright.cli.progress import bar
-from genwright.dropin.run import folder as dropin_folder
 from genwright.errors import UserError
-from genwright.inspect.analysis.border import project_name
-from genwright.inspect.analysis.manifest import load_manifest
-from genwright.inspect.analysis.scenario import Scenario, load_scenario
-from genwright.inspect.isolation.isolation import Isolation
 from genwright.inspect.records.record_index import open_index
 from genwright.inspect.records.stored_runs import StoredRun, open_run, stored_runs
-from genwright.inspect.report.assertions import check_assertions
-from genwright.inspect.report.findings import find
-from genwright.inspect.run.dispatch import MANIFESTS
-from genwright.inspect.run.launch import launch
-from genwright.inspect.run.make_plan import Choices
-from genwright.inspect.run.named_manifests import find_manifest
 
 _SHOWN = 100  # calls that `show` lists
 _SKIPPED = "it already ran to its end"
@@ -64,7 +54,16 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Run scripts unattended, each in a process of its own, and record every call of the interfaces."""
-    given = load_scenario(scenario) if scenario else Scenario()
+    from genwright.dropin.run import folder as dropin_folder
+    from genwright.inspect.analysis.border import project_name
+    from genwright.inspect.analysis.manifest import load_manifest
+    from genwright.inspect.isolation.isolation import Isolation
+    from genwright.inspect.run.dispatch import MANIFESTS
+    from genwright.inspect.run.launch import launch
+    from genwright.inspect.run.make_plan import Choices
+    from genwright.inspect.run.named_manifests import find_manifest
+
+    given = open_scenario(scenario)
     files = expand(scripts)
     choices = Choices(
         mode="mock" if mock else "rewrite" if rewrite else "intercept",
@@ -178,6 +177,9 @@ def _each(files: list[Path], one: Callable[[Path], StoredRun | None], as_json: b
 
 def _judged(script: Path, run: StoredRun) -> Row:
     """A run's row, with the assertions of its scenario, and the error if it did not end well or one does not hold."""
+    from genwright.inspect.report.assertions import check_assertions
+    from genwright.inspect.report.findings import find
+
     asserted = bool(run.data["scenario"].get("assertions"))
     outcomes = check_assertions(run, [f.kind for f in find(run)]) if asserted else []
     row = _row(run) | {"assertions": [vars(o) for o in outcomes]}

@@ -11,8 +11,8 @@ from typing import Any
 
 from genwright.inspect.executor import Executor
 from genwright.inspect.records.plan_file import Plan, Target
-from genwright.inspect.run.wrappers import CODE, MARK, wrap
 from genwright.inspect.surroundings.import_hooks import after_import
+from genwright.inspect.wrappers import CODE, MARK, wrap
 
 _DECORATOR = "__genwright_record__"
 
@@ -158,8 +158,9 @@ class Interception:
 
 
 def _not_compiled(module: Any) -> None:
-    """Leave recording out of what torch compiles."""
-    module.add("genwright.inspect")
+    """Leave recording out of what torch compiles; `wrappers.py` must be compiled."""
+    for name in ("executor", "records", "replay", "run", "surroundings"):
+        module.add(f"genwright.inspect.{name}")
 
 
 def _not_first(module: Any) -> None:
