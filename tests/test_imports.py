@@ -4,6 +4,7 @@ import ast
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -124,7 +125,10 @@ def package() -> dict[str, str]:
     return found
 
 
-def imports(text: str, modules: Mapping[str, str]) -> Iterator[Import]:
+@cache
+def imports(text: str, modules: frozenset[str]) -> list[Import]:
+    """What a text imports, given the names of all modules."""
+
     def visit(node: ast.AST, lazy: bool, for_types: bool) -> Iterator[Import]:
         if isinstance(node, ast.Import):
             yield from (Import(alias.name, "", node.lineno, lazy, for_types) for alias in node.names)
@@ -139,7 +143,7 @@ def imports(text: str, modules: Mapping[str, str]) -> Iterator[Import]:
         for child in ast.iter_child_nodes(node):
             yield from visit(child, lazy, for_types)
 
-    return visit(ast.parse(text), False, False)
+    return list(visit(ast.parse(text), False, False))
 
 
 def level(part: str, order: tuple[tuple[str, ...], ...]) -> int | None:
@@ -192,10 +196,10 @@ def cycle(graph: Mapping[str, set[str]]) -> list[str]:
 
 
 def problems(modules: Mapping[str, str]) -> list[str]:
-    found, graph = list[str](), dict[str, set[str]]()
+    found, graph, names = list[str](), dict[str, set[str]](), frozenset(modules)
     for importer, text in modules.items():
         top = importer.split(".")[1] if "." in importer else ""
-        for each in imports(text, modules):
+        for each in imports(text, names):
             where, library = f"{importer}:{each.line} imports {each.module}", each.module.split(".")[0]
             if library == "genwright":
                 if not each.for_types:
@@ -227,7 +231,7 @@ def test_imports_point_downwards() -> None:
 
 def test_every_lazy_import_and_extra_that_is_allowed_exists() -> None:
     modules = package()
-    lazy = {name for name, text in modules.items() for each in imports(text, modules) if each.lazy}
+    lazy = {name for name, text in modules.items() for each in imports(text, frozenset(modules)) if each.lazy}
     assert all(any(_under(name, place) for name in lazy) for place in LAZY), "an entry of LAZY that nothing needs"
     assert all(any(_under(name, place) for name in modules) for place in EXTRAS)
 
