@@ -93,11 +93,7 @@ def test_result_of_an_orderly_run(either: Run, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "text, status, code",
-    [
-        ("raise SystemExit(3)", "failed", 3),
-        ("import os; os.kill(os.getpid(), 9)", "killed", -9),
-        ("1 / 0", "failed", 1),
-    ],
+    [("raise SystemExit(3)", "failed", 3), ("import os; os.kill(os.getpid(), 9)", "killed", -9)],
 )
 def test_failures(either: Run, text: str, status: str, code: int) -> None:
     ended = either(text)
@@ -105,13 +101,13 @@ def test_failures(either: Run, text: str, status: str, code: int) -> None:
 
 
 def test_infinite_loop(either: Run, tmp_path: Path) -> None:
-    ended = either("print('started')\nwhile True: pass", Limits(seconds=1))
+    ended = either("print('started')\nwhile True: pass", Limits(seconds=0.5))
     assert (ended.status, ended.limit) == ("limit", "seconds")
     assert printed(tmp_path) == "started\n"  # a killed run leaves what it printed
 
 
 def test_processor_time_of_all_processes(either: Run) -> None:
-    ended = either("import os; os.fork()\nwhile True: pass", Limits(seconds=30, cpu_seconds=0.5))
+    ended = either("import os; os.fork()\nwhile True: pass", Limits(seconds=30, cpu_seconds=0.3))
     assert ended.limit == "cpu_seconds"
 
 
@@ -122,7 +118,7 @@ def test_huge_allocation(either: Run) -> None:
 
 
 def test_memory_that_processes_share_is_counted_once(run: Run) -> None:
-    text = "import os, time\ndata = b'x' * 2**28\nfor _ in range(3):\n    if not os.fork(): break\ntime.sleep(0.5)"
+    text = "import os, time\ndata = b'x' * 2**28\nfor _ in range(3):\n    if not os.fork(): break\ntime.sleep(0.2)"
     assert run(text, Limits(seconds=30, memory_gb=0.6)).status == "ended"
 
 

@@ -16,7 +16,7 @@ from genwright.inspect.run.launch import launch, relaunch
 from genwright.inspect.run.make_plan import Choices
 
 FULL = "GENWRIGHT_FULL_SIZE" in os.environ
-SOME = ("async_main", "generators", "factories")
+SOME = ("async_main", "generators")
 # These define their interfaces themselves, and take from the package what is no interface.
 OWN = ("click_interface", "rebinds_globals", "local_class")
 CHOSEN = [case for case in CASES if FULL or case.name in SOME]
