@@ -42,8 +42,8 @@ TEXT = (
 IMAGES = (("training",), ("metrics",), ("sampling", "data"), ("model",))
 INSPECT = (
     ("executor+run", "report"),
-    ("wrappers",),
     ("replay",),
+    ("wrappers",),
     ("surroundings", "isolation"),
     ("records",),
     ("analysis+rewrite",),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from genwright.cli.app import Json
-from genwright.cli.inspect_runs import Records, RunName
+from genwright.cli.inspect_runs import Records, RunName, ending
 from genwright.errors import UserError
 from genwright.inspect.records.stored_runs import open_run
 
@@ -40,9 +40,11 @@ def replay(
     again = relaunch(run, "mock" if mock else "replay", root=records, isolation=isolation, echo=not as_json)
     found = [] if mock else list(islice(diff_runs(run, again), _SHOWN))
     told = {"run": again.name, "path": str(again.path), "status": again.data["status"], "of": run.name}
-    _show_differences(found, as_json, told)
+    if as_json or again.data["status"] == run.data["status"]:
+        _show_differences(found, as_json, told)
     if again.data["status"] != run.data["status"]:
-        raise UserError(f"{again.name} has the status {again.data['status']}; its error.txt tells why.")
+        made = "with results made up" if mock else "with its recorded results"
+        raise UserError(f"{run.name}, {made}, did not come to the same end: {again.name} {ending(again)}")
     if found:
         raise UserError(f"{again.name} differs from {run.name} first at {found[0]}.")
     print(f"{again.name}: {again.data['status']}{'' if mock else ', equal records'}", file=sys.stderr)

@@ -23,6 +23,7 @@ from genwright.inspect.isolation.written_files import copy_changed, stamps, writ
 ALLOWED = {"PATH", "LANG", "LANGUAGE", "TZ", "TERM", "USER", "LOGNAME", "LD_LIBRARY_PATH", "SSL_CERT_FILE"}
 ALLOWED_PREFIXES = ("LC_", "PYTHON", "OMP_", "MKL_", "OPENBLAS_", "CUDA_", "NVIDIA_", "TORCH_", "TRITON_", "GENWRIGHT_")
 SECRET = ("KEY", "TOKEN", "SECRET", "PASSWORD")
+PROCESSES = 1000  # of a run whose scenario does not say
 THREADS = max(16, 2 * (os.cpu_count() or 1))  # of each process, where their number is limited
 
 
@@ -42,6 +43,13 @@ class Limits:
             value = getattr(self, each.name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or not value > 0):
                 raise UserError(f"The limit {each.name} must be a positive number, not {value!r}.")
+
+    @classmethod
+    def of_scenario(cls, given: Mapping[str, Any], folder: Path) -> "Limits":
+        """A scenario's limits, and for those that it does not give, what keeps the machine usable."""
+        memory, room = psutil.virtual_memory().available, shutil.disk_usage(folder).free
+        usual = {"memory_gb": 0.9 * memory / 1e9, "output_mb": min(10_000, room / 2e6), "processes": PROCESSES}
+        return cls(**usual | dict(given))
 
     def given(self) -> dict[str, float]:
         return {name: value for name, value in asdict(self).items() if value is not None}

@@ -77,7 +77,7 @@ class RecordFolder:
         for text in (name, label):
             if not re.fullmatch(r"[\w.\- ]+", text) or text.startswith("."):
                 raise UserError(f"An executor's name and label are plain names, not {text!r}.")
-        base = (root or records_root()) / name
+        base = (root or records_root()).absolute() / name
         try:
             base.mkdir(parents=True, exist_ok=True)
             path = _fresh(base, label)

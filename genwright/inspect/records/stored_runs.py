@@ -118,7 +118,7 @@ def open_run(name: str, root: Path | None = None) -> StoredRun:
 def stored_runs(root: Path | None = None) -> list[StoredRun]:
     """Every run below a folder, in the order in which they began; a folder that cannot be read is left out."""
     runs = []
-    for path in sorted((root or records_root()).glob("*/*/run.json")):
+    for path in sorted((root or records_root()).absolute().glob("*/*/run.json")):
         with contextlib.suppress(UserError):
             runs.append(StoredRun(path.parent))
     return sorted(runs, key=lambda run: str(run.data.get("started", "")))

@@ -1,12 +1,15 @@
 """Objects that stand in for what a run without its model does not have."""
 
 import dis
+import functools
+import inspect
 import sys
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from typing import Any
 
 from genwright.inspect.analysis.expressions import FLUENT
 from genwright.inspect.records.summary import RECORDED
+from genwright.inspect.wrappers import MARK
 
 
 class StandIn:
@@ -121,6 +124,7 @@ def uninitialised(kind: Any, name: str, summary: Any = None) -> Any:
 
     # A name of its own would change the record of the call that is given the object.
     names: dict[str, Any] = {"__qualname__": kind.__qualname__, "__module__": kind.__module__, "__getattr__": missing}
+    names |= {method: _or_stand_in(real, f"{name}.{method}()") for method, real in _inherited(kind)}
     names |= dict.fromkeys(FLUENT, _itself) | {"__repr__": lambda self: name}
     names |= {RECORDED: summary} if summary is not None else {}
     try:
@@ -128,6 +132,28 @@ def uninitialised(kind: Any, name: str, summary: Any = None) -> Any:
         return made.__new__(made)
     except TypeError:  # a class that forbids to be derived from, or whose __new__ wants arguments
         return stand_in_of(summary, name)
+
+
+def _inherited(kind: type) -> Iterator[tuple[str, Any]]:
+    """The methods that the model's side has of a class; what is recorded and what the script defines stay."""
+    for method in dir(kind):
+        real = inspect.getattr_static(kind, method)
+        own = not inspect.isfunction(real) or real.__module__ == "__main__" or hasattr(real, MARK)
+        if not own and not (method.startswith("__") and method.endswith("__")):
+            yield method, real
+
+
+def _or_stand_in(real: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """A method that gives a stand-in where it fails because the constructor has not run."""
+
+    @functools.wraps(real)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return real(self, *args, **kwargs)
+        except Exception:
+            return StandIn(name)
+
+    return method
 
 
 def _itself(self: Any, *args: Any, **kwargs: Any) -> Any:

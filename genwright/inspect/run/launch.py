@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from genwright.inspect.analysis.manifest import Manifest
 from genwright.inspect.analysis.repository import Repository
 from genwright.inspect.analysis.scenario import Scenario
 from genwright.inspect.isolation.isolation import Ended, Isolation, Limits, run_isolated
+from genwright.inspect.isolation.written_files import written_files
 from genwright.inspect.records.new_files import OWN
 from genwright.inspect.records.plan_file import RUN, SITE, read_plan
 from genwright.inspect.records.record_index import open_index
@@ -83,7 +85,7 @@ def _start(
     readable += [Path(plan.answered_by)] if plan.answered_by else []
     isolation = replace(
         isolation,
-        limits=Limits(**plan.scenario.get("limits", {})),
+        limits=Limits.of_scenario(plan.scenario.get("limits", {}), folder.path),
         environment=environment | dict(isolation.environment or {}),
         readable=tuple(dict.fromkeys(path.resolve() for path in readable if path.exists())),
     )
@@ -100,7 +102,13 @@ def _start(
     }
     folder.write_run(run)
     command = [sys.executable, "-m", "genwright.inspect.run.child", str(folder.path), "--", *planned.argv]
-    ended = run_isolated(command, folder.path, Path(plan.script).parent, repository.root, isolation, echo=echo)
+    began = time.monotonic()
+    try:
+        ended = run_isolated(command, folder.path, Path(plan.script).parent, repository.root, isolation, echo=echo)
+    except KeyboardInterrupt:
+        seconds, written = time.monotonic() - began, written_files(folder.path)
+        _complete(folder, run, Ended("killed", seconds=seconds, written=written, message="The run was interrupted."))
+        raise
     return _complete(folder, run, ended)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -335,6 +336,15 @@ def test_standard_input_and_echo(project: Path, tmp_path: Path, capsys: pytest.C
         command = [sys.executable, str(project / "script.py")]
         isolated(command, tmp_path / "record", project, project, Isolation(), answers, echo=True)
     assert capsys.readouterr().out == "yes\n"
+
+
+def test_limits_that_a_scenario_does_not_give(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = Limits.of_scenario({"seconds": 5, "processes": 3}, tmp_path)
+    assert (limits.seconds, limits.cpu_seconds, limits.processes, limits.calls) == (5, None, 3, None)
+    assert 0 < limits.memory_gb * 1e9 < psutil.virtual_memory().total  # type: ignore[operator]
+    assert Limits.of_scenario({}, tmp_path).processes == 1000
+    monkeypatch.setattr(module.shutil, "disk_usage", lambda path: SimpleNamespace(free=6_000_000))
+    assert Limits.of_scenario({}, tmp_path).output_mb == 3
 
 
 def test_wrong_limits_and_paths(run: Run) -> None:

@@ -10,7 +10,7 @@ from recorded_runs import record_run, write_run
 
 from genwright.errors import UserError
 from genwright.inspect.replay.replay import Replay
-from genwright.inspect.replay.stand_in import StandIn
+from genwright.inspect.replay.stand_in import StandIn, uninitialised
 
 SOURCE = """
 from themodel import generate
@@ -64,3 +64,22 @@ def test_exceptions_streams_coroutines_and_opaque_values(tmp_path: Path) -> None
     assert asyncio.run(replay.answer("run", "h", (), {})) == 5
     opaque = replay.answer("run", "k", (), {})
     assert isinstance(opaque, StandIn) and str(opaque) == "k()"
+
+
+def test_methods_of_an_object_whose_constructor_did_not_run(tmp_path: Path) -> None:
+    class Model:
+        def __init__(self) -> None:
+            self.weights = {"w": 1}
+
+        def load(self, weights: dict[str, int]) -> str:
+            assert weights.keys() == self.weights.keys()
+            return "loaded"
+
+        def version(self) -> int:
+            return 3
+
+    made = uninitialised(Model, "Model")
+    assert isinstance(made, Model) and made.version() == 3 and str(made.load({"v": 1})) == "Model.load()"
+    Model.load.__module__ = "__main__"  # what the script defines fails as it would
+    with pytest.raises(AssertionError):
+        uninitialised(Model, "Model").load({"v": 1})
