@@ -171,6 +171,8 @@ def _each(files: list[Path], one: Callable[[Path], StoredRun | None], as_json: b
                 rows.append({"script": str(script), "error": str(error)})
             if not as_json and "run" in rows[-1]:
                 print("{run}: {status}, {calls} calls, {seconds:.2f} s".format(**rows[-1]), file=sys.stderr)
+            if not as_json and "skipped" in rows[-1]:
+                print(f"{script.name}: left out, because {_SKIPPED}", file=sys.stderr)
             if "error" in rows[-1] and len(files) > 1:
                 print(f"genwright: {rows[-1]['error']}", file=sys.stderr)
     if as_json:

@@ -57,6 +57,8 @@ def test_a_batch_goes_on_after_a_failure_and_is_resumed(scripts: Path, tmp_path:
     assert good["status"] == "ended" and "1 of 2 scripts failed" in done.stderr
     again: list[dict[str, Any]] = json.loads(inspect(*command, cwd=tmp_path, code=1).stdout)
     assert again[0]["status"] == "failed" and again[1]["skipped"]
+    alone = ["run", scripts / "good.py", "--manifest", MANIFEST, "--records", "records", "--resume"]
+    assert inspect(*alone, cwd=tmp_path).stderr == "good.py: left out, because it already ran to its end\n"
     (scripts / "good.py").write_text((scripts / "good.py").read_text() + "# changed\n")
     assert "run" in json.loads(inspect(*command, cwd=tmp_path, code=1).stdout)[1]
     assert len(json.loads(inspect("list", "--records", tmp_path / "records", "--json", cwd=tmp_path).stdout)) == 5

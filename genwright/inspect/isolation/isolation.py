@@ -48,7 +48,7 @@ class Limits:
     def of_scenario(cls, given: Mapping[str, Any], folder: Path) -> "Limits":
         """A scenario's limits, and for those that it does not give, what keeps the machine usable."""
         memory, room = psutil.virtual_memory().available, shutil.disk_usage(folder).free
-        usual = {"memory_gb": 0.9 * memory / 1e9, "output_mb": min(10_000, room / 2e6), "processes": PROCESSES}
+        usual = {"memory_gb": 0.9 * memory / 1e9, "output_mb": max(1, min(10_000, room / 2e6)), "processes": PROCESSES}
         return cls(**usual | dict(given))
 
     def given(self) -> dict[str, float]:
