@@ -12,8 +12,8 @@ from typing import Any
 from genwright.inspect.analysis.manifest import Manifest, load_manifest, parse_manifest
 from genwright.inspect.analysis.repository import Repository
 from genwright.inspect.analysis.scenario import Scenario, parse_scenario
+from genwright.inspect.records.stored_runs import Call, StoredRun
 from genwright.inspect.rewrite.rewrite import Rewrite, rewrite
-from genwright.inspect.run.stored_runs import Call, StoredRun
 
 FIXTURES = Path(__file__).parent / "inspect" / "fixtures"
 PROJECT = FIXTURES / "project"

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from genwright.inspect.run.stored_runs import StoredRun
-from genwright.inspect.run.summary import summarise
-from genwright.inspect.run.values import store_value
+from genwright.inspect.records.stored_runs import StoredRun
+from genwright.inspect.records.summary import summarise
+from genwright.inspect.records.values import store_value
 
 
 def record_run(folder: Path, source: str, model: dict[str, Any], **data: Any) -> StoredRun:

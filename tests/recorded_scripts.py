@@ -11,9 +11,9 @@ from fixture_cases import PROJECT, ROOT
 from genwright.inspect.analysis.manifest import Manifest, load_manifest
 from genwright.inspect.analysis.repository import Repository
 from genwright.inspect.analysis.scenario import parse_scenario
+from genwright.inspect.records.stored_runs import StoredRun
 from genwright.inspect.run.launch import launch
-from genwright.inspect.run.run_plan import Choices
-from genwright.inspect.run.stored_runs import StoredRun
+from genwright.inspect.run.make_plan import Choices
 
 MODEL = load_manifest(PROJECT / "tinymodel.toml")
 

@@ -7,7 +7,6 @@ import sys
 import warnings
 from difflib import get_close_matches
 from importlib import import_module
-from importlib.metadata import version
 from typing import Any
 
 from genwright.errors import GenwrightWarning, UserError
@@ -51,6 +50,8 @@ def _main(verb: str, *arguments: str) -> None:
     if verb in ("-h", "--help"):
         print(_usage())
     elif verb == "--version":
+        from importlib.metadata import version  # as slow to import as typer
+
         print(f"genwright {version('genwright')}")
     elif verb in ("--show-completion", "--complete"):
         _run("completion", [verb, *arguments])

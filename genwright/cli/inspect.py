@@ -6,28 +6,30 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from genwright.cli import inspect_judgement, inspect_runs
 from genwright.cli.app import Json, new_app
-from genwright.cli.inspect_scripts import Ask, ManifestFile, NoSamples, Root, ScenarioFile, Scripts, expand, open_script
+from genwright.cli.inspect_scripts import (
+    Ask,
+    ManifestFile,
+    NoSamples,
+    Root,
+    ScenarioFile,
+    Scripts,
+    expand,
+    open_scenario,
+    open_script,
+)
 from genwright.cli.progress import bar
 from genwright.errors import UserError
-from genwright.inspect.analysis.border import no_sites, project_name
-from genwright.inspect.analysis.interfaces import document, draft, rank
-from genwright.inspect.analysis.locate import locate as locate_sites
-from genwright.inspect.analysis.locate import parse
-from genwright.inspect.analysis.manifest import Manifest
-from genwright.inspect.analysis.repository import Repository
-from genwright.inspect.analysis.scenario import Scenario, load_scenario, to_toml
-from genwright.inspect.analysis.source_files import encoding_of
-from genwright.inspect.report.explain import explain as explain_text
-from genwright.inspect.report.explain import explain_data
-from genwright.inspect.report.stages import stages_page
-from genwright.inspect.rewrite.rewrite import Rewrite
-from genwright.inspect.rewrite.rewrite import rewrite as rewrite_script
+
+if TYPE_CHECKING:
+    from genwright.inspect.analysis.manifest import Manifest
+    from genwright.inspect.analysis.scenario import Scenario
+    from genwright.inspect.rewrite.rewrite import Rewrite
 
 app = new_app(no_args_is_help=True, help=__doc__)
 
@@ -42,6 +44,10 @@ def interfaces(
     as_json: Json = False,
 ) -> None:
     """Draft a manifest of the repository's most likely interfaces, ranked."""
+    from genwright.inspect.analysis.border import project_name
+    from genwright.inspect.analysis.interfaces import document, draft, rank
+    from genwright.inspect.analysis.repository import Repository
+
     if not repo.is_dir():
         raise UserError(f"{repo} is not a folder; pass a repository.")
     repository = Repository(repo)
@@ -60,6 +66,9 @@ def interfaces(
 @app.command()
 def locate(scripts: Scripts, manifest: ManifestFile = None, repo: Root = None, as_json: Json = False) -> None:
     """Show each call and construction of the interfaces, and what could not be resolved."""
+    from genwright.inspect.analysis.border import no_sites
+    from genwright.inspect.analysis.locate import locate as locate_sites
+    from genwright.inspect.analysis.locate import parse
 
     def one(script: Path) -> Row:
         repository, known = open_script(script, manifest, repo)
@@ -93,7 +102,11 @@ def rewrite(
     as_json: Json = False,
 ) -> None:
     """Rewrite scripts to run unattended and record every interface call; prints the diff."""
-    given = load_scenario(scenario) if scenario else Scenario()
+    from genwright.inspect.analysis.border import no_sites
+    from genwright.inspect.analysis.scenario import to_toml
+    from genwright.inspect.analysis.source_files import encoding_of
+
+    given = open_scenario(scenario)
     files = expand(scripts)
     if scenario_out is not None and len(files) > 1:
         raise UserError(f"--scenario-out writes the scenario of one script, not of {len(files)}.")
@@ -139,7 +152,11 @@ def explain(
     as_json: Json = False,
 ) -> None:
     """Explain scripts in the stages of the Inspection traces."""
-    given = load_scenario(scenario) if scenario else Scenario()
+    from genwright.inspect.report.explain import explain as explain_text
+    from genwright.inspect.report.explain import explain_data
+    from genwright.inspect.report.stages import stages_page
+
+    given = open_scenario(scenario)
     files = expand(scripts)
     if stages is not None and len(files) > 1:
         raise UserError(f"--stages writes the page of one script, not of {len(files)}.")
@@ -158,8 +175,10 @@ def explain(
 
 
 def _rewrite(
-    script: Path, manifest: Path | None, scenario: Scenario, root: Path | None, samples: bool, ask: bool
-) -> tuple[Rewrite, Manifest]:
+    script: Path, manifest: Path | None, scenario: "Scenario", root: Path | None, samples: bool, ask: bool
+) -> "tuple[Rewrite, Manifest]":
+    from genwright.inspect.rewrite.rewrite import rewrite as rewrite_script
+
     repository, known = open_script(script, manifest, root)
     return rewrite_script(script, known, scenario, repository, samples=samples, ask=ask), known
 

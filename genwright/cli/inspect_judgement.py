@@ -4,15 +4,17 @@ import json
 import sys
 from itertools import islice
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from genwright.cli.app import Json
-from genwright.cli.inspect_runs import Records, RunName
+from genwright.cli.inspect_runs import Records, RunName, ending
 from genwright.errors import UserError
-from genwright.inspect.report.run_diff import Difference, Tolerance, diff_runs
-from genwright.inspect.run.stored_runs import open_run
+from genwright.inspect.records.stored_runs import open_run
+
+if TYPE_CHECKING:
+    from genwright.inspect.report.run_diff import Difference
 
 _SHOWN = 100  # differences
 
@@ -29,7 +31,8 @@ def replay(
     as_json: Json = False,
 ) -> None:
     """Run a recorded script again with its recorded results in the model's place, and compare the records."""
-    from genwright.inspect.run.isolation import Isolation
+    from genwright.inspect.isolation.isolation import Isolation
+    from genwright.inspect.report.run_diff import diff_runs
     from genwright.inspect.run.launch import relaunch
 
     run = open_run(name, records)
@@ -37,9 +40,11 @@ def replay(
     again = relaunch(run, "mock" if mock else "replay", root=records, isolation=isolation, echo=not as_json)
     found = [] if mock else list(islice(diff_runs(run, again), _SHOWN))
     told = {"run": again.name, "path": str(again.path), "status": again.data["status"], "of": run.name}
-    _show_differences(found, as_json, told)
+    if as_json or again.data["status"] == run.data["status"]:
+        _show_differences(found, as_json, told)
     if again.data["status"] != run.data["status"]:
-        raise UserError(f"{again.name} has the status {again.data['status']}; its error.txt tells why.")
+        made = "with results made up" if mock else "with its recorded results"
+        raise UserError(f"{run.name}, {made}, did not come to the same end: {again.name} {ending(again)}")
     if found:
         raise UserError(f"{again.name} differs from {run.name} first at {found[0]}.")
     print(f"{again.name}: {again.data['status']}{'' if mock else ', equal records'}", file=sys.stderr)
@@ -53,8 +58,8 @@ def slice_run(
     records: Records = None,
 ) -> None:
     """Write a function that reproduces the arguments of one call without the model; it is proved by running it."""
-    from genwright.inspect.run.isolation import Isolation
-    from genwright.inspect.run.program_slice import slice_call
+    from genwright.inspect.isolation.isolation import Isolation
+    from genwright.inspect.replay.program_slice import slice_call
 
     made = slice_call(open_run(name, records), number, Isolation(unsafe=unsafe))
     if out is None:
@@ -73,6 +78,8 @@ def diff(
     as_json: Json = False,
 ) -> None:
     """Compare two runs, call by call; exits with 1 if they differ."""
+    from genwright.inspect.report.run_diff import Tolerance, diff_runs
+
     one, other = (open_run(name, records) for name in (left, right))
     found = list(islice(diff_runs(one, other, Tolerance(relative, absolute)), _SHOWN))
     _show_differences(found, as_json)
@@ -132,7 +139,7 @@ def add_to(app: typer.Typer) -> None:
     app.command()(report)
 
 
-def _show_differences(found: list[Difference], as_json: bool, told: dict[str, str] | None = None) -> None:
+def _show_differences(found: "list[Difference]", as_json: bool, told: dict[str, str] | None = None) -> None:
     if as_json:
         print(json.dumps({**(told or {}), "differences": [vars(d) for d in found]}, ensure_ascii=False, indent=1))
         return

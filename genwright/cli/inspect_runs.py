@@ -19,24 +19,15 @@ from genwright.cli.inspect_scripts import (
     Scripts,
     expand,
     open_repository,
+    open_scenario,
 )
 from genwright.cli.progress import bar
-from genwright.dropin.run import folder as dropin_folder
 from genwright.errors import UserError
-from genwright.inspect.analysis.border import project_name
-from genwright.inspect.analysis.manifest import load_manifest
-from genwright.inspect.analysis.scenario import Scenario, load_scenario
-from genwright.inspect.report.assertions import check_assertions
-from genwright.inspect.report.findings import find
-from genwright.inspect.run.dispatch import MANIFESTS
-from genwright.inspect.run.isolation import Isolation
-from genwright.inspect.run.launch import launch
-from genwright.inspect.run.named_manifests import find_manifest
-from genwright.inspect.run.record_index import open_index
-from genwright.inspect.run.run_plan import Choices
-from genwright.inspect.run.stored_runs import StoredRun, open_run, stored_runs
+from genwright.inspect.records.record_index import open_index
+from genwright.inspect.records.stored_runs import StoredRun, open_run, stored_runs
 
 _SHOWN = 100  # calls that `show` lists
+_OFFLINE = ("Network is unreachable", "name resolution", "Name or service not known", "Failed to resolve")
 _SKIPPED = "it already ran to its end"
 
 Row = dict[str, Any]
@@ -64,7 +55,16 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Run scripts unattended, each in a process of its own, and record every call of the interfaces."""
-    given = load_scenario(scenario) if scenario else Scenario()
+    from genwright.dropin.run import folder as dropin_folder
+    from genwright.inspect.analysis.border import project_name
+    from genwright.inspect.analysis.manifest import load_manifest
+    from genwright.inspect.isolation.isolation import Isolation
+    from genwright.inspect.run.dispatch import MANIFESTS
+    from genwright.inspect.run.launch import launch
+    from genwright.inspect.run.make_plan import Choices
+    from genwright.inspect.run.named_manifests import find_manifest
+
+    given = open_scenario(scenario)
     files = expand(scripts)
     choices = Choices(
         mode="mock" if mock else "rewrite" if rewrite else "intercept",
@@ -99,7 +99,11 @@ def run(
             fingerprint=own,
         )
 
-    _each(files, one, as_json)
+    try:
+        _each(files, one, as_json, network)
+    except KeyboardInterrupt:
+        print("\ngenwright: Interrupted; `genwright inspect show last` tells what was recorded.", file=sys.stderr)
+        raise
 
 
 def list_runs(records: Records = None, as_json: Json = False) -> None:
@@ -134,7 +138,7 @@ def show(
         )
         return
     told = {k: run.data.get(k) for k in ("script", "argv", "mode", "commit", "python", "started", "seconds", "seeds")}
-    print(f"{run.name}: {_ending(run)}")
+    print(f"{run.name}: {ending(run)}")
     for key, value in told.items():
         print(f"  {key}: {value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}")
     for file in run.data.get("files", []):
@@ -154,7 +158,7 @@ def add_to(app: typer.Typer) -> None:
     app.command()(show)
 
 
-def _each(files: list[Path], one: Callable[[Path], StoredRun | None], as_json: bool) -> None:
+def _each(files: list[Path], one: Callable[[Path], StoredRun | None], as_json: bool, network: bool) -> None:
     """Run each script; a failing one does not stop the others, and makes the command fail."""
     rows: list[Row] = []
     with bar("Running", show=len(files) > 1) as progress:
@@ -162,11 +166,13 @@ def _each(files: list[Path], one: Callable[[Path], StoredRun | None], as_json: b
             progress(done, len(files))
             try:
                 made = one(script)
-                rows.append(_judged(script, made) if made else {"script": str(script), "skipped": _SKIPPED})
+                rows.append(_judged(script, made, network) if made else {"script": str(script), "skipped": _SKIPPED})
             except UserError as error:
                 rows.append({"script": str(script), "error": str(error)})
             if not as_json and "run" in rows[-1]:
                 print("{run}: {status}, {calls} calls, {seconds:.2f} s".format(**rows[-1]), file=sys.stderr)
+            if not as_json and "skipped" in rows[-1]:
+                print(f"{script.name}: left out, because {_SKIPPED}", file=sys.stderr)
             if "error" in rows[-1] and len(files) > 1:
                 print(f"genwright: {rows[-1]['error']}", file=sys.stderr)
     if as_json:
@@ -176,14 +182,19 @@ def _each(files: list[Path], one: Callable[[Path], StoredRun | None], as_json: b
         raise UserError(failed[0] if len(files) == 1 else f"{len(failed)} of {len(files)} scripts failed.")
 
 
-def _judged(script: Path, run: StoredRun) -> Row:
+def _judged(script: Path, run: StoredRun, network: bool) -> Row:
     """A run's row, with the assertions of its scenario, and the error if it did not end well or one does not hold."""
+    from genwright.inspect.report.assertions import check_assertions
+    from genwright.inspect.report.findings import find
+
     asserted = bool(run.data["scenario"].get("assertions"))
     outcomes = check_assertions(run, [f.kind for f in find(run)]) if asserted else []
     row = _row(run) | {"assertions": [vars(o) for o in outcomes]}
     wrong = next((o for o in outcomes if not o.holds), None)
     if run.data["status"] != "ended":
-        return row | {"error": f"{script.name}: {_ending(run)}"}
+        offline = not network and any(words in ending(run) for words in _OFFLINE)
+        hint = " (a run has no network unless you pass --network)" if offline else ""
+        return row | {"error": f"{script.name}: {ending(run)}{hint}"}
     if wrong is not None:
         return row | {"error": f"{script.name}: the assertion `{wrong.assertion}` does not hold: {wrong.reason}"}
     return row
@@ -195,7 +206,7 @@ def _row(run: StoredRun) -> Row:
     return {"run": run.name, "path": str(run.path), "calls": run.count(), **{k: data.get(k) for k in keys}}
 
 
-def _ending(run: StoredRun) -> str:
+def ending(run: StoredRun) -> str:
     """How a run ended, in a sentence's part."""
     data = run.data
     if data["status"] == "failed":

@@ -1,14 +1,16 @@
 """Arguments that the verbs of `genwright inspect` share: scripts, and what is known about them."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from genwright.errors import UserError
-from genwright.inspect.analysis.border import draft_for_script
-from genwright.inspect.analysis.manifest import Manifest, load_manifest
-from genwright.inspect.analysis.repository import Repository
+
+if TYPE_CHECKING:
+    from genwright.inspect.analysis.manifest import Manifest
+    from genwright.inspect.analysis.repository import Repository
+    from genwright.inspect.analysis.scenario import Scenario
 
 Scripts = Annotated[
     list[Path], typer.Argument(metavar="SCRIPT...", help="The scripts or notebooks, or folders of them.")
@@ -20,18 +22,30 @@ Ask = Annotated[bool, typer.Option("--ask", help="Stop where a value is required
 Root = Annotated[Path | None, typer.Option("--repo", help="The repository; by default found from the script's path.")]
 
 
-def open_repository(script: Path, root: Path | None) -> Repository:
+def open_repository(script: Path, root: Path | None) -> "Repository":
     """The repository that is given, or the one around the script."""
+    from genwright.inspect.analysis.repository import Repository
+
     if root is not None and not root.is_dir():
         raise UserError(f"--repo must be a folder, not {root}.")
     return Repository(root) if root else Repository.around(script)
 
 
-def open_script(script: Path, manifest: Path | None, root: Path | None) -> tuple[Repository, Manifest]:
+def open_script(script: Path, manifest: Path | None, root: Path | None) -> "tuple[Repository, Manifest]":
     """The script's repository, and its manifest from a file or drafted."""
+    from genwright.inspect.analysis.border import draft_for_script
+    from genwright.inspect.analysis.manifest import load_manifest
+
     repository = open_repository(script, root)
     source = repository.source(script)
     return repository, load_manifest(manifest) if manifest else draft_for_script(repository, script, source)
+
+
+def open_scenario(file: Path | None) -> "Scenario":
+    """The scenario that is given, or an empty one."""
+    from genwright.inspect.analysis.scenario import Scenario, load_scenario
+
+    return load_scenario(file) if file else Scenario()
 
 
 def expand(scripts: list[Path]) -> list[Path]:

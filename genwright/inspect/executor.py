@@ -11,18 +11,18 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from genwright.errors import UserError
+from genwright.inspect.records.call_records import Finish, Meters
+from genwright.inspect.records.call_site import CallSites
+from genwright.inspect.records.plan_file import Plan, lead_children_here, read_plan
+from genwright.inspect.records.records import Record, RecordFolder, RecordPath, stamp
+from genwright.inspect.records.run_record import begin_run, end_run_at_exit
+from genwright.inspect.records.streams import recorded_stream
+from genwright.inspect.records.summary import summarise
 from genwright.inspect.run.arguments import ArgumentNames
 from genwright.inspect.run.call_limit import CallLimit
-from genwright.inspect.run.call_records import Finish, Meters
-from genwright.inspect.run.call_site import CallSites
 from genwright.inspect.run.dispatch import Dispatch, member_of
-from genwright.inspect.run.plan import Plan, lead_children_here, read_plan
 from genwright.inspect.run.processes import run_this_file_in_children
-from genwright.inspect.run.records import Record, RecordFolder, RecordPath, stamp
-from genwright.inspect.run.run_record import begin_run, end_run_at_exit
-from genwright.inspect.run.streams import recorded_stream
-from genwright.inspect.run.summary import summarise
-from genwright.inspect.run.surroundings import Surroundings
+from genwright.inspect.surroundings.surroundings import Surroundings
 
 
 class Answers(Protocol):
@@ -246,7 +246,7 @@ def _answers(plan: Plan) -> Answers | None:
     """What a replay or a mock puts in the model's place."""
     if plan.mode not in ("replay", "mock"):
         return None
-    from genwright.inspect.run.answers import answers_for
+    from genwright.inspect.replay.answers import answers_for
 
     return answers_for(plan)
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,12 +13,12 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PROJECT = ROOT / "tests" / "inspect" / "fixtures" / "project"
 MANIFEST = PROJECT / "tinymodel.toml"
+ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(PROJECT)]), "GENWRIGHT_RUN": ""}
 
 
 def inspect(*arguments: str | Path, cwd: Path, code: int = 0) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(PROJECT)]), "GENWRIGHT_RUN": ""}
     command = [sys.executable, "-m", "genwright", "inspect", *map(str, arguments)]
-    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=cwd, env=ENVIRONMENT, capture_output=True, text=True)
     assert done.returncode == code, done.stdout + done.stderr
     return done
 
@@ -49,13 +50,15 @@ def test_a_run_is_echoed_recorded_listed_and_shown(scripts: Path, tmp_path: Path
 
 
 def test_a_batch_goes_on_after_a_failure_and_is_resumed(scripts: Path, tmp_path: Path) -> None:
-    command = ["run", scripts, "--manifest", MANIFEST, "--records", tmp_path / "records", "--json", "--resume"]
+    command = ["run", scripts, "--manifest", MANIFEST, "--records", "records", "--json", "--resume"]
     done = inspect(*command, cwd=tmp_path, code=1)
     bad, good = json.loads(done.stdout)
     assert bad["status"] == "failed" and bad["error"] == "bad.py: failed with exit code 1: ValueError: no luck"
     assert good["status"] == "ended" and "1 of 2 scripts failed" in done.stderr
     again: list[dict[str, Any]] = json.loads(inspect(*command, cwd=tmp_path, code=1).stdout)
     assert again[0]["status"] == "failed" and again[1]["skipped"]
+    alone = ["run", scripts / "good.py", "--manifest", MANIFEST, "--records", "records", "--resume"]
+    assert inspect(*alone, cwd=tmp_path).stderr == "good.py: left out, because it already ran to its end\n"
     (scripts / "good.py").write_text((scripts / "good.py").read_text() + "# changed\n")
     assert "run" in json.loads(inspect(*command, cwd=tmp_path, code=1).stdout)[1]
     assert len(json.loads(inspect("list", "--records", tmp_path / "records", "--json", cwd=tmp_path).stdout)) == 5
@@ -72,3 +75,25 @@ def test_limits_and_assertions_of_a_scenario_end_in_a_sentence(scripts: Path, tm
     assert "good.py: The run was ended at its limit calls = 3.\n" in inspect(*command, cwd=tmp_path, code=1).stderr
     scenario.write_text("dropin = 'nothing'\n")
     assert "There is no drop-in 'nothing'" in inspect(*command, cwd=tmp_path, code=1).stderr
+
+
+def test_a_script_without_network_is_told_how_to_get_it(scripts: Path, tmp_path: Path) -> None:
+    call = "import socket; socket.create_connection(('192.0.2.1', 80), timeout=5)"
+    (scripts / "good.py").write_text(f"from tinymodel import generate\ngenerate('x')\n{call}\n")
+    told = inspect("run", scripts / "good.py", "--manifest", MANIFEST, cwd=tmp_path, code=1).stderr
+    assert "Network is unreachable (a run has no network unless you pass --network)\n" in told
+
+
+def test_an_interrupted_run_has_a_complete_record(scripts: Path, tmp_path: Path) -> None:
+    body = "open('written.txt', 'w').write('x')\nprint(generate('x', 1), flush=True)\nimport time; time.sleep(60)\n"
+    (scripts / "good.py").write_text(f"from tinymodel import generate\n{body}")
+    command = [sys.executable, "-m", "genwright", "inspect", "run", "scripts/good.py", "--manifest", str(MANIFEST)]
+    with subprocess.Popen(command, cwd=tmp_path, env=ENVIRONMENT, stdout=-1, stderr=-1, text=True) as started:
+        assert started.stdout is not None and started.stderr is not None
+        assert started.stdout.readline() == "x!\n"
+        started.send_signal(signal.SIGINT)
+        assert started.wait() == 130 and "`genwright inspect show last` tells" in started.stderr.read()
+    shown = json.loads(inspect("show", "last", "--json", cwd=tmp_path).stdout)
+    assert shown["status"] == "killed" and shown["message"] == "The run was interrupted." and shown["seconds"] > 0
+    assert [call["status"] for call in shown["calls"]] == ["returned"]
+    assert [file["path"] for file in shown["files"]] == ["work/written.txt"]

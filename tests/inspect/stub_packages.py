@@ -207,7 +207,7 @@ def undefined(source: str) -> set[str]:
 def main(script: str, name: str) -> None:
     from genwright.inspect.analysis.manifest import load_manifest
     from genwright.inspect.executor import Executor
-    from genwright.inspect.run.call_records import Finish  # all of ours is imported before the stubs are  # noqa: F401
+    from genwright.inspect.records.call_records import Finish  # all of ours is imported before the stubs are  # noqa: F401
 
     missing = undefined(Path(script).read_text(encoding="utf-8")) - {"sys", "os"}
     modules = {i.module for i in load_manifest(Path(f"{name}.json")).interfaces}

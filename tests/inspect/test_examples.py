@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from fixture_cases import ROOT
 
-from genwright.inspect.run.stored_runs import StoredRun, open_run
-from genwright.inspect.run.values import load_value
+from genwright.inspect.records.stored_runs import StoredRun, open_run
+from genwright.inspect.records.values import load_value
 
 EXAMPLES = ROOT / "docs" / "examples" / "inspect"
 SEEDS = Path(os.environ.get("GENWRIGHT_SEEDS", ROOT.parent / "shared" / "seeds"))

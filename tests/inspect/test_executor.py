@@ -17,7 +17,7 @@ from fixture_cases import PROJECT, ROOT
 
 from genwright import Executor
 from genwright.errors import UserError
-from genwright.inspect.run.stored_runs import Call, StoredRun
+from genwright.inspect.records.stored_runs import Call, StoredRun
 
 
 @pytest.fixture

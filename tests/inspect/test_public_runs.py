@@ -16,7 +16,7 @@ import pytest
 from fixture_cases import FIXTURES, ROOT
 from public_cases import CASES, HOME, Case
 
-from genwright.inspect.run.stored_runs import Call, stored_runs
+from genwright.inspect.records.stored_runs import Call, stored_runs
 
 STUBS = FIXTURES / "public_stubs"
 pytestmark = pytest.mark.skipif(not HOME.is_dir(), reason="GENWRIGHT_PUBLIC_SCRIPTS names no folder of checkouts")

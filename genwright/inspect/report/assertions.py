@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from genwright.inspect.run.stored_runs import StoredRun
+from genwright.inspect.records.stored_runs import StoredRun
 
 _SHOWN = 200  # characters of a value in a reason
 _STEPS = 200_000

@@ -8,9 +8,9 @@ from collections import Counter
 from urllib.parse import urlsplit
 
 from genwright.errors import UserError
+from genwright.inspect.records.stored_runs import StoredRun
 from genwright.inspect.report.assertions import Outcome
 from genwright.inspect.report.findings import Finding
-from genwright.inspect.run.stored_runs import StoredRun
 
 _SECONDS = 120
 _MOST = 12_000  # characters of the facts

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from genwright.errors import UserError
+from genwright.inspect.records.script_source import original_source
+from genwright.inspect.records.stored_runs import Call, StoredRun, stored_runs
 from genwright.inspect.report.script_findings import Source, hiding_handlers, unseeded_draws, unused_arguments
-from genwright.inspect.run.script_source import original_source
-from genwright.inspect.run.stored_runs import Call, StoredRun, stored_runs
 
 _GROWTH = 16 << 20  # bytes of memory
 _SHARE = 1.1  # of the memory before

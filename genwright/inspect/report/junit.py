@@ -3,9 +3,9 @@
 import re
 from xml.etree import ElementTree
 
+from genwright.inspect.records.stored_runs import StoredRun
 from genwright.inspect.report.assertions import Outcome
 from genwright.inspect.report.findings import Finding
-from genwright.inspect.run.stored_runs import StoredRun
 
 _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # by XML 1.0
 

@@ -11,8 +11,8 @@ from typing import Any
 from PIL import Image
 
 from genwright.errors import UserError
-from genwright.inspect.run.stored_runs import Call, StoredRun
-from genwright.inspect.run.values import load_value
+from genwright.inspect.records.stored_runs import Call, StoredRun
+from genwright.inspect.records.values import load_value
 
 _SIDE = 320
 _PIXELS = 40_000_000

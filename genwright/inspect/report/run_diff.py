@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from genwright.errors import UserError
+from genwright.inspect.records.stored_runs import Call, StoredRun
+from genwright.inspect.records.values import OpaqueValue, load_value
 from genwright.inspect.rewrite.line_diff import matching_blocks
-from genwright.inspect.run.stored_runs import Call, StoredRun
-from genwright.inspect.run.values import OpaqueValue, load_value
 
 _STATISTICS = ("min", "max", "mean", "std")
 _EVENTS = ("create", "run", "answer", "window", "server")

@@ -13,11 +13,11 @@ from typing import Any
 import jinja2
 
 from genwright.errors import UserError
+from genwright.inspect.records.script_source import original_source
+from genwright.inspect.records.stored_runs import Call, StoredRun
 from genwright.inspect.report.assertions import Outcome
 from genwright.inspect.report.findings import Finding
 from genwright.inspect.report.pictures import call_pictures, run_pictures
-from genwright.inspect.run.script_source import original_source
-from genwright.inspect.run.stored_runs import Call, StoredRun
 
 _TEMPLATE = Path(__file__).with_name("run_report.html")
 _MOST_CALLS = 1000

@@ -1,1 +1,1 @@
-"""What a rewritten script runs with: records of its calls."""
+"""The processes of a run: planned, started, intercepted, and what the executor calls by name."""

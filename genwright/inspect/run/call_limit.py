@@ -3,7 +3,7 @@
 import os
 import sys
 
-from genwright.inspect.run.records import RecordFolder
+from genwright.inspect.records.records import RecordFolder
 
 EXIT_CODE = 75
 

@@ -4,8 +4,8 @@ import os
 import sys
 from pathlib import Path
 
+from genwright.inspect.records.plan_file import RUN, read_plan
 from genwright.inspect.run.main_module import run_script
-from genwright.inspect.run.plan import RUN, read_plan
 
 
 def main(folder: str, *argv: str) -> None:

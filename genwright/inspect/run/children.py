@@ -7,9 +7,9 @@ import os
 import sys
 from typing import Any
 
-from genwright.inspect.run.import_hooks import after_import
+from genwright.inspect.records.plan_file import RUN, Plan, current_plan
 from genwright.inspect.run.main_module import run_script
-from genwright.inspect.run.plan import RUN, Plan, current_plan
+from genwright.inspect.surroundings.import_hooks import after_import
 
 
 def enter() -> None:

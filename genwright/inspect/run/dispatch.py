@@ -11,7 +11,7 @@ from pkgutil import resolve_name
 from typing import Any
 
 from genwright.errors import UserError
-from genwright.inspect.run.plan import current_plan
+from genwright.inspect.records.plan_file import current_plan
 
 MANIFESTS = Path(__file__).parents[1] / "manifests"
 

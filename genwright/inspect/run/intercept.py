@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from genwright.inspect.executor import Executor
-from genwright.inspect.run.import_hooks import after_import
-from genwright.inspect.run.plan import Plan, Target
+from genwright.inspect.records.plan_file import Plan, Target
+from genwright.inspect.surroundings.import_hooks import after_import
 from genwright.inspect.wrappers import CODE, MARK, wrap
 
 _DECORATOR = "__genwright_record__"
@@ -158,9 +158,9 @@ class Interception:
 
 
 def _not_compiled(module: Any) -> None:
-    """Leave recording out of what torch compiles."""
-    module.add("genwright.inspect.executor")
-    module.add("genwright.inspect.run")
+    """Leave recording out of what torch compiles; `wrappers.py` must be compiled."""
+    for name in ("executor", "records", "replay", "run", "surroundings"):
+        module.add(f"genwright.inspect.{name}")
 
 
 def _not_first(module: Any) -> None:

@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,15 +13,16 @@ from genwright.errors import UserError
 from genwright.inspect.analysis.manifest import Manifest
 from genwright.inspect.analysis.repository import Repository
 from genwright.inspect.analysis.scenario import Scenario
-from genwright.inspect.run.isolation import Ended, Isolation, Limits, run_isolated
-from genwright.inspect.run.new_files import OWN
-from genwright.inspect.run.plan import RUN, SITE, read_plan
-from genwright.inspect.run.record_index import open_index
-from genwright.inspect.run.records import RecordFolder
-from genwright.inspect.run.research_layout import write_research_layout
-from genwright.inspect.run.run_plan import Choices, PlannedRun, plan_run
-from genwright.inspect.run.run_record import begin_run, now, telling
-from genwright.inspect.run.stored_runs import StoredRun
+from genwright.inspect.isolation.isolation import Ended, Isolation, Limits, run_isolated
+from genwright.inspect.isolation.written_files import written_files
+from genwright.inspect.records.new_files import OWN
+from genwright.inspect.records.plan_file import RUN, SITE, read_plan
+from genwright.inspect.records.record_index import open_index
+from genwright.inspect.records.records import RecordFolder
+from genwright.inspect.records.research_layout import write_research_layout
+from genwright.inspect.records.run_record import begin_run, now, telling
+from genwright.inspect.records.stored_runs import StoredRun
+from genwright.inspect.run.make_plan import Choices, PlannedRun, plan_run
 
 _ROOT = Path(__file__).parents[3]
 _HASHED = 1 << 26
@@ -83,7 +85,7 @@ def _start(
     readable += [Path(plan.answered_by)] if plan.answered_by else []
     isolation = replace(
         isolation,
-        limits=Limits(**plan.scenario.get("limits", {})),
+        limits=Limits.of_scenario(plan.scenario.get("limits", {}), folder.path),
         environment=environment | dict(isolation.environment or {}),
         readable=tuple(dict.fromkeys(path.resolve() for path in readable if path.exists())),
     )
@@ -100,7 +102,13 @@ def _start(
     }
     folder.write_run(run)
     command = [sys.executable, "-m", "genwright.inspect.run.child", str(folder.path), "--", *planned.argv]
-    ended = run_isolated(command, folder.path, Path(plan.script).parent, repository.root, isolation, echo=echo)
+    began = time.monotonic()
+    try:
+        ended = run_isolated(command, folder.path, Path(plan.script).parent, repository.root, isolation, echo=echo)
+    except KeyboardInterrupt:
+        seconds, written = time.monotonic() - began, written_files(folder.path)
+        _complete(folder, run, Ended("killed", seconds=seconds, written=written, message="The run was interrupted."))
+        raise
     return _complete(folder, run, ended)
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from genwright.inspect.executor import Executor
 from genwright.inspect.media.samples import sample_folder
+from genwright.inspect.records.plan_file import Plan
 from genwright.inspect.run.intercept import Interception
-from genwright.inspect.run.plan import Plan
 
 
 def run_script(plan: Plan, name: str) -> None:

@@ -4,7 +4,7 @@ import os
 import sys
 from typing import Any
 
-from genwright.inspect.run.import_hooks import after_import
+from genwright.inspect.surroundings.import_hooks import after_import
 
 
 def run_this_file_in_children(path: str) -> None:

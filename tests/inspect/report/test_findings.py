@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from recorded_runs import record_run, write_run
 
+from genwright.inspect.records.stored_runs import StoredRun
+from genwright.inspect.records.summary import summarise
 from genwright.inspect.report.findings import Finding, find
-from genwright.inspect.run.stored_runs import StoredRun
-from genwright.inspect.run.summary import summarise
 
 MODEL = {"generate": lambda prompt, **options: prompt}
 

@@ -18,13 +18,13 @@ from PIL import Image
 from recorded_runs import record_run, write_run
 
 from genwright.errors import UserError
+from genwright.inspect.records.stored_runs import StoredRun
+from genwright.inspect.records.values import store_value
 from genwright.inspect.report.assertions import check_assertions
 from genwright.inspect.report.commentator import comment
 from genwright.inspect.report.findings import Finding, find
 from genwright.inspect.report.junit import junit
 from genwright.inspect.report.run_report import report
-from genwright.inspect.run.stored_runs import StoredRun
-from genwright.inspect.run.values import store_value
 
 HOSTILE = "</pre></title><script>alert(1)</script><img src=x onerror=alert(2)>\"'&\u202e\x00"
 

@@ -9,14 +9,14 @@ from fixture_cases import CASES, FIXTURES, PROJECT, ROOT, Case
 from recorded_scripts import record
 
 from genwright.inspect.analysis.repository import Repository
+from genwright.inspect.records.stored_runs import StoredRun
+from genwright.inspect.replay.program_slice import slice_call
 from genwright.inspect.report.run_diff import diff_runs
 from genwright.inspect.run.launch import launch, relaunch
-from genwright.inspect.run.program_slice import slice_call
-from genwright.inspect.run.run_plan import Choices
-from genwright.inspect.run.stored_runs import StoredRun
+from genwright.inspect.run.make_plan import Choices
 
 FULL = "GENWRIGHT_FULL_SIZE" in os.environ
-SOME = ("async_main", "generators", "factories")
+SOME = ("async_main", "generators")
 # These define their interfaces themselves, and take from the package what is no interface.
 OWN = ("click_interface", "rebinds_globals", "local_class")
 CHOSEN = [case for case in CASES if FULL or case.name in SOME]

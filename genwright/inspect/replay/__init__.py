@@ -1,0 +1,1 @@
+"""Runs without their model: recorded or made-up results, and slices of the script."""

@@ -1,0 +1,1 @@
+"""What answers a script in a person's place: the keyboard, windows, pages and servers."""
