@@ -33,11 +33,15 @@ class Crossing:
 
 def draft_for_script(repository: Repository, script: Path, source: str) -> Manifest:
     """A manifest for one script: what it calls of its own and its repository's code that leads to the model."""
-    return _draft(repository, script, parse(source, script.name))
+    manifest, location = _draft(repository, script, parse(source, script.name))
+    repository.located = (source, location)
+    return manifest
 
 
-def _draft(repository: Repository, script: Path, tree: ast.Module) -> Manifest:
-    pool, location, found = _candidates(repository, script, tree)
+def _draft(
+    repository: Repository, script: Path, tree: ast.Module, earlier: Location | None = None
+) -> tuple[Manifest, Location]:
+    pool, location, found = _candidates(repository, script, tree, earlier)
     chosen = _outside(location, _best(found))
     if not chosen:
         near = _nearest(found) if found else _unresolved(location)
@@ -48,7 +52,7 @@ def _draft(repository: Repository, script: Path, tree: ast.Module) -> Manifest:
     for i in sorted(pool, key=lambda i: i.module == repository.module(script)):
         if (i.module, i.name) in names or (i.kind == "class" and (i.module, i.name) in owners):
             kept.setdefault(i.name, i)
-    return Manifest(project_name(repository), tuple(i for i in pool if kept.get(i.name) is i))
+    return Manifest(project_name(repository), tuple(i for i in pool if kept.get(i.name) is i)), location
 
 
 def crossings(repository: Repository, script: Path, source: str) -> list[Crossing]:
@@ -57,17 +61,18 @@ def crossings(repository: Repository, script: Path, source: str) -> list[Crossin
 
 
 def _candidates(
-    repository: Repository, script: Path, tree: ast.Module
+    repository: Repository, script: Path, tree: ast.Module, earlier: Location | None = None
 ) -> tuple[list[Interface], Location, list[Crossing]]:
     """What a script may mean, where it calls that, and the candidates, best first."""
     name, module, package = project_name(repository), repository.module(script), repository.package(script)
     functions, known = _pool(repository, script, tree)
-    first = locate(tree, Manifest(name, tuple(functions)), module, package)
+    texts = earlier.flow.texts if earlier else frozenset()
+    first = locate(tree, Manifest(name, tuple(functions)), module, package, texts, earlier)
     for by_name in (False, True):
         pool, location = functions, first
         if made := made_models(first, by_name):
             pool = _joined(functions, made, known)
-            location = locate(tree, Manifest(name, tuple(pool)), module, package)
+            location = locate(tree, Manifest(name, tuple(pool)), module, package, texts, first)
         found = _judged(location, known, module)
         if any(c.behaviour.crosses for c in _outside(location, _best(found))):
             break
@@ -79,7 +84,7 @@ def no_sites(repository: Repository, script: Path, manifest: Manifest, location:
     near = _unresolved(location)
     if not location.unresolved:
         try:
-            drafted = _draft(repository, script, location.flow.tree)
+            drafted, _ = _draft(repository, script, location.flow.tree, location)
             names = ", ".join(i.name for i in drafted.interfaces[:_NEAREST])
             near = f"nearest are {names}, which the manifest does not list"
         except UserError as error:

@@ -10,6 +10,7 @@ from genwright.inspect.analysis.escapes import Escapes
 from genwright.inspect.analysis.manifest import Interface, Manifest
 from genwright.inspect.analysis.match import Match, Matcher
 from genwright.inspect.analysis.sites import Location, Site, Unresolved
+from genwright.inspect.analysis.syntax import dotted
 from genwright.inspect.analysis.values import Instance, Items, Local, Made, Member, Partial, Ref, Value, Values
 
 
@@ -30,23 +31,21 @@ def locate(
     module: str,
     package: str = "",
     texts: frozenset[ast.Constant] = frozenset(),
+    earlier: Location | None = None,
 ) -> Location:
     """Find the sites; `module` is the script's own dotted name in its repository, `package` that of its folder.
 
-    `texts` are literals that the data flow follows too.
+    `texts` are literals that the data flow follows too; `earlier` is a location in the same tree.
     """
     try:
-        return _Locator(tree, manifest, module, package, texts).location()
+        return _Locator(manifest, Matcher(tree, manifest, module, package, texts, earlier)).location()
     except RecursionError as error:
         raise UserError(f"{module} nests its expressions too deeply to be analysed.") from error
 
 
 class _Locator:
-    def __init__(
-        self, tree: ast.Module, manifest: Manifest, module: str, package: str, texts: frozenset[ast.Constant]
-    ) -> None:
-        self.manifest = manifest
-        self.matcher = Matcher(tree, manifest, module, package, texts)
+    def __init__(self, manifest: Manifest, matcher: Matcher) -> None:
+        self.manifest, self.matcher = manifest, matcher
         self.members = {i.member for i in manifest.interfaces if i.kind == "method"} - {"__call__"}
         self.flow = self.matcher.flow
         self.nodes = self.flow.nodes
@@ -75,7 +74,7 @@ class _Locator:
                 unresolved.append(found)
         unresolved += Escapes(self.matcher, self.held, self._is_internal).unresolved()
         unresolved.sort(key=lambda u: (u.line, u.text))
-        return Location(sites, unresolved, self.matcher.defined, self.flow)
+        return Location(sites, unresolved, self.matcher.defined, self.flow, self.matcher.classes)
 
     def _matches(self, call: ast.Call) -> list[Match]:
         """The interfaces that a call may mean, in the manifest's order."""
@@ -89,7 +88,7 @@ class _Locator:
     def _site(self, call: ast.Call) -> Site | Unresolved | None:
         values = self.flow.values(call.func)
         matches = self._matches(call)
-        text = ast.unparse(call.func)
+        text = dotted(call.func)
         if not matches:
             return self._near_miss(call, values, text)
         interface, factory, _ = matches[0]

@@ -177,7 +177,7 @@ def _registrations(analysis: Analysis, sites: list[Site]) -> list[tuple[ast.stmt
     names = {s.call.func.id for s in sites if s.kind == "function" and isinstance(s.call.func, ast.Name)}
     assigned = {
         target.id
-        for node in ast.walk(analysis.tree)
+        for node in analysis.location.flow.nodes
         if isinstance(node, ast.Assign)
         for target in node.targets
         if isinstance(target, ast.Name) and scopes.of_node[target].home(target.id) is scopes.module
