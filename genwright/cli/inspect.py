@@ -19,14 +19,12 @@ from genwright.inspect.analysis.border import no_sites, project_name
 from genwright.inspect.analysis.interfaces import document, draft, rank
 from genwright.inspect.analysis.locate import locate as locate_sites
 from genwright.inspect.analysis.locate import parse
-from genwright.inspect.analysis.manifest import Manifest
 from genwright.inspect.analysis.repository import Repository
 from genwright.inspect.analysis.scenario import Scenario, load_scenario, to_toml
 from genwright.inspect.analysis.source_files import encoding_of
 from genwright.inspect.report.explain import explain as explain_text
 from genwright.inspect.report.explain import explain_data
 from genwright.inspect.report.stages import stages_page
-from genwright.inspect.rewrite.rewrite import Rewrite
 from genwright.inspect.rewrite.rewrite import rewrite as rewrite_script
 
 app = new_app(no_args_is_help=True, help=__doc__)
@@ -99,9 +97,8 @@ def rewrite(
         raise UserError(f"--scenario-out writes the scenario of one script, not of {len(files)}.")
 
     def one(script: Path) -> Row:
-        made, known = _rewrite(script, manifest, given, repo, not no_samples, ask)
-        if not made.analysis.location.sites:
-            raise no_sites(made.analysis.repository, script, known, made.analysis.location)
+        repository, known = open_script(script, manifest, repo)
+        made = rewrite_script(script, known, given, repository, samples=not no_samples, ask=ask, must_call=True)
         if made.missing:
             raise UserError(f"{script.name} needs values that the scenario lacks: {'; '.join(made.missing)}.")
         target = out / _relative(script, files)
@@ -145,7 +142,8 @@ def explain(
         raise UserError(f"--stages writes the page of one script, not of {len(files)}.")
 
     def one(script: Path) -> Row:
-        made, known = _rewrite(script, manifest, given, repo, not no_samples, ask)
+        repository, known = open_script(script, manifest, repo)
+        made = rewrite_script(script, known, given, repository, samples=not no_samples, ask=ask)
         if stages is not None:
             _write(stages, stages_page(made, known.project, lang))
         if as_json:
@@ -155,13 +153,6 @@ def explain(
         return {"text": explain_text(made, known.project, made.scenario, lang)}
 
     _for_each(scripts, one, lambda _, result: print(result["text"], end=""), as_json)
-
-
-def _rewrite(
-    script: Path, manifest: Path | None, scenario: Scenario, root: Path | None, samples: bool, ask: bool
-) -> tuple[Rewrite, Manifest]:
-    repository, known = open_script(script, manifest, root)
-    return rewrite_script(script, known, scenario, repository, samples=samples, ask=ask), known
 
 
 def _relative(script: Path, files: list[Path]) -> Path:

@@ -13,6 +13,7 @@ from genwright.inspect.analysis.manifest import Interface, Manifest
 from genwright.inspect.analysis.reachable import reachable
 from genwright.inspect.analysis.repository import Repository
 from genwright.inspect.analysis.sites import Location, Site
+from genwright.inspect.analysis.syntax import walk
 
 _LEAST = 4.0  # of a candidate's score
 _SHARE = 0.65  # of the best candidate's score
@@ -145,7 +146,7 @@ def _pool(
         if behaviour is not None:
             does[definition.module, definition.name] = behaviour
     used = {n.name for n in tree.body if isinstance(n, ast.ClassDef)}
-    for node in ast.walk(tree):
+    for node in walk(tree):
         if isinstance(node, ast.Name):
             used.add(node.id)
         elif isinstance(node, ast.Attribute):
@@ -180,7 +181,7 @@ def _with_inherited_factories(definitions: list[Definition], tree: ast.Module) -
     """The definitions; `Net.from_pretrained(...)` makes a Net also where it comes from a library's base class."""
     methods = {d.name for d in definitions if d.kind == "method"}
     used: dict[str, set[str]] = {}
-    for node in ast.walk(tree):
+    for node in walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr.startswith("from_"):
             used.setdefault(ast.unparse(node.func.value).rpartition(".")[2], set()).add(node.func.attr)
     found: list[Definition] = []

@@ -52,6 +52,7 @@ class _Locator:
         self.created: dict[str, list[ast.Call]] = {}
         self.rank = {i.name: index for index, i in enumerate(manifest.interfaces)}
         self.matched: dict[Values, list[Match]] = {}
+        self.others: dict[Values, list[str]] = {}  # what else such a callee may be, in words
         self.held: set[str] = set()  # interfaces that are called through containers and partials
         self.defined: dict[ast.AST, list[Interface]] = {}
         for own, node in self.matcher.defined:
@@ -80,9 +81,11 @@ class _Locator:
         """The interfaces that a call may mean, in the manifest's order."""
         values = self.flow.values(call.func)
         if values not in self.matched:
-            found = [self.matcher.match(v) for v in values]
-            order = sorted((m for m in found if m), key=lambda m: (self.rank.get(m[0].name, -1), m[0].name, m[1]))
-            self.matched[values] = order
+            found = {v: self.matcher.match(v) for v in values}
+            matches = [m for m in found.values() if m]
+            self.matched[values] = sorted(matches, key=lambda m: (self.rank.get(m[0].name, -1), m[0].name, m[1]))
+            others = [v for v, match in found.items() if not match and not isinstance(v, Items)]
+            self.others[values] = sorted(_describe(v) for v in others if not (isinstance(v, Ref) and v.undefined))
         return self.matched[values]
 
     def _site(self, call: ast.Call) -> Site | Unresolved | None:
@@ -93,9 +96,8 @@ class _Locator:
             return self._near_miss(call, values, text)
         interface, factory, _ = matches[0]
         also = sorted({m[0].name for m in matches} - {interface.name})
-        others = [v for v in values if not self.matcher.match(v) and not isinstance(v, Items)]
         # Of several star imports one has the name, and the manifest tells which.
-        also += sorted(_describe(v) for v in others if not (isinstance(v, Ref) and v.undefined))
+        also += self.others[values]
         if interface.kind == "function" and self._by_own_name(call.func, interface):
             # The script's global is looked up when the call runs: whatever it is rebound to by then is seen.
             also = []
