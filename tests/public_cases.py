@@ -176,7 +176,7 @@ CASES = [
     Case(
         "gpt-2/src/interactive_conditional_samples.py",
         "9b63575ef42771a015060c964af2c3da4cf7c8ab",
-        {"sample_sequence": 1},
+        {"Session": 1, "Session.run": 1},
         {"answer": 3, "end-of-answers": 1},
         gpt_2,
         ("tensorflow", "model", "encoder"),

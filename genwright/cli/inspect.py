@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -25,11 +25,6 @@ from genwright.cli.inspect_scripts import (
 )
 from genwright.cli.progress import bar
 from genwright.errors import UserError
-
-if TYPE_CHECKING:
-    from genwright.inspect.analysis.manifest import Manifest
-    from genwright.inspect.analysis.scenario import Scenario
-    from genwright.inspect.rewrite.rewrite import Rewrite
 
 app = new_app(no_args_is_help=True, help=__doc__)
 
@@ -102,9 +97,9 @@ def rewrite(
     as_json: Json = False,
 ) -> None:
     """Rewrite scripts to run unattended and record every interface call; prints the diff."""
-    from genwright.inspect.analysis.border import no_sites
     from genwright.inspect.analysis.scenario import to_toml
     from genwright.inspect.analysis.source_files import encoding_of
+    from genwright.inspect.rewrite.rewrite import rewrite as rewrite_script
 
     given = open_scenario(scenario)
     files = expand(scripts)
@@ -112,9 +107,8 @@ def rewrite(
         raise UserError(f"--scenario-out writes the scenario of one script, not of {len(files)}.")
 
     def one(script: Path) -> Row:
-        made, known = _rewrite(script, manifest, given, repo, not no_samples, ask)
-        if not made.analysis.location.sites:
-            raise no_sites(made.analysis.repository, script, known, made.analysis.location)
+        repository, known = open_script(script, manifest, repo)
+        made = rewrite_script(script, known, given, repository, samples=not no_samples, ask=ask, must_call=True)
         if made.missing:
             raise UserError(f"{script.name} needs values that the scenario lacks: {'; '.join(made.missing)}.")
         target = out / _relative(script, files)
@@ -155,6 +149,7 @@ def explain(
     from genwright.inspect.report.explain import explain as explain_text
     from genwright.inspect.report.explain import explain_data
     from genwright.inspect.report.stages import stages_page
+    from genwright.inspect.rewrite.rewrite import rewrite as rewrite_script
 
     given = open_scenario(scenario)
     files = expand(scripts)
@@ -162,7 +157,8 @@ def explain(
         raise UserError(f"--stages writes the page of one script, not of {len(files)}.")
 
     def one(script: Path) -> Row:
-        made, known = _rewrite(script, manifest, given, repo, not no_samples, ask)
+        repository, known = open_script(script, manifest, repo)
+        made = rewrite_script(script, known, given, repository, samples=not no_samples, ask=ask)
         if stages is not None:
             _write(stages, stages_page(made, known.project, lang))
         if as_json:
@@ -172,15 +168,6 @@ def explain(
         return {"text": explain_text(made, known.project, made.scenario, lang)}
 
     _for_each(scripts, one, lambda _, result: print(result["text"], end=""), as_json)
-
-
-def _rewrite(
-    script: Path, manifest: Path | None, scenario: "Scenario", root: Path | None, samples: bool, ask: bool
-) -> "tuple[Rewrite, Manifest]":
-    from genwright.inspect.rewrite.rewrite import rewrite as rewrite_script
-
-    repository, known = open_script(script, manifest, root)
-    return rewrite_script(script, known, scenario, repository, samples=samples, ask=ask), known
 
 
 def _relative(script: Path, files: list[Path]) -> Path:

@@ -37,7 +37,7 @@ class Analysis:
     @property
     def package(self) -> str:
         """The package that relative imports start from; "" when there are none."""
-        relative = any(isinstance(n, ast.ImportFrom) and n.level for n in ast.walk(self.tree))
+        relative = any(isinstance(n, ast.ImportFrom) and n.level for n in self.location.flow.nodes)
         return self.repository.package(self.script) if relative else ""
 
     def uses(self, name: str) -> bool:
@@ -47,8 +47,12 @@ class Analysis:
 
 def analyse(source: str, script: Path, manifest: Manifest, repository: Repository) -> Analysis:
     """Parse, locate, and read command line, input, outputs and resources."""
-    tree = parse(source, script.name)
-    location = locate(tree, manifest, repository.module(script), repository.package(script), placeholders(tree))
+    drafted = repository.located
+    earlier = drafted[1] if drafted and drafted[0] == source else None
+    tree = earlier.flow.tree if earlier else parse(source, script.name)
+    texts = placeholders(tree)
+    location = locate(tree, manifest, repository.module(script), repository.package(script), texts, earlier)
+    repository.located = None  # it is as large as the script
     command_line = read_command_line(tree, location.flow, repository, script)
     unattended = read_unattended(tree, location, command_line)
     entry = console_command(repository, script, tree)

@@ -115,7 +115,7 @@ def spread(files: Iterable[dict[str, Behaviour]]) -> None:
 def _functions_and_modules(tree: ast.Module) -> set[str]:
     """The names that a module defines as functions, or imports: none of them is a network."""
     found = {n.name for n in tree.body if isinstance(n, Function)}
-    for node in ast.walk(tree):
+    for node in walk(tree):
         if isinstance(node, ast.Import | ast.ImportFrom):
             found |= {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
     return found

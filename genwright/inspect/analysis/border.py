@@ -13,6 +13,7 @@ from genwright.inspect.analysis.manifest import Interface, Manifest
 from genwright.inspect.analysis.reachable import reachable
 from genwright.inspect.analysis.repository import Repository
 from genwright.inspect.analysis.sites import Location, Site
+from genwright.inspect.analysis.syntax import walk
 
 _LEAST = 4.0  # of a candidate's score
 _SHARE = 0.65  # of the best candidate's score
@@ -33,11 +34,15 @@ class Crossing:
 
 def draft_for_script(repository: Repository, script: Path, source: str) -> Manifest:
     """A manifest for one script: what it calls of its own and its repository's code that leads to the model."""
-    return _draft(repository, script, parse(source, script.name))
+    manifest, location = _draft(repository, script, parse(source, script.name))
+    repository.located = (source, location)
+    return manifest
 
 
-def _draft(repository: Repository, script: Path, tree: ast.Module) -> Manifest:
-    pool, location, found = _candidates(repository, script, tree)
+def _draft(
+    repository: Repository, script: Path, tree: ast.Module, earlier: Location | None = None
+) -> tuple[Manifest, Location]:
+    pool, location, found = _candidates(repository, script, tree, earlier)
     chosen = _outside(location, _best(found))
     if not chosen:
         near = _nearest(found) if found else _unresolved(location)
@@ -48,7 +53,7 @@ def _draft(repository: Repository, script: Path, tree: ast.Module) -> Manifest:
     for i in sorted(pool, key=lambda i: i.module == repository.module(script)):
         if (i.module, i.name) in names or (i.kind == "class" and (i.module, i.name) in owners):
             kept.setdefault(i.name, i)
-    return Manifest(project_name(repository), tuple(i for i in pool if kept.get(i.name) is i))
+    return Manifest(project_name(repository), tuple(i for i in pool if kept.get(i.name) is i)), location
 
 
 def crossings(repository: Repository, script: Path, source: str) -> list[Crossing]:
@@ -57,17 +62,18 @@ def crossings(repository: Repository, script: Path, source: str) -> list[Crossin
 
 
 def _candidates(
-    repository: Repository, script: Path, tree: ast.Module
+    repository: Repository, script: Path, tree: ast.Module, earlier: Location | None = None
 ) -> tuple[list[Interface], Location, list[Crossing]]:
     """What a script may mean, where it calls that, and the candidates, best first."""
     name, module, package = project_name(repository), repository.module(script), repository.package(script)
     functions, known = _pool(repository, script, tree)
-    first = locate(tree, Manifest(name, tuple(functions)), module, package)
+    texts = earlier.flow.texts if earlier else frozenset()
+    first = locate(tree, Manifest(name, tuple(functions)), module, package, texts, earlier)
     for by_name in (False, True):
         pool, location = functions, first
         if made := made_models(first, by_name):
             pool = _joined(functions, made, known)
-            location = locate(tree, Manifest(name, tuple(pool)), module, package)
+            location = locate(tree, Manifest(name, tuple(pool)), module, package, texts, first)
         found = _judged(location, known, module)
         if any(c.behaviour.crosses for c in _outside(location, _best(found))):
             break
@@ -79,7 +85,7 @@ def no_sites(repository: Repository, script: Path, manifest: Manifest, location:
     near = _unresolved(location)
     if not location.unresolved:
         try:
-            drafted = _draft(repository, script, location.flow.tree)
+            drafted, _ = _draft(repository, script, location.flow.tree, location)
             names = ", ".join(i.name for i in drafted.interfaces[:_NEAREST])
             near = f"nearest are {names}, which the manifest does not list"
         except UserError as error:
@@ -140,7 +146,7 @@ def _pool(
         if behaviour is not None:
             does[definition.module, definition.name] = behaviour
     used = {n.name for n in tree.body if isinstance(n, ast.ClassDef)}
-    for node in ast.walk(tree):
+    for node in walk(tree):
         if isinstance(node, ast.Name):
             used.add(node.id)
         elif isinstance(node, ast.Attribute):
@@ -175,7 +181,7 @@ def _with_inherited_factories(definitions: list[Definition], tree: ast.Module) -
     """The definitions; `Net.from_pretrained(...)` makes a Net also where it comes from a library's base class."""
     methods = {d.name for d in definitions if d.kind == "method"}
     used: dict[str, set[str]] = {}
-    for node in ast.walk(tree):
+    for node in walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr.startswith("from_"):
             used.setdefault(ast.unparse(node.func.value).rpartition(".")[2], set()).add(node.func.attr)
     found: list[Definition] = []

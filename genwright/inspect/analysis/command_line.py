@@ -91,7 +91,7 @@ def _argv(flow: Flow) -> CommandLine:
             index = node.slice.value if isinstance(node.slice, ast.Constant) else None
             if isinstance(index, int) and index > 0:
                 indices.setdefault(index, node.lineno)
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "len" and node.args:
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "len" and node.args:
             measured |= refers(flow, node.args[0], "sys.argv")
     if not indices:
         return CommandLine()

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from functools import cached_property
 
 from genwright.inspect.analysis.expressions import NOTHING, Expressions, held_by
+from genwright.inspect.analysis.scopes import Scopes
 from genwright.inspect.analysis.values import Instance, Items, Local, Ref, Value, Values
 
 _ROUNDS = 12
@@ -23,7 +24,7 @@ _CARRIERS = (
 class Flow(Expressions):
     """The analysis of one script; `makes` tells which class a call of an imported thing makes an object of.
 
-    `texts` are the literals that it follows.
+    `texts` are the literals that it follows; `scopes` are the tree's, where they are known.
     """
 
     def __init__(
@@ -32,8 +33,9 @@ class Flow(Expressions):
         package: str,
         makes: Callable[[Ref], Ref | None],
         texts: frozenset[ast.Constant] = frozenset(),
+        scopes: Scopes | None = None,
     ) -> None:
-        super().__init__(tree, package, makes, texts)
+        super().__init__(tree, package, makes, texts, scopes)
         self._changed = True
         self.nodes = [n for n in ast.walk(tree) if n in self.scopes.of_node]
         carriers = [n for n in self.nodes if isinstance(n, _CARRIERS)]

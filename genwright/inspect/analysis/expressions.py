@@ -34,10 +34,15 @@ class Expressions:
     """What is known of one script's values; an expression about which nothing is known has none."""
 
     def __init__(
-        self, tree: ast.Module, package: str, makes: Callable[[Ref], Ref | None], texts: frozenset[ast.Constant]
+        self,
+        tree: ast.Module,
+        package: str,
+        makes: Callable[[Ref], Ref | None],
+        texts: frozenset[ast.Constant],
+        scopes: Scopes | None,
     ) -> None:
         self.tree, self.package, self.makes, self.texts = tree, package, makes, texts
-        self.scopes = Scopes(tree)
+        self.scopes = scopes or Scopes(tree)
         self._variables: dict[tuple[Scope, str], Values] = defaultdict(frozenset)
         self._attributes: dict[tuple[ast.AST, str], Values] = defaultdict(frozenset)
         self._returns: dict[ast.AST, Values] = defaultdict(frozenset)

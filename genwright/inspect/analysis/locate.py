@@ -10,6 +10,7 @@ from genwright.inspect.analysis.escapes import Escapes
 from genwright.inspect.analysis.manifest import Interface, Manifest
 from genwright.inspect.analysis.match import Match, Matcher
 from genwright.inspect.analysis.sites import Location, Site, Unresolved
+from genwright.inspect.analysis.syntax import dotted
 from genwright.inspect.analysis.values import Instance, Items, Local, Made, Member, Partial, Ref, Value, Values
 
 
@@ -30,29 +31,28 @@ def locate(
     module: str,
     package: str = "",
     texts: frozenset[ast.Constant] = frozenset(),
+    earlier: Location | None = None,
 ) -> Location:
     """Find the sites; `module` is the script's own dotted name in its repository, `package` that of its folder.
 
-    `texts` are literals that the data flow follows too.
+    `texts` are literals that the data flow follows too; `earlier` is a location in the same tree.
     """
     try:
-        return _Locator(tree, manifest, module, package, texts).location()
+        return _Locator(manifest, Matcher(tree, manifest, module, package, texts, earlier)).location()
     except RecursionError as error:
         raise UserError(f"{module} nests its expressions too deeply to be analysed.") from error
 
 
 class _Locator:
-    def __init__(
-        self, tree: ast.Module, manifest: Manifest, module: str, package: str, texts: frozenset[ast.Constant]
-    ) -> None:
-        self.manifest = manifest
-        self.matcher = Matcher(tree, manifest, module, package, texts)
+    def __init__(self, manifest: Manifest, matcher: Matcher) -> None:
+        self.manifest, self.matcher = manifest, matcher
         self.members = {i.member for i in manifest.interfaces if i.kind == "method"} - {"__call__"}
         self.flow = self.matcher.flow
         self.nodes = self.flow.nodes
         self.created: dict[str, list[ast.Call]] = {}
         self.rank = {i.name: index for index, i in enumerate(manifest.interfaces)}
         self.matched: dict[Values, list[Match]] = {}
+        self.others: dict[Values, list[str]] = {}  # what else such a callee may be, in words
         self.held: set[str] = set()  # interfaces that are called through containers and partials
         self.defined: dict[ast.AST, list[Interface]] = {}
         for own, node in self.matcher.defined:
@@ -75,28 +75,29 @@ class _Locator:
                 unresolved.append(found)
         unresolved += Escapes(self.matcher, self.held, self._is_internal).unresolved()
         unresolved.sort(key=lambda u: (u.line, u.text))
-        return Location(sites, unresolved, self.matcher.defined, self.flow)
+        return Location(sites, unresolved, self.matcher.defined, self.flow, self.matcher.classes)
 
     def _matches(self, call: ast.Call) -> list[Match]:
         """The interfaces that a call may mean, in the manifest's order."""
         values = self.flow.values(call.func)
         if values not in self.matched:
-            found = [self.matcher.match(v) for v in values]
-            order = sorted((m for m in found if m), key=lambda m: (self.rank.get(m[0].name, -1), m[0].name, m[1]))
-            self.matched[values] = order
+            found = {v: self.matcher.match(v) for v in values}
+            matches = [m for m in found.values() if m]
+            self.matched[values] = sorted(matches, key=lambda m: (self.rank.get(m[0].name, -1), m[0].name, m[1]))
+            others = [v for v, match in found.items() if not match and not isinstance(v, Items)]
+            self.others[values] = sorted(_describe(v) for v in others if not (isinstance(v, Ref) and v.undefined))
         return self.matched[values]
 
     def _site(self, call: ast.Call) -> Site | Unresolved | None:
         values = self.flow.values(call.func)
         matches = self._matches(call)
-        text = ast.unparse(call.func)
+        text = dotted(call.func)
         if not matches:
             return self._near_miss(call, values, text)
         interface, factory, _ = matches[0]
         also = sorted({m[0].name for m in matches} - {interface.name})
-        others = [v for v in values if not self.matcher.match(v) and not isinstance(v, Items)]
         # Of several star imports one has the name, and the manifest tells which.
-        also += sorted(_describe(v) for v in others if not (isinstance(v, Ref) and v.undefined))
+        also += self.others[values]
         if interface.kind == "function" and self._by_own_name(call.func, interface):
             # The script's global is looked up when the call runs: whatever it is rebound to by then is seen.
             also = []

@@ -6,17 +6,26 @@ from functools import cached_property
 
 from genwright.inspect.analysis.dataflow import Flow
 from genwright.inspect.analysis.manifest import Interface, Manifest
-from genwright.inspect.analysis.sites import Definition
+from genwright.inspect.analysis.sites import Definition, Location
 from genwright.inspect.analysis.values import Instance, Local, Made, Member, Partial, Ref, Value
 
 Match = tuple[Interface, str, Instance | None]
 
 
 class Matcher:
-    """Compares the values of a script's expressions with a manifest; `module` is the script's own dotted name."""
+    """Compares the values of a script's expressions with a manifest; `module` is the script's own dotted name.
+
+    The data flow of an earlier location is used again where the manifest has the same classes.
+    """
 
     def __init__(
-        self, tree: ast.Module, manifest: Manifest, module: str, package: str, texts: frozenset[ast.Constant]
+        self,
+        tree: ast.Module,
+        manifest: Manifest,
+        module: str,
+        package: str,
+        texts: frozenset[ast.Constant],
+        earlier: Location | None = None,
     ) -> None:
         self.manifest, self.module = manifest, module
         self.functions = manifest.functions()
@@ -26,7 +35,11 @@ class Matcher:
         self._classes_named = _by_name(
             (name, i) for i in self.classes for name in {i.owner, *(key.rpartition(".")[2] for key in i.factories)}
         )
-        self.flow = Flow(tree, package, self._makes, texts)
+        known = earlier.flow if earlier is not None and earlier.flow.tree is tree else None
+        if known is not None and earlier is not None and (earlier.classes, known.texts) == (self.classes, texts):
+            self.flow = known
+        else:
+            self.flow = Flow(tree, package, self._makes, texts, known.scopes if known else None)
 
     def _makes(self, reference: Ref) -> Ref | None:
         """The class, by its canonical name, that calling a reference makes an object of."""

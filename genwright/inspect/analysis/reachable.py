@@ -7,6 +7,7 @@ from pathlib import Path
 
 from genwright.errors import UserError
 from genwright.inspect.analysis.repository import Repository
+from genwright.inspect.analysis.syntax import walk
 
 _MOST = 200
 
@@ -78,8 +79,8 @@ def _defines(repository: Repository, file: Path, wanted: Iterable[str]) -> bool:
 
 def _used(tree: ast.Module) -> set[str]:
     """The names and attributes that a script uses."""
-    names = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
-    return names | {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute)}
+    nodes = list(walk(tree))
+    return {n.id for n in nodes if isinstance(n, ast.Name)} | {n.attr for n in nodes if isinstance(n, ast.Attribute)}
 
 
 def _bases(tree: ast.Module) -> set[str]:

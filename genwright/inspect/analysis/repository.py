@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 from genwright.errors import UserError
+from genwright.inspect.analysis.sites import Location
 from genwright.inspect.analysis.source_files import read_script
 
 _MARKS = (".git", "pyproject.toml", "setup.py", "setup.cfg", "requirements.txt")
@@ -26,6 +27,7 @@ class Repository:
         self._found: dict[tuple[str, Path | None], Path | None] = {}
         self._bytes = 0
         self._parsed: OrderedDict[Path, ast.Module | None] = OrderedDict()
+        self.located: tuple[str, Location] | None = None  # the source that was drafted for last, and what it calls
 
     def source(self, file: Path) -> str:
         """A file's text, or one sentence why not."""

@@ -94,6 +94,7 @@ class Location:
     unresolved: list[Unresolved]
     defined: list[tuple[Interface, Definition]]
     flow: Flow
+    classes: list[Interface]  # those whose objects the data flow tells apart
 
     @cached_property
     def crossing(self) -> set[ast.AST]:

@@ -8,7 +8,6 @@ from genwright.inspect.analysis.cli_options import CommandLine
 from genwright.inspect.analysis.dataflow import Flow
 from genwright.inspect.analysis.scenario import Scenario
 from genwright.inspect.analysis.sites import Location
-from genwright.inspect.analysis.syntax import walk
 from genwright.inspect.analysis.values import Made, Member, Ref
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -92,7 +91,7 @@ def read_unattended(tree: ast.Module, location: Location, command_line: CommandL
             environment["PYTHONBREAKPOINT"] = "0"
         elif _launches(node, flow):
             blockers.append(Blocker("ui", node.lineno, ast.unparse(node)))
-    page = _imports(tree, "streamlit")
+    page = _imports(flow, "streamlit")
     if page:
         blockers.append(Blocker("ui", page, "streamlit"))
     is_visited = any(b.kind in ("ui", "server") for b in blockers)
@@ -147,13 +146,16 @@ def _launches(call: ast.Call, flow: Flow) -> bool:
     )
 
 
-def _imports(tree: ast.Module, package: str) -> int:
+def _imports(flow: Flow, package: str) -> int:
     """The line that imports a package, or 0."""
-    for node in walk(tree):
-        names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
-        names += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
+    for node in flow.nodes:
+        if isinstance(node, ast.Import):
+            names = [a.name for a in node.names]
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            names = [node.module or ""]
+        else:
+            continue
         if any(n.partition(".")[0] == package for n in names):
-            assert isinstance(node, ast.stmt)
             return node.lineno
     return 0
 

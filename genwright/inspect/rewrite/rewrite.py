@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from genwright.inspect.analysis.analyse import Analysis, analyse
+from genwright.inspect.analysis.border import no_sites
 from genwright.inspect.analysis.complete import complete
 from genwright.inspect.analysis.manifest import Manifest
 from genwright.inspect.analysis.repository import Repository
@@ -69,11 +70,12 @@ def rewrite(
     label: str = "simulation",
     samples: bool = True,
     ask: bool = True,
+    must_call: bool = False,
 ) -> Rewrite:
     """Rewrite one script; raises `UserError` in one sentence when it cannot be done or does not verify.
 
     With `samples`, placeholder paths that the script opens are replaced by sample files. Without `ask`, values that
-    the script requires and the scenario lacks are chosen.
+    the script requires and the scenario lacks are chosen. With `must_call`, a script without a site is refused.
     """
     started = time.perf_counter()
     scenario = scenario or Scenario()
@@ -82,6 +84,8 @@ def rewrite(
         manifest = manifest.only(scenario.interface)
     source = repository.source(script)
     original = analyse(source, script, manifest, repository)
+    if must_call and not original.location.sites:
+        raise no_sites(repository, script, manifest, original.location)
     scenario, chosen = complete(original, scenario, ask)
     changed, overridden = prepare(original, scenario)
     prepared = analyse(changed, script, manifest, repository) if changed != source else original
@@ -177,7 +181,7 @@ def _registrations(analysis: Analysis, sites: list[Site]) -> list[tuple[ast.stmt
     names = {s.call.func.id for s in sites if s.kind == "function" and isinstance(s.call.func, ast.Name)}
     assigned = {
         target.id
-        for node in ast.walk(analysis.tree)
+        for node in analysis.location.flow.nodes
         if isinstance(node, ast.Assign)
         for target in node.targets
         if isinstance(target, ast.Name) and scopes.of_node[target].home(target.id) is scopes.module

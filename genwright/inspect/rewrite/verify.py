@@ -4,6 +4,7 @@ import ast
 import inspect
 import warnings
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from genwright.errors import UserError
@@ -102,8 +103,10 @@ class _Shown:
         return [(site, call) for _, site, call in sorted(self._found, key=lambda found: found[0])]
 
     def text(self, node: Any) -> str:
+        if isinstance(node, ast.Name):
+            return f"Name(id={node.id!r})"
         if isinstance(node, list):
-            return f"[{', '.join(filter(None, map(self.text, node)))}]"
+            return f"[{', '.join(filter(None, map(self.text, node)))}]" if node else "[]"
         if not isinstance(node, ast.AST):
             return repr(node)
         if isinstance(node, ast.Call):
@@ -111,7 +114,9 @@ class _Shown:
         return self._plain(node)
 
     def _plain(self, node: ast.AST) -> str:
-        parts = (f"{key}={self.text(value)}" for key, value in ast.iter_fields(node) if value is not None)
+        # A name's context follows from its place.
+        fields = [(key, getattr(node, key, None)) for key in node._fields if key != "ctx"]
+        parts = [f"{key}={self.text(value)}" for key, value in fields if value is not None]
         return f"{type(node).__name__}({', '.join(parts)})"
 
     def call(self, node: ast.Call) -> str:
@@ -203,13 +208,19 @@ def _bound(signature: Signature | None, call: _Call) -> dict[str, Any] | None:
     """Which parameter gets which expression, as Python's own binder says; None where stars leave it open."""
     if signature is None or call.has_stars:
         return None
-    empty = inspect.Parameter.empty
-    parameters = [
-        inspect.Parameter(p.name, p.kind, default=empty if p.default is None else p.default)
-        for p in signature.parameters
-    ]
     try:
         keywords = {name: value for name, value in call.keywords if name}
-        return dict(inspect.Signature(parameters).bind(*call.arguments, **keywords).arguments)
+        return dict(_python_signature(signature).bind(*call.arguments, **keywords).arguments)
     except (TypeError, ValueError):
         return None
+
+
+@lru_cache(maxsize=64)
+def _python_signature(signature: Signature) -> inspect.Signature:
+    empty = inspect.Parameter.empty
+    return inspect.Signature(
+        [
+            inspect.Parameter(p.name, p.kind, default=empty if p.default is None else p.default)
+            for p in signature.parameters
+        ]
+    )

@@ -6,6 +6,7 @@ import re
 import sys
 import weakref
 from collections.abc import Callable
+from operator import attrgetter
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
@@ -98,7 +99,8 @@ class Dispatch:
                 f"The executor {self.project!r} knows no interface {name!r}; it knows {sorted(self.homes)}."
             )
         try:
-            return resolve_name(f"{home}.{name}")
+            # Not `home.name` at once: a package may have a module of the function's name.
+            return attrgetter(name)(resolve_name(home))
         except AttributeError as error:
             message = f"The module {home!r} has no {name!r}, which the manifest of {self.project!r} places there."
             raise UserError(message) from error

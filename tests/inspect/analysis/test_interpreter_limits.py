@@ -140,7 +140,11 @@ def test_hostile_inputs_in_seconds_and_megabytes(tmp_path: Path) -> None:
         (tmp_path / "script.py").write_text(many(head, line, 20_000 // (line.count("(") - line.count("def "))))
         code, said, seconds, _ = command(tmp_path, "rewrite", "script.py", "--manifest", "m.toml")
         # A script that calls no interface is refused in one sentence.
-        assert (code == 0 or (name == "one name" and said.count("\n") == 1)) and seconds < 10, line
+        assert (code == 0 or (name in ("one name", "functions") and said.count("\n") == 1)) and seconds < 10, line
+    lines = "from hub import Net\nmodel = Net.from_pretrained('a')\n" + "model.generate(1)\n" * 20_000
+    (tmp_path / "script.py").write_text(lines)
+    code, _, seconds, _ = command(tmp_path, "rewrite", "script.py")  # drafted
+    assert code == 0 and seconds < 10
 
 
 @FULL
