@@ -8,7 +8,6 @@ from genwright.inspect.analysis.analyse import Analysis
 from genwright.inspect.analysis.behaviour import behaviours, spread
 from genwright.inspect.analysis.definitions import Function
 from genwright.inspect.analysis.scopes import Scope, Scopes
-from genwright.inspect.report.steps import reaching
 
 # What each variable of a scope is made by: the statements, each with the expression that it takes the value from.
 Bindings = dict[tuple[Scope, str], list[tuple[ast.stmt, ast.AST]]]
@@ -41,7 +40,7 @@ class Argument:
 def plain_functions(analysis: Analysis) -> list[PlainFunction]:
     """The script's functions and methods from which nothing leads to a model."""
     flow = analysis.location.flow
-    to_model = reaching(analysis)
+    to_model = analysis.location.crossing
     judged = behaviours(analysis.tree)
     spread([judged])
     found = []

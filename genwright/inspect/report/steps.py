@@ -77,22 +77,8 @@ def _roots(analysis: Analysis) -> list[ast.AST]:
     """Functions that nothing in the script calls and that reach an interface: handlers, commands, entries."""
     flow = analysis.location.flow
     inner = {node for _, node in analysis.location.defined}  # the model's side
-    to_model = reaching(analysis)
-    return [n for n in flow.nodes if n in to_model and n not in inner and not flow.callers(n)]
-
-
-def reaching(analysis: Analysis) -> set[ast.AST]:
-    """The script's functions that call an interface, themselves or through others."""
-    flow = analysis.location.flow
-    pending: list[ast.AST] = [s.call for s in analysis.location.sites]
-    found: set[ast.AST] = set()
-    for node in pending:  # grows while it is walked
-        while node in flow.scopes.parent:
-            node = flow.scopes.parent[node]
-            if isinstance(node, Function) and node not in found:
-                found.add(node)
-                pending += flow.callers(node)
-    return found
+    functions = [n for n in flow.nodes if isinstance(n, Function) and n in analysis.location.crossing]
+    return [n for n in functions if n not in inner and not flow.callers(n)]
 
 
 def _fill(analysis: Analysis, found: dict[ast.AST, Step]) -> None:
