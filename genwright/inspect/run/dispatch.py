@@ -98,7 +98,7 @@ class Dispatch:
                 f"The executor {self.project!r} knows no interface {name!r}; it knows {sorted(self.homes)}."
             )
         try:
-            return resolve_name(f"{home}.{name}")
+            return resolve_name(f"{home}:{name}")
         except AttributeError as error:
             message = f"The module {home!r} has no {name!r}, which the manifest of {self.project!r} places there."
             raise UserError(message) from error
