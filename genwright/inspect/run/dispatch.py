@@ -6,7 +6,6 @@ import re
 import sys
 import weakref
 from collections.abc import Callable
-from operator import attrgetter
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
@@ -99,8 +98,8 @@ class Dispatch:
                 f"The executor {self.project!r} knows no interface {name!r}; it knows {sorted(self.homes)}."
             )
         try:
-            # Not `home.name` at once: a package may have a module of the function's name.
-            return attrgetter(name)(resolve_name(home))
+            # With a colon, because a package may have a module of the function's name.
+            return resolve_name(f"{home}:{name}")
         except AttributeError as error:
             message = f"The module {home!r} has no {name!r}, which the manifest of {self.project!r} places there."
             raise UserError(message) from error

@@ -154,7 +154,8 @@ def _targets(manifest: Manifest, sites: list[Site]) -> list[Target]:
     targets = []
     for interface in manifest.interfaces:
         own = [s for s in sites if s.interface.name == interface.name or s.interface.name == interface.owner]
-        homes = dict.fromkeys([*(s.home for s in own if s.home and not s.factory), interface.module])
+        held = [s.holds.get(interface.name, "") for s in sites if s.holds]
+        homes = dict.fromkeys([*(s.home for s in own if s.home and not s.factory), *held, interface.module])
         factories = {}
         for key in interface.factories if interface.kind == "class" else ():
             module, _, name = key.rpartition(".")

@@ -1,6 +1,7 @@
 """What surrounds the calls of a run: the keyboard, windows, pages and servers, each with its records."""
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,17 @@ from genwright.inspect.surroundings.streamlit_pages import StreamlitPages
 from genwright.inspect.surroundings.visitor import Visitor
 from genwright.inspect.surroundings.windows import Windows
 
+Served = Callable[[str, list[Any]], None]
+Shown = Callable[[str, list[Any], Path | None], None]
+
+
+def take_pages_and_windows(visitor: Visitor, served: Served, pictures: Path, shown: Shown) -> None:
+    """From here on nobody is needed to look at windows or to visit pages and servers."""
+    Windows(pictures, shown).take()
+    Servers(visitor, served).take()
+    GradioPages(visitor, served).take()
+    StreamlitPages(visitor, served).take()
+
 
 class Surroundings:
     """Stands in for the person at the keyboard, and records what that person would have seen and done."""
@@ -25,11 +37,8 @@ class Surroundings:
     def take(self, ui: dict[str, Any]) -> None:
         """From here on nobody is needed; `ui` is the scenario's table of that name."""
         self.keyboard.take()
-        Windows(self._folder.path / "windows", self._shown).take()
         visitor = Visitor(ui.get("handler", []), ui.get("arguments", {}), self._handled)
-        Servers(visitor, self._served).take()
-        GradioPages(visitor, self._served).take()
-        StreamlitPages(visitor, self._served).take()
+        take_pages_and_windows(visitor, self._served, self._folder.path / "windows", self._shown)
 
     def _answered(self, prompt: str, answer: str | None) -> None:
         event = "answer" if answer is not None else "end-of-answers"

