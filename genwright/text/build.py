@@ -86,7 +86,7 @@ def build_engine(
         ranks.arrange(config.layout, device)
         config = config.with_settings({"graph": config.graph and ranks.on_device})
     ops = new_ops(
-        config.backend, device, config.deterministic, None if ranks is None else ranks.stage, config.exact_inputs
+        config.backend, device, config.deterministic, None if ranks is None else ranks.stage, config.round_inputs
     )
     loaders = _loaders(checkpoint, config, device, progress, 0 if ranks is None else ranks.rank)
     sharing = (1, True) if ranks is None else (ranks.place.local_ranks, ranks.on_device)

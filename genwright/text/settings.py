@@ -31,8 +31,8 @@ class EngineConfig:
         choices=("auto", "int8", "int4"),
     )
     deterministic: bool = setting(False, "Make results independent of the batch and of chunking, bit by bit; slower.")
-    exact_inputs: bool = setting(
-        False, "Never round the inputs of packed weights to 8 bits, as the products of few tokens on a CPU do; slower."
+    round_inputs: bool = setting(
+        False, "Round the inputs of int8 and int4 weights to 8 bits on a CPU, as llama.cpp does; faster, less exact."
     )
     max_context: int | None = setting(
         None, "Maximum number of tokens of a prompt and its answer together.", between=(1, 1 << 30)

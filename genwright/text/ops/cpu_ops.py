@@ -19,14 +19,14 @@ from genwright.text.ops.torch_ops import TorchOps
 class CpuOps(TorchOps):
     """One C++ call computes a matrix product with the norm before it and the bias, gate and residual after it."""
 
-    def __init__(self, deterministic: bool = False, group: dist.ProcessGroup | None = None, exact_inputs: bool = False):
+    def __init__(self, deterministic: bool = False, group: dist.ProcessGroup | None = None, round_inputs: bool = False):
         super().__init__(deterministic, group)
-        self.exact_inputs = exact_inputs
+        self.round_inputs = round_inputs
         self.recording: Recording | None = None  # of the kernel calls, while a step is recorded
 
     @property
     def _how(self) -> How:
-        return {"exact": self.exact_inputs, "recording": self.recording}
+        return {"exact": not self.round_inputs, "recording": self.recording}
 
     def product(self, x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
         if not self.deterministic:

@@ -23,7 +23,7 @@ def recorded(llm: LLM) -> dict[tuple[int, int, int], bool]:
 @pytest.mark.parametrize(("dtype", "quant"), [("float32", None), ("bfloat16", "int8"), ("float32", "int4")])
 def test_tokens_equal_those_of_steps_op_by_op(tmp_path, dtype, quant):
     make("llama", tmp_path)
-    settings = {"device": "cpu", "dtype": dtype, "quant": quant}
+    settings = {"device": "cpu", "dtype": dtype, "quant": quant, "round_inputs": quant is not None}
     with LLM(tmp_path, **settings) as llm, LLM(tmp_path, **settings, graph=False) as plain:
         for prompts in (PROMPTS[:1], PROMPTS, PROMPTS[1:3]):
             ours, theirs = llm.generate(prompts, GREEDY), plain.generate(prompts, GREEDY)
@@ -51,12 +51,12 @@ def test_steps_with_other_ops_are_not_recorded(tmp_path, settings):
         assert (1, 1, 1) in shapes and not any(shapes.values())
 
 
-def test_exact_inputs_do_not_round(tmp_path):
+def test_inputs_are_rounded_only_if_asked(tmp_path):
     make("llama", tmp_path)
     x = [5, 9, 13, 10, 17]
     with (
-        LLM(tmp_path, device="cpu", dtype="float32", quant="int8", exact_inputs=True) as exact,
-        LLM(tmp_path, device="cpu", dtype="float32", quant="int8") as rounding,
+        LLM(tmp_path, device="cpu", dtype="float32", quant="int8") as exact,
+        LLM(tmp_path, device="cpu", dtype="float32", quant="int8", round_inputs=True) as rounding,
         LLM(tmp_path, device="cpu", dtype="float32", quant="int8", backend="torch") as plain,
     ):
         truth = plain.logits(x)

@@ -1,0 +1,1 @@
+"""What a run leaves: its calls, values, files and index, and reading them back."""
