@@ -136,6 +136,10 @@ EXPERIMENTS = {
         Experiment("llama3_8b_8k", _8B, _BF16, "after 8,000 tokens", (Point(1, 8000, 192),)),
         Experiment("llama3_8b_batch", _8B, _BF16, "1 to 256 sequences", _BATCHES, 3),
         Experiment("llama3_8b_prefill", _8B, _BF16, "a prompt of 2,048 tokens", (Point(1, 2048, 16),)),
+        Experiment(
+            *("llama3_8b_prefill_fp8", _8B, replace(_BF16, quant="fp8", round_inputs=True), "the same in fp8, rounded"),
+            points=(Point(1, 2048, 16),),
+        ),
         Experiment("llama3_8b_serving", _8B, _BF16, "512 requests", _serving(512, (64, 1024), (32, 256)), 3),
         Experiment("llama3_70b_int4", _70B, _INT4, "70 B on one GPU"),
         Experiment("deepseek_v2_lite_bf16", "random:deepseek-v2-lite", _BF16, "latent attention, 64 experts", _LATENT),

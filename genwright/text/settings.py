@@ -32,7 +32,9 @@ class EngineConfig:
     )
     deterministic: bool = setting(False, "Make results independent of the batch and of chunking, bit by bit; slower.")
     round_inputs: bool = setting(
-        False, "Round the inputs of int8 and int4 weights to 8 bits on a CPU, as llama.cpp does; faster, less exact."
+        False,
+        "Round the inputs of packed weights to 8 bits; faster, less exact. Those of int8 and int4 weights on a CPU, as "
+        "llama.cpp does, and those of fp8 weights on a Hopper GPU, as DeepSeek does.",
     )
     max_context: int | None = setting(
         None, "Maximum number of tokens of a prompt and its answer together.", between=(1, 1 << 30)

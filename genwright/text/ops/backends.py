@@ -35,4 +35,4 @@ def new_ops(
         return InductorOps(device, group=group)
     from genwright.text.ops.triton_ops import TritonOps
 
-    return TritonOps(device, deterministic, group)
+    return TritonOps(device, deterministic, group, round_inputs)

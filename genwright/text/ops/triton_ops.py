@@ -15,6 +15,8 @@ from genwright.kernels.cuda.tilings import tiling
 from genwright.kernels.triton.decode_attention import DecodeScratch, decode_attention
 from genwright.kernels.triton.elementwise import rms_norm, silu_mul
 from genwright.kernels.triton.experts import mix, norm_router, route
+from genwright.kernels.triton.fp8_inputs import fp8_linear
+from genwright.kernels.triton.fp8_inputs import serves as rounds_to_fp8
 from genwright.kernels.triton.grouped_matmul import group_pairs, grouped_matmul
 from genwright.kernels.triton.latent_attention import LatentScratch, LatentShape, absorb, attend
 from genwright.kernels.triton.matmul import packed_matmul
@@ -22,6 +24,7 @@ from genwright.kernels.triton.prefill_attention import prefill_attention
 from genwright.kernels.triton.rope import rope_write
 from genwright.kernels.triton.unpack import unpack
 from genwright.placement.weight_stream import Arriving
+from genwright.quant.fp8 import Fp8Blocks
 from genwright.quant.packed import Packed, Weight
 from genwright.text.cache.layout import LayerCache
 from genwright.text.config import Attention, Mla, ModelConfig, Moe
@@ -47,9 +50,14 @@ class TritonOps(TorchOps):
     capturable = True
 
     def __init__(
-        self, device: torch.device, deterministic: bool = False, group: torch.distributed.ProcessGroup | None = None
+        self,
+        device: torch.device,
+        deterministic: bool = False,
+        group: torch.distributed.ProcessGroup | None = None,
+        round_inputs: bool = False,
     ) -> None:
         super().__init__(deterministic, group)
+        self.round_inputs = round_inputs
         self._pdl = torch.cuda.get_device_capability(device) >= (9, 0)
         self._scratch: dict[tuple[int, int], DecodeScratch] = {}
         self._rope_scratch: dict[tuple[int, int], Scratch] = {}
@@ -63,6 +71,8 @@ class TritonOps(TorchOps):
             return y
         if not isinstance(weight, Packed):
             return linear(x, weight, bias)
+        if self.round_inputs and isinstance(weight, Fp8Blocks) and rounds_to_fp8(x, weight):
+            return fp8_linear(x, weight, bias, pdl=self._pdl)
         if len(x) <= MAX_UNPACKING_ROWS:
             return packed_matmul(x, weight, bias)
         return linear(x, unpack(weight, x.dtype), bias)
