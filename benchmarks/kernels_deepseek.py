@@ -92,9 +92,10 @@ def time_experts(name: str, tokens: int) -> None:
         moved = sum(tensor.nbytes for tensor in tensors_of(weight)) * chosen / experts
         x = torch.randn(tokens if gate else tokens * top_k, columns, device="cuda").bfloat16()
         print(f"  {'gate and up' if gate else 'down'}, {chosen} experts chosen")
-        default = pick_tiles(-(-tokens * top_k // experts), gate, x.dtype)
+        share = -(-tokens * top_k // experts)
+        default = pick_tiles(share, gate, x.dtype)
         for tiles in dict.fromkeys([default, *GROUPED_TILES]):
-            show(partial(grouped_matmul, x, weight, groups, gate, tiles, pdl=True), 1, moved, tiles)
+            show(partial(grouped_matmul, x, weight, groups, share, gate, tiles, pdl=True), 1, moved, tiles)
         matrix = operand(weight)
         tile = None if matrix is None or tokens > 8 else tiling(matrix, x[:1], gate, stack=True)
         if matrix is not None and tile is not None:

@@ -159,6 +159,7 @@ def grouped_matmul(
     x: Tensor,
     weight: Weight,
     groups: Groups,
+    share: int,
     gate: bool = False,
     tiles: GroupedTiles | None = None,
     pdl: bool = False,
@@ -166,13 +167,14 @@ def grouped_matmul(
     """Each pair's row of x times the transpose of its expert's matrix, in float32, to [pairs, outputs].
 
     weight [experts, outputs, columns]; x [pairs, columns], or [tokens, columns] if each token has equally many pairs.
-    With `gate`, silu(y1) * y2 of the halves of the result.
+    With `gate`, silu(y1) * y2 of the halves of the result. `share` is the number of pairs that an expert is expected to
+    have; for a given one, a pair's bits do not depend on the others.
     """
     pairs, (experts, rows, k) = len(groups.order), weight.shape
     n = rows // 2 if gate else rows
     values, scales, minimums, height, width = parts(weight)
     assert x.stride(1) == 1 and values.is_contiguous() and x.shape[1] == k and pairs % len(x) == 0
-    tiles = tiles or pick_tiles(-(-pairs // experts), gate, x.dtype)
+    tiles = tiles or pick_tiles(share, gate, x.dtype)
     columns = min(tiles.columns, max(32, triton.next_power_of_2(k)))
     if scales is None:
         scaled = ""

@@ -222,9 +222,9 @@ class TritonOps(TorchOps):
 
     def add_moe(self, x: Tensor, weights: Weights, norm: str, eps: float, moe: Moe) -> Tensor:
         """On one rank, the residual and the shared experts are added by the kernels of the last products."""
-        if self.deterministic or self.group is not None or isinstance(weights, Arriving) or moe.shared_gate:
+        if self.group is not None or isinstance(weights, Arriving) or moe.shared_gate:
             return super().add_moe(x, weights, norm, eps, moe)
-        if len(x) <= MAX_TOKENS:
+        if len(x) <= MAX_TOKENS and not self.deterministic:
             normed, logits = norm_router(x, weights[norm], weights["router"], eps, pdl=self._pdl)
             topk_weights, ids = self._choose(logits, weights, moe)
         else:
@@ -240,8 +240,6 @@ class TritonOps(TorchOps):
         return mix(y, topk_weights, x, pdl=self._pdl)
 
     def route(self, x: Tensor, weights: Weights, moe: Moe) -> tuple[Tensor, Tensor]:
-        if self.deterministic:
-            return super().route(x, weights, moe)
         return self._choose(self.linear(x.float(), weights, "router"), weights, moe)
 
     def _choose(self, logits: Tensor, weights: Weights, moe: Moe) -> tuple[Tensor, Tensor]:
@@ -252,13 +250,15 @@ class TritonOps(TorchOps):
 
     def experts(self, x: Tensor, ids: Tensor, gate_up: Weight, down: Weight) -> Tensor:
         """The experts of very few tokens are read once per token, those of more tokens once."""
-        if self.deterministic or (isinstance(gate_up, Tensor) and len(x) > MAX_GROUPED_TOKENS):
+        if len(x) > MAX_GROUPED_TOKENS and isinstance(gate_up, Tensor) and not self.deterministic:
             return super().experts(x, ids, gate_up, down)
-        y = self._paired_experts(x, ids, gate_up, down) if len(x) <= MAX_PAIRED_TOKENS else None
+        paired = len(x) <= MAX_PAIRED_TOKENS and not self.deterministic
+        y = self._paired_experts(x, ids, gate_up, down) if paired else None
         if y is None:
             groups = group_pairs(ids, gate_up.shape[0], pdl=self._pdl)
-            gated = grouped_matmul(x, gate_up, groups, gate=True, pdl=self._pdl)
-            y = grouped_matmul(gated, down, groups, pdl=self._pdl)
+            share = 1 if self.deterministic else -(-ids.numel() // gate_up.shape[0])  # pairs of an expert
+            gated = grouped_matmul(x, gate_up, groups, share, gate=True, pdl=self._pdl)
+            y = grouped_matmul(gated, down, groups, share, pdl=self._pdl)
         return y.view(*ids.shape, y.shape[1])
 
     def _paired_experts(self, x: Tensor, ids: Tensor, gate_up: Weight, down: Weight) -> Tensor | None:
@@ -274,16 +274,15 @@ class TritonOps(TorchOps):
         return product(gated, second, tiles, experts=ids.view(-1, 1), dependent=self._pdl)
 
     def combine(self, y: Tensor, topk_weights: Tensor) -> Tensor:
-        return super().combine(y, topk_weights) if self.deterministic else mix(y, topk_weights, pdl=self._pdl)
+        return mix(y, topk_weights, pdl=self._pdl)
 
     def max_graph_tokens(self, cfg: ModelConfig, blocks: Sequence[Weights], cache_bits: int | None) -> int:
         """The most tokens of a step that never waits for the host, so that a CUDA graph can capture it."""
-        if self.deterministic and (cfg.mla is not None or cfg.moe is not None):
-            return 0
-        if cfg.mla is not None and cache_bits is not None:
+        if cfg.mla is not None and (self.deterministic or cache_bits is not None):
             return 0
         stacks = [weight for weights in blocks for name, weight in weights.items() if name.startswith("experts.")]
-        return MAX_GROUPED_TOKENS if any(isinstance(stack, Tensor) for stack in stacks) else sys.maxsize
+        grouped_by_torch = not self.deterministic and any(isinstance(stack, Tensor) for stack in stacks)
+        return MAX_GROUPED_TOKENS if grouped_by_torch else sys.maxsize
 
 
 def _latent_shape(q: Tensor, mla: Mla) -> LatentShape:

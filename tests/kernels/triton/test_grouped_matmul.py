@@ -29,7 +29,9 @@ def check(tokens, experts, outputs, columns, quant, gate, dtype=torch.float32, t
     truth = (weight if quant is None else weight.dequantize(torch.float32)).double()
     ids = torch.rand(tokens, experts).topk(top_k).indices
     x = torch.randn(tokens * top_k if by_pair else tokens, columns).to(dtype)
-    y = grouped_matmul(x.to(DEVICE), moved, group_pairs(ids.to(DEVICE), experts), gate, tiles)
+    y = grouped_matmul(
+        x.to(DEVICE), moved, group_pairs(ids.to(DEVICE), experts), -(-tokens * top_k // experts), gate, tiles
+    )
     rows = x.double() if by_pair else x.double().repeat_interleave(top_k, 0)
     want = torch.einsum("pc,pnc->pn", rows, truth[ids.flatten()])
     if gate:
@@ -52,6 +54,16 @@ def test_ragged_shapes(outputs, columns, by_pair):
 
 def test_an_expert_with_more_pairs_than_a_tile():
     check(70, 4, 32, 64, None, False, tiles=GroupedTiles(16, 32, 32, 1, 4))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.bfloat16, marks=pytest.mark.gpu)])
+def test_a_pairs_bits_do_not_depend_on_the_other_pairs(dtype):
+    x, ids = torch.randn(40, 96, device=DEVICE).to(dtype), torch.rand(40, 4, device=DEVICE).topk(2).indices
+    weight = torch.randn(4, 64, 96, device=DEVICE).to(dtype)
+    together = grouped_matmul(x, weight, group_pairs(ids, 4), 1, gate=True).view(40, 2, 32)
+    for token in (0, 7, 39):
+        alone = grouped_matmul(x[token][None], weight, group_pairs(ids[token][None].contiguous(), 4), 1, gate=True)
+        assert torch.equal(alone, together[token])
 
 
 @pytest.mark.gpu
