@@ -5,6 +5,7 @@ counts the bytes of the cache, or of the experts that are chosen.
 """
 
 import argparse
+import itertools
 from collections.abc import Callable
 from dataclasses import astuple
 from functools import partial
@@ -16,6 +17,7 @@ from benchmarks.kernels_products import seconds
 from genwright.kernels import PAGE
 from genwright.kernels.cuda.fused_linear import operand, product
 from genwright.kernels.cuda.tilings import tiling
+from genwright.kernels.triton.fp8_experts import grouped_fp8_matmul
 from genwright.kernels.triton.grouped_matmul import GroupedTiles, group_pairs, grouped_matmul, pick_tiles
 from genwright.kernels.triton.latent_attention import (
     LatentScratch,
@@ -26,6 +28,7 @@ from genwright.kernels.triton.latent_attention import (
     latent_tile,
 )
 from genwright.quant.formats import parse_format
+from genwright.quant.fp8 import Fp8Blocks
 from genwright.quant.packed import Weight, tensors_of
 
 BYTES = 1 << 28  # of all layers in a graph: several times the L2 cache
@@ -96,6 +99,16 @@ def time_experts(name: str, tokens: int) -> None:
         default = pick_tiles(share, gate, x.dtype)
         for tiles in dict.fromkeys([default, *GROUPED_TILES]):
             show(partial(grouped_matmul, x, weight, groups, share, gate, tiles, pdl=True), 1, moved, tiles)
+        if isinstance(weight, Fp8Blocks):
+            for pairs, outputs, stages in itertools.product((16, 32, 64), (64, 128), (3, 4, 5)):
+                tiles = GroupedTiles(pairs, outputs, 128, stages, 8 if pairs * outputs > 2048 else 4)
+                show(
+                    partial(grouped_fp8_matmul, x, weight, groups, share, gate, tiles, pdl=True),
+                    1,
+                    moved,
+                    tiles,
+                    "fp8 x",
+                )
         matrix = operand(weight)
         tile = None if matrix is None or tokens > 8 else tiling(matrix, x[:1], gate, stack=True)
         if matrix is not None and tile is not None:
@@ -110,13 +123,13 @@ def stack(experts: int, outputs: int, columns: int, quant: str | None) -> Weight
     return one.map(lambda tensor: tensor.repeat(experts, 1)).unflatten(0, (experts, -1))
 
 
-def show(run: Callable[[], object], layers: int, moved: float, tile: object) -> None:
+def show(run: Callable[[], object], layers: int, moved: float, tile: object, note: str = "") -> None:
     try:
         time = seconds(run) / layers
     except OutOfResources:
         return
     text = tile if isinstance(tile, str) else astuple(tile)
-    print(f"    {text}: {time * 1e6:.1f} us, {moved / time / 1e9:,.0f} GB/s", flush=True)
+    print(f"    {text} {note}: {time * 1e6:.1f} us, {moved / time / 1e9:,.0f} GB/s", flush=True)
 
 
 def main() -> None:

@@ -62,27 +62,34 @@ def _load_step(
     INT4: tl.constexpr, SCALED: tl.constexpr, MINIMUMS: tl.constexpr, WIDTH: tl.constexpr, UNIT: tl.constexpr,
     EVEN: tl.constexpr, BLOCK_K: tl.constexpr, dtype: tl.constexpr,
 ):  # fmt: skip
-    # Columns start to start + BLOCK_K of the rows row [N], transposed to [BLOCK_K, N], and their scale [1, N].
+    # Columns start to start + BLOCK_K of the rows row [N], transposed to [BLOCK_K, N].
     PER: tl.constexpr = 8 if INT4 else 1  # weights per stored value
     v = start // PER + tl.arange(0, BLOCK_K // PER)
     if EVEN:
         q = tl.load(values + row[:, None] * stride + v[None, :])
     else:
         q = tl.load(values + row[:, None] * stride + v[None, :], (v < stride)[None, :], 0.0)
-    scale, low, after = 1.0, 0.0, 1.0
+    scale, low = 1.0, 0.0
     if SCALED == "weight":
         scale = load_scales(scales, scale_row, start, groups, BLOCK_K, PER, WIDTH, UNIT)
         if MINIMUMS:
             low = load_scales(minimums, scale_row, start, groups, BLOCK_K, PER, WIDTH, UNIT)
-    if SCALED == "slice":
-        after = tl.load(scales + scale_row + start // WIDTH).to(tl.float32)[None, :]
     w = widen(q, scale, low, INT4, SCALED == "weight", MINIMUMS, dtype)
     if INT4:  # columns as [lane 4, word of the lane, half 2, weight 4], for x alike; see matmul.py
         w = tl.permute(tl.reshape(w, [row.shape[0], 4, BLOCK_K // 32, 2, 4]), [2, 3, 1, 4, 0])
         w = tl.reshape(w, [BLOCK_K, row.shape[0]])
     else:
         w = tl.trans(w)
-    return w, after
+    return w
+
+
+@triton.jit
+def _step_scale(scales, scale_row, start, groups, SCALED: tl.constexpr, WIDTH: tl.constexpr):
+    # The scale [1, N] of columns from `start`, if a step has one; at the end, any.
+    scale = 1.0
+    if SCALED == "slice":
+        scale = tl.load(scales + scale_row + tl.minimum(start // WIDTH, groups - 1)).to(tl.float32)[None, :]
+    return scale
 
 
 @triton.jit
@@ -112,7 +119,11 @@ def _grouped(
         x_at = x + (pair // SHARE)[:, None] * x_stride + k[None, :]
         acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
         up_acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+        # Scales are loaded one step ahead: Triton only prefetches the operands of tl.dot.
+        scale = _step_scale(scales, scale_row, 0, groups, SCALED, WIDTH)
+        up_scale = _step_scale(scales, up_scale_row if GATE else scale_row, 0, groups, SCALED, WIDTH)
         for start in range(0, K, BLOCK_K):
+            next_scale = _step_scale(scales, scale_row, start + BLOCK_K, groups, SCALED, WIDTH)
             if EVEN:
                 xs = tl.load(x_at + start, (m < end)[:, None], 0.0)
             else:
@@ -120,23 +131,26 @@ def _grouped(
             if INT4:
                 xs = tl.permute(tl.reshape(xs, [BLOCK_M, 4, BLOCK_K // 32, 2, 4]), [0, 2, 3, 1, 4])
                 xs = tl.reshape(xs, [BLOCK_M, BLOCK_K])
-            w, after = _load_step(
+            w = _load_step(
                 values, scales, minimums, row, scale_row, start, stride, groups, K,
                 INT4, SCALED, MINIMUMS, WIDTH, UNIT, EVEN, BLOCK_K, dtype,
             )  # fmt: skip
             if SCALED == "slice":
-                acc += tl.dot(xs, w, input_precision="ieee") * after
+                acc += tl.dot(xs, w, input_precision="ieee") * scale
             else:
                 acc = tl.dot(xs, w, acc, input_precision="ieee")
             if GATE:
-                w, after = _load_step(
+                next_up_scale = _step_scale(scales, up_scale_row, start + BLOCK_K, groups, SCALED, WIDTH)
+                w = _load_step(
                     values, scales, minimums, row + N, up_scale_row, start, stride, groups, K,
                     INT4, SCALED, MINIMUMS, WIDTH, UNIT, EVEN, BLOCK_K, dtype,
                 )  # fmt: skip
                 if SCALED == "slice":
-                    up_acc += tl.dot(xs, w, input_precision="ieee") * after
+                    up_acc += tl.dot(xs, w, input_precision="ieee") * up_scale
                 else:
                     up_acc = tl.dot(xs, w, up_acc, input_precision="ieee")
+                up_scale = next_up_scale
+            scale = next_scale
         if SCALED == "end":
             acc *= tl.load(scales + scale_row).to(tl.float32)[None, :]
         if GATE:

@@ -12,34 +12,28 @@ from torch.nn.functional import linear, pad
 from genwright.kernels.cuda.decode_attention import Scratch, rope_attend, serves
 from genwright.kernels.cuda.fused_linear import CHUNK, MAX_TOKENS, operand, product
 from genwright.kernels.cuda.tilings import tiling
+from genwright.kernels.triton import fp8_inputs
 from genwright.kernels.triton.decode_attention import DecodeScratch, decode_attention
 from genwright.kernels.triton.elementwise import rms_norm, silu_mul
-from genwright.kernels.triton.experts import mix, norm_router, route
-from genwright.kernels.triton.fp8_inputs import fp8_linear
-from genwright.kernels.triton.fp8_inputs import serves as rounds_to_fp8
-from genwright.kernels.triton.grouped_matmul import group_pairs, grouped_matmul
 from genwright.kernels.triton.latent_attention import LatentScratch, LatentShape, absorb, attend
 from genwright.kernels.triton.matmul import packed_matmul
 from genwright.kernels.triton.prefill_attention import prefill_attention
 from genwright.kernels.triton.rope import rope_write
 from genwright.kernels.triton.unpack import unpack
-from genwright.placement.weight_stream import Arriving
 from genwright.quant.fp8 import Fp8Blocks
 from genwright.quant.packed import Packed, Weight
 from genwright.text.cache.layout import LayerCache
-from genwright.text.config import Attention, Mla, ModelConfig, Moe
+from genwright.text.config import Attention, Mla, ModelConfig
 from genwright.text.ops.latent_attention import expand_pages
 from genwright.text.ops.protocol import LATENT_EPS, Fused, Weights
 from genwright.text.ops.step import QueryGroup, Step
-from genwright.text.ops.torch_ops import TorchOps
+from genwright.text.ops.triton_moe import MAX_GROUPED_TOKENS, TritonMixtures
 
 MAX_UNPACKING_ROWS = 128  # of a product that unpacks weights in its kernel; for more it pays to unpack them first
 MAX_DECODE_QUERIES = 8  # per sequence, for the attention kernels that split the keys (flash decoding)
-MAX_PAIRED_TOKENS = 4  # whose experts are read for each pair of token and expert; more tokens share what is read
-MAX_GROUPED_TOKENS = 512  # of our grouped product with unpacked experts; for more, PyTorch's is faster
 
 
-class TritonOps(TorchOps):
+class TritonOps(TritonMixtures):
     """Steps of few tokens use kernels that read each weight once, in any format; larger ones use cuBLAS.
 
     Kernels use programmatic dependent launch (PDL) where the GPU has it: they start before the previous kernel ends.
@@ -56,9 +50,7 @@ class TritonOps(TorchOps):
         group: torch.distributed.ProcessGroup | None = None,
         round_inputs: bool = False,
     ) -> None:
-        super().__init__(deterministic, group)
-        self.round_inputs = round_inputs
-        self._pdl = torch.cuda.get_device_capability(device) >= (9, 0)
+        super().__init__(device, deterministic, group, round_inputs)
         self._scratch: dict[tuple[int, int], DecodeScratch] = {}
         self._rope_scratch: dict[tuple[int, int], Scratch] = {}
         self._latent_scratch: dict[int, LatentScratch] = {}
@@ -71,8 +63,8 @@ class TritonOps(TorchOps):
             return y
         if not isinstance(weight, Packed):
             return linear(x, weight, bias)
-        if self.round_inputs and isinstance(weight, Fp8Blocks) and rounds_to_fp8(x, weight):
-            return fp8_linear(x, weight, bias, pdl=self._pdl)
+        if self.round_inputs and isinstance(weight, Fp8Blocks) and fp8_inputs.serves(x, weight):
+            return fp8_inputs.fp8_linear(x, weight, bias, pdl=self._pdl)
         if len(x) <= MAX_UNPACKING_ROWS:
             return packed_matmul(x, weight, bias)
         return linear(x, unpack(weight, x.dtype), bias)
@@ -219,62 +211,6 @@ class TritonOps(TorchOps):
             step.lengths[group.sequences], attention.scale, self._latent_scratch[rows], shape,
             pdl=self._pdl, out=out[group.rows],
         )  # fmt: skip
-
-    def add_moe(self, x: Tensor, weights: Weights, norm: str, eps: float, moe: Moe) -> Tensor:
-        """On one rank, the residual and the shared experts are added by the kernels of the last products."""
-        if self.group is not None or isinstance(weights, Arriving) or moe.shared_gate:
-            return super().add_moe(x, weights, norm, eps, moe)
-        if len(x) <= MAX_TOKENS and not self.deterministic:
-            normed, logits = norm_router(x, weights[norm], weights["router"], eps, pdl=self._pdl)
-            topk_weights, ids = self._choose(logits, weights, moe)
-        else:
-            normed = self.norm(x, weights, norm, eps)
-            topk_weights, ids = self.route(normed, weights, moe)
-        gate_up, down = (weights[f"experts.{name}"].unflatten(0, (moe.experts, -1)) for name in ("gate_up", "down"))
-        y = self.experts(normed, ids, gate_up, down)
-        if moe.shared_dim:
-            gated = self.fused_linear(normed, weights["shared.gate_up"], gate=True)
-            if gated is None:
-                gated = self.gate(self.linear(normed, weights, "shared.gate_up"), "silu")
-            x = self.add_linear(x, gated, weights, "shared.down")
-        return mix(y, topk_weights, x, pdl=self._pdl)
-
-    def route(self, x: Tensor, weights: Weights, moe: Moe) -> tuple[Tensor, Tensor]:
-        return self._choose(self.linear(x.float(), weights, "router"), weights, moe)
-
-    def _choose(self, logits: Tensor, weights: Weights, moe: Moe) -> tuple[Tensor, Tensor]:
-        return route(
-            logits, weights.get("router.correction"), moe.top_k, sigmoid=moe.scores == "sigmoid",
-            normalise=moe.normalise, scale=moe.scale, groups=moe.groups, top_groups=moe.top_groups, pdl=self._pdl,
-        )  # fmt: skip
-
-    def experts(self, x: Tensor, ids: Tensor, gate_up: Weight, down: Weight) -> Tensor:
-        """The experts of very few tokens are read once per token, those of more tokens once."""
-        if len(x) > MAX_GROUPED_TOKENS and isinstance(gate_up, Tensor) and not self.deterministic:
-            return super().experts(x, ids, gate_up, down)
-        paired = len(x) <= MAX_PAIRED_TOKENS and not self.deterministic
-        y = self._paired_experts(x, ids, gate_up, down) if paired else None
-        if y is None:
-            groups = group_pairs(ids, gate_up.shape[0], pdl=self._pdl)
-            share = 1 if self.deterministic else -(-ids.numel() // gate_up.shape[0])  # pairs of an expert
-            gated = grouped_matmul(x, gate_up, groups, share, gate=True, pdl=self._pdl)
-            y = grouped_matmul(gated, down, groups, share, pdl=self._pdl)
-        return y.view(*ids.shape, y.shape[1])
-
-    def _paired_experts(self, x: Tensor, ids: Tensor, gate_up: Weight, down: Weight) -> Tensor | None:
-        """[pairs, dim], or None if the kernel cannot read the weights."""
-        first, second = operand(gate_up), operand(down)
-        tiles = None if first is None else tiling(first, x[:1], gate=True, stack=True)
-        if first is None or second is None or tiles is None:
-            return None
-        gated = product(x, first, tiles, gate=True, experts=ids, dependent=self._pdl)
-        tiles = tiling(second, gated[:1], gate=False, stack=True)
-        if tiles is None:
-            return None
-        return product(gated, second, tiles, experts=ids.view(-1, 1), dependent=self._pdl)
-
-    def combine(self, y: Tensor, topk_weights: Tensor) -> Tensor:
-        return mix(y, topk_weights, pdl=self._pdl)
 
     def max_graph_tokens(self, cfg: ModelConfig, blocks: Sequence[Weights], cache_bits: int | None) -> int:
         """The most tokens of a step that never waits for the host, so that a CUDA graph can capture it."""

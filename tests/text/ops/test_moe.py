@@ -94,7 +94,8 @@ def test_decoding_reads_no_value_back_and_loops_over_no_experts(packed):
 
 def test_only_steps_that_ask_the_host_for_nothing_become_graphs():
     """Unpacked experts use PyTorch's grouped product for many tokens; deterministic latent attention asks the host."""
-    from genwright.text.ops.triton_ops import MAX_GROUPED_TOKENS, TritonOps
+    from genwright.text.ops.triton_moe import MAX_GROUPED_TOKENS
+    from genwright.text.ops.triton_ops import TritonOps
 
     fused, deterministic = object.__new__(TritonOps), object.__new__(TritonOps)
     fused.deterministic, deterministic.deterministic = False, True
