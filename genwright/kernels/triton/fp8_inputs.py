@@ -32,13 +32,13 @@ def _quantize(
 def quantize_inputs(x: Tensor, pdl: bool = False) -> tuple[Tensor, Tensor]:
     """x [rows, columns] as e4m3 values, and float32 scales [rows, columns / 128], column by column in memory.
 
-    The largest value of 128 columns becomes 448. Rows are padded to a multiple of 4, as cuBLAS needs them.
+    The largest value of 128 columns becomes 448. Rows are padded to a multiple of 4 for cuBLAS.
     """
     rows, columns = x.shape
     assert x.stride(1) == 1
     padded, groups = -(-rows // 4) * 4, triton.cdiv(columns, BLOCK)
     values = torch.empty(padded, columns, dtype=VALUES, device=x.device)
-    scales = torch.ones(groups, padded, dtype=torch.float32, device=x.device)
+    scales = torch.empty(groups, padded, dtype=torch.float32, device=x.device)
     _quantize[(rows, triton.cdiv(groups, 8))](
         x, values, scales, x.stride(0), columns, padded, LARGEST, SMALLEST, BLOCK=BLOCK, GROUPS=8, PDL=pdl,
         num_warps=4, launch_pdl=pdl,

@@ -23,21 +23,23 @@ def test_pairs_are_grouped_in_their_own_order(tokens, top_k, experts):
 
 def check(tokens, experts, outputs, columns, quant, gate, dtype=torch.float32, tiles=None, top_k=3, by_pair=False):
     torch.manual_seed(tokens)
-    dense = torch.randn(experts * outputs, columns) / columns**0.5
+    dense = torch.randn(experts * outputs, columns, device=DEVICE) / columns**0.5
     weight = (dense.to(dtype) if quant is None else parse_format(quant).quantize(dense)).unflatten(0, (experts, -1))
-    moved = weight.to(DEVICE) if quant is None else weight.map(lambda tensor: tensor.to(DEVICE))
-    truth = (weight if quant is None else weight.dequantize(torch.float32)).double()
-    ids = torch.rand(tokens, experts).topk(top_k).indices
-    x = torch.randn(tokens * top_k if by_pair else tokens, columns).to(dtype)
-    y = grouped_matmul(
-        x.to(DEVICE), moved, group_pairs(ids.to(DEVICE), experts), -(-tokens * top_k // experts), gate, tiles
-    )
-    rows = x.double() if by_pair else x.double().repeat_interleave(top_k, 0)
-    want = torch.einsum("pc,pnc->pn", rows, truth[ids.flatten()])
-    if gate:
-        first, second = want.chunk(2, dim=1)
-        want = silu(first) * second
-    assert ((y.cpu().double() - want).abs() / want.abs().clamp(min=1)).max() < BOUND[dtype]
+    ids = torch.rand(tokens, experts, device=DEVICE).topk(top_k).indices
+    x = torch.randn(tokens * top_k if by_pair else tokens, columns, device=DEVICE).to(dtype)
+    y = grouped_matmul(x, weight, group_pairs(ids, experts), -(-tokens * top_k // experts), gate, tiles)
+    truth = weight if quant is None else weight.dequantize(torch.float32)
+    want = expected(x if by_pair else x.repeat_interleave(top_k, 0), truth, ids.flatten(), gate)
+    assert ((y - want).abs() / want.abs().clamp(min=1)).max() < BOUND[dtype]
+
+
+def expected(x, weight, ids, gate):
+    """The products of pairs x [pairs, columns] with their experts' matrices, in float64."""
+    want = torch.empty(len(x), weight.shape[1], dtype=torch.float64, device=x.device)
+    for expert in ids.unique().tolist():
+        want[ids == expert] = x[ids == expert].double() @ weight[expert].double().T
+    first, second = want.chunk(2, dim=1)
+    return silu(first) * second if gate else want
 
 
 @pytest.mark.parametrize("quant", [None, "int8", "int8:g64", "int4", "int4:g64:asym", "fp8", "fp8:channel"])
@@ -68,8 +70,7 @@ def test_a_pairs_bits_do_not_depend_on_the_other_pairs(dtype):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("quant", [None, "int8", "int8:g128", "int4", "int4:g128:asym", "fp8", "fp8:channel"])
-@pytest.mark.parametrize("tokens", [2, 64, 256, 1024])
-@pytest.mark.parametrize("gate", [False, True])
-def test_equals_float64_at_size(quant, tokens, gate):
-    check(tokens, 16, 2816, 2048, quant, gate, torch.bfloat16)
-    check(tokens, 16, 2048, 1408, quant, gate, torch.bfloat16, by_pair=True)
+@pytest.mark.parametrize("tokens", [2, 64, 1024])
+def test_equals_float64_at_size(quant, tokens):
+    check(tokens, 8, 2816, 2048, quant, True, torch.bfloat16)
+    check(tokens, 8, 2048, 1408, quant, False, torch.bfloat16, by_pair=True)

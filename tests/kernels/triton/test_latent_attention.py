@@ -9,7 +9,7 @@ from genwright.kernels.triton.latent_attention import PROGRAMS, LatentScratch, L
 from genwright.text.ops.rope import cos_sin
 
 # The interpreter treats bf16 as 16-bit integers in tl.dot, so bf16 is only tested on a GPU.
-BOUND = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}  # of what is larger, 1 or the value
+BOUND = {torch.float32: 5e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}  # of what is larger, 1 or the value
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 SMALL = LatentShape(heads=3, nope=12, rope=8, value=10, rank=24, interleaved=True)
 EPS = 1e-6
@@ -52,18 +52,16 @@ def definition(q, kv, tables, norm, kv_b, positions, slots, latents, table, leng
     nope, rope = q.split((shape.nope, shape.rope), dim=2)
     rope = rotated(rope, cos[:, None], sin[:, None], shape.interleaved)
     up = kv_b.double().unflatten(0, (shape.heads, -1))
-    out, queries = (
-        torch.zeros(len(q), shape.heads, shape.value, dtype=torch.float64, device=DEVICE),
-        len(q) // len(lengths),
-    )
+    out, queries = [], len(q) // len(lengths)
     for i, length in enumerate(lengths.tolist()):
-        cached = latents[table[i]].flatten(0, 1)[:length].double()
+        own, cached = slice(i * queries, (i + 1) * queries), latents[table[i]].flatten(0, 1)[:length].double()
         keys, values = torch.einsum("lc,hnc->lhn", cached[:, : shape.rank], up).split((shape.nope, shape.value), dim=2)
-        for token in range(i * queries, (i + 1) * queries) if length else ():
-            seen = positions[token] + 1
-            scores = torch.einsum("hn,lhn->hl", nope[token], keys[:seen])
-            scores = scores + rope[token] @ cached[:seen, shape.rank :].T
-            out[token] = torch.einsum("hl,lhv->hv", (scores * scale).softmax(-1), values[:seen])
+        scores = torch.einsum("thn,lhn->thl", nope[own], keys)
+        scores += torch.einsum("thr,lr->thl", rope[own], cached[:, shape.rank :])
+        hidden = torch.arange(length, device=DEVICE) > positions[own, None, None]
+        share = (scores * scale).masked_fill(hidden, -torch.inf).softmax(-1)
+        out.append(torch.einsum("thl,lhv->thv", share, values))  # zeros if the sequence is empty
+    out = torch.cat(out)
     return rows, out.flatten(1)
 
 
