@@ -268,5 +268,5 @@ def _load(
     from genwright.text.ops.triton_ops import TritonOps
 
     assert isinstance(ops, TritonOps)
-    graph_tokens = ops.max_graph_tokens(model.cfg, model.blocks) if config.graph else 0
+    graph_tokens = ops.max_graph_tokens(model.cfg, model.blocks, bits) if config.graph else 0
     return GraphExecutor(model, ops, pages[0], most, max_tokens, mtp, bits, pipeline, graph_tokens)

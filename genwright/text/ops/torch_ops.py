@@ -214,11 +214,12 @@ class TorchOps(Ops):
         return torch.cat(parts).flatten(1)
 
     def latent_rows(
-        self, q: Tensor, kv: Tensor, weights: Weights, mla: Mla, attention: Attention, step: Step
+        self, q: Tensor, kv: Tensor, weights: Weights, mla: Mla, attention: Attention, step: Step, first_row: int = 0
     ) -> tuple[Tensor, Tensor]:
-        """Queries [tokens, heads, nope + rope] and rows of the cache, with RoPE applied."""
+        """Queries [tokens, heads, nope + rope] and rows of the cache, with RoPE; q and kv begin at `first_row`."""
         latent = self.norm(kv[:, : mla.kv_lora_rank], weights, "kv_norm", LATENT_EPS)
-        cos_sin = step.rope(attention.rope or "")
+        cos, sin = step.rope(attention.rope or "")
+        cos_sin = cos[first_row:], sin[first_row:]
         q = rotate_tail(q.unflatten(1, (-1, mla.qk_nope_head_dim + mla.qk_rope_head_dim)), mla, cos_sin)
         return q, latent_row(kv, latent, mla, cos_sin)
 
