@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from model import Transformer
 from tokenizer import TokenizerInterface, get_tokenizer
 from tp import apply_tp, maybe_init_dist
@@ -199,8 +198,6 @@ def main(
         print(f"Batch Size: {batch_size}\nPrompt Length: {len(task.prompt)}\nGenerated tokens: {max_new_tokens}")
         print(f"Average tokens/sec: {sum(figures.rates) / max(len(figures.rates), 1):.2f}")
         print(f"Memory used: {torch.cuda.max_memory_reserved() / 1e9:.02f} GB")
-    if rank is not None:
-        dist.destroy_process_group()  # its threads may otherwise abort the process while it exits
 
 
 def _int_or_str(text: str) -> int | str:
