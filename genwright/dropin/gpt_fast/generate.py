@@ -15,7 +15,7 @@ from tokenizer import TokenizerInterface, get_tokenizer
 from tp import apply_tp, maybe_init_dist
 
 from genwright.bench.profile import profiled
-from genwright.dropin.transformer.checkpoint import load_modules, model_size, read_state
+from genwright.dropin.transformer.checkpoint import load_modules, model_size, read_state, weight_format
 from genwright.dropin.transformer.decoding import (
     causal_mask,
     decode_n_tokens,
@@ -28,7 +28,7 @@ from genwright.dropin.transformer.decoding import (
     sample,
     speculative_decode,
 )
-from genwright.dropin.transformer.runners import Completion, Runner, Task, engine_runner, rank_runner
+from genwright.dropin.transformer.runners import Completion, ModuleRunner, Runner, Task, engine_runner, rank_runner
 from genwright.errors import UserError
 
 __all__ = [
@@ -177,11 +177,16 @@ def main(
     with redirect_stdout(StringIO() if rank else sys.stdout):
         print(f"Using device={device}\nLoading model ...")
         started = time.time()
-        figures = Figures(*model_size(read_state(checkpoint_path)))
+        state = read_state(checkpoint_path)
+        if rank is None and (found := weight_format(state)):
+            print(f"Using {found} weight-only quantization!")
         tokenizer = _tokenizer(checkpoint_path)
         with _open(checkpoint_path, draft_checkpoint_path, speculate_k, device, rank, compile) as runner:
             device_sync(device)
             print(f"Time to load model: {time.time() - started:.02f} seconds")
+            if isinstance(runner, ModuleRunner):
+                state = runner.model.state_dict()  # a rank's part
+            figures = Figures(*model_size(state))
             session = Session(runner, tokenizer, device, figures)
             task = Task(session.ids(prompt), max_new_tokens, batch_size, temperature, top_k)
             if compile:
