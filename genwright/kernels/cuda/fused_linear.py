@@ -92,7 +92,7 @@ def product(
         per_thread = -(-chunks // tiling.threads)
         threads = -(-chunks // (per_thread * 32)) * 32  # no warp without work
         rows, shared = tiling.depth, 0
-        shape |= {"THREADS": threads, "ROWS": rows, "TOKENS": tokens if experts is None else 1}
+        shape |= {"THREADS": threads, "ROWS": rows}
     else:
         threads, rows = tiling.threads, 16
         unit = threads // 8 * tiling.depth

@@ -1,4 +1,4 @@
-// y = W x for one token or a few. The time is that of reading W, so each thread streams 16-byte chunks of W.
+// y = W x for one token. The time is that of reading W, so each thread streams 16-byte chunks of W.
 //
 // The threads of a block split the columns of a row. A thread always has the same columns, so x (times the norm's weight)
 // stays in registers. A block loops over tiles of ROWS rows and loads the next tile while it sums the current one. The
@@ -6,15 +6,12 @@
 //
 // Compiled for one shape, so that addresses are constants: a division or a 64-bit product per chunk is slow. Macros:
 // FORMAT (unpacked or FP8), X_TYPE, SCALE_TYPE; OUTPUTS, COLUMNS; GROUP (columns per scale, 0 for one scale per row),
-// SCALE_ROWS (rows per scale); TOKENS; THREADS, ROWS, BLOCKS (per multiprocessor); flags NORM, GATE, PDL; SHARE (experts
-// per token if W is a stack, else 0; a block then has one token).
+// SCALE_ROWS (rows per scale); THREADS, ROWS, BLOCKS (per multiprocessor); flags NORM, GATE, PDL; SHARE (experts per
+// token if W is a stack, else 0).
 
 #include "types.cuh"
 
 #define CHUNKS ((ROW_CHUNKS + THREADS - 1) / THREADS)  // per thread
-// Sums of a tile: those of a token's rows, then the next token's; as many as the next power of two, at most 32.
-#define NEEDED_SUMS (TOKENS * ROWS)
-#define SUMS (NEEDED_SUMS > 16 ? 32 : NEEDED_SUMS > 8 ? 16 : NEEDED_SUMS > 4 ? 8 : NEEDED_SUMS > 2 ? 4 : NEEDED_SUMS)
 
 // The columns of x, or of the norm's weight, that belong to a chunk.
 __device__ __forceinline__ void load_columns(const void* at, int chunk, float (&values)[WIDTH]) {
@@ -61,14 +58,14 @@ struct Tile {
 #if GROUP
     float scale[ROWS][CHUNKS];
 #endif
-    float bias, row_scale;  // of the lane's row, in the warp that finishes this tile
+    float bias, row_scale;  // of one row, in the lanes that finish this tile
 };
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 gemv(const void* x, const void* norm, float eps, const Chunk* weight, const void* scales, const void* minimums,
      const void* bias, const void* residual, void* y, const long* experts) {
-    __shared__ float partial[2][WARPS][SUMS];
-    __shared__ float squares[WARPS][TOKENS];
+    __shared__ float partial[2][WARPS][ROWS];
+    __shared__ float squares[WARPS];
     const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
 
     const int base = select_expert(x, y, experts);
@@ -92,8 +89,8 @@ gemv(const void* x, const void* norm, float eps, const Chunk* weight, const void
         }
         tile.bias = 0.0f;
         tile.row_scale = 1.0f;
-        if (warp == turn % WARPS && lane < NEEDED_SUMS) {
-            const int row = row_of(number, lane % ROWS);
+        if (warp == turn % WARPS && lane < ROWS) {
+            const int row = row_of(number, lane);
             if (bias) tile.bias = load_as_float<X_TYPE>(bias, row);
 #if FORMAT == FP8
             if (!GROUP) tile.row_scale = load_as_float<SCALE_TYPE>(scales, row);
@@ -106,67 +103,57 @@ gemv(const void* x, const void* norm, float eps, const Chunk* weight, const void
     fetch(even, number, 0, true);  // the grid has at most TILES blocks
     if (!SHARE) join_stream();
 
-    float mine[TOKENS][CHUNKS][WIDTH];
-    float factor = 1.0f;  // of the lane's token, in the lanes that finish a tile
+    float mine[CHUNKS][WIDTH];
+    float square = 0.0f;
 #pragma unroll
-    for (int token = 0; token < TOKENS; token++) {
-        float square = 0.0f;
-#pragma unroll
-        for (int i = 0; i < CHUNKS; i++) {
-            const int at = thread + i * THREADS;
-            float value[WIDTH] = {}, gain[WIDTH] = {};
-            if (has(i)) {
-                load_columns(x, token * ROW_CHUNKS + at, value);
-                if (NORM) load_columns(norm, at, gain);
-            }
-#pragma unroll
-            for (int j = 0; j < WIDTH; j++) {
-                if (NORM) square = fmaf(value[j], value[j], square);
-                mine[token][i][j] = NORM ? value[j] * gain[j] : value[j];
-            }
+    for (int i = 0; i < CHUNKS; i++) {
+        const int at = thread + i * THREADS;
+        float value[WIDTH] = {}, gain[WIDTH] = {};
+        if (has(i)) {
+            load_columns(x, at, value);
+            if (NORM) load_columns(norm, at, gain);
         }
-        if (NORM) {
 #pragma unroll
-            for (int offset = 16; offset; offset /= 2) square += __shfl_xor_sync(~0u, square, offset);
-            if (lane == 0) squares[warp][token] = square;
+        for (int j = 0; j < WIDTH; j++) {
+            if (NORM) square = fmaf(value[j], value[j], square);
+            mine[i][j] = NORM ? value[j] * gain[j] : value[j];
         }
     }
+    float factor = 1.0f;
     if (NORM) {
-        __syncthreads();
-        float square = 0.0f;
 #pragma unroll
-        for (int w = 0; w < WARPS; w++) square += squares[w][lane / ROWS % TOKENS];
+        for (int offset = 16; offset; offset /= 2) square += __shfl_xor_sync(~0u, square, offset);
+        if (lane == 0) squares[warp] = square;
+        __syncthreads();
+        square = 0.0f;
+#pragma unroll
+        for (int w = 0; w < WARPS; w++) square += squares[w];
         factor = rsqrtf(square / COLUMNS + eps);
     }
 
     auto sum_up = [&](Tile& now, Tile& next) {
         const bool finishing = warp == turn % WARPS;
-        const int output = number * STEP + lane % ROWS;
-        const bool has_output = finishing && lane < NEEDED_SUMS && lane % ROWS < STEP && output < OUTPUTS;
-        const long place = lane / ROWS * (long)OUTPUTS + output;
-        const float own = residual && has_output ? load_as_float<X_TYPE>(residual, place) : 0.0f;
+        float own = 0.0f;
+        if (residual && finishing && lane < ROWS) own = load_as_float<X_TYPE>(residual, row_of(number, lane));
         const bool more = number + (int)gridDim.x < TILES;
         fetch(next, more ? number + gridDim.x : number, turn + 1, more);
-        float sum[SUMS] = {};
+        float sum[ROWS];
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
+            sum[r] = 0.0f;
 #pragma unroll
             for (int i = 0; i < CHUNKS; i++) {
-#pragma unroll
-                for (int token = 0; token < TOKENS; token++) {
-                    float& total = sum[token * ROWS + r];
 #if GROUP
-                    total = fmaf(now.scale[r][i], dot(now.chunk[r][i], mine[token][i], 0.0f), total);
+                sum[r] = fmaf(now.scale[r][i], dot(now.chunk[r][i], mine[i], 0.0f), sum[r]);
 #else
-                    total = dot(now.chunk[r][i], mine[token][i], total);
+                sum[r] = dot(now.chunk[r][i], mine[i], sum[r]);
 #endif
-                }
             }
         }
-        // Sum over the lanes of a warp. At each exchange a lane keeps half of its sums, which saves shuffles.
-        int kept = 0;
+        // Sum over the lanes of a warp. At each exchange a lane keeps half of its rows, which saves shuffles.
+        int row = 0;
 #pragma unroll
-        for (int offset = 16, count = SUMS; offset; offset /= 2) {
+        for (int offset = 16, count = ROWS; offset; offset /= 2) {
             if (count > 1) {
                 count /= 2;
                 const bool upper = lane & offset;
@@ -175,24 +162,25 @@ gemv(const void* x, const void* norm, float eps, const Chunk* weight, const void
                     const float sent = upper ? sum[r] : sum[r + count];
                     sum[r] = (upper ? sum[r + count] : sum[r]) + __shfl_xor_sync(~0u, sent, offset);
                 }
-                kept += upper ? count : 0;
+                row += upper ? count : 0;
             } else {
                 sum[0] += __shfl_xor_sync(~0u, sum[0], offset);
             }
         }
-        if (lane % (32 / SUMS) == 0) partial[turn % 2][warp][kept] = sum[0];
+        if (lane % (32 / ROWS) == 0) partial[turn % 2][warp][row] = sum[0];
         __syncthreads();
         if (finishing) {  // the warps take turns at this, so that none falls behind
             float value = 0.0f;
-            for (int w = lane / SUMS; w < WARPS; w += 32 / SUMS) value += partial[turn % 2][w][lane % SUMS];
+            for (int w = lane / ROWS; w < WARPS; w += 32 / ROWS) value += partial[turn % 2][w][lane % ROWS];
 #pragma unroll
-            for (int offset = SUMS; offset < 32; offset *= 2) value += __shfl_xor_sync(~0u, value, offset);
+            for (int offset = ROWS; offset < 32; offset *= 2) value += __shfl_xor_sync(~0u, value, offset);
             value = fmaf(value, factor * now.row_scale, now.bias);
             if (GATE) {
                 const float up = __shfl_down_sync(~0u, value, STEP);
                 value = value / (1.0f + __expf(-value)) * up;
             }
-            if (has_output) store_float<X_TYPE>(y, place, value + own);
+            const int at = number * STEP + lane;
+            if (lane < STEP && at < OUTPUTS) store_float<X_TYPE>(y, at, value + own);
         }
         number += gridDim.x;
         turn++;

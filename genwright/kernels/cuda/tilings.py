@@ -11,7 +11,6 @@ from genwright.kernels.cuda.fused_linear import FP8, INT4, INT8, PLAIN, Operand,
 
 F32, F16, BF16 = PLAIN.values()
 SHARED = 200 << 10  # bytes of shared memory that a block may use
-MOST_CHUNKS_OF_X = 8  # that a thread of gemv has registers for
 # By format and whether there are several tokens: the fastest tiling for each number of chunks per row, measured on
 # Llama-2-7B's and Llama-3.1-8B's products in a CUDA graph over more weights than the L2 cache holds.
 HOPPER: dict[tuple[int, bool], dict[int, Tiling]] = {
@@ -24,38 +23,32 @@ HOPPER: dict[tuple[int, bool], dict[int, Tiling]] = {
         896: Tiling("integer_mma", 512, 1, 2),
     },
     (FP8, False): {256: Tiling("gemv", 256, 8, 1), 688: Tiling("gemv", 512, 4, 1)},
-    (BF16, True): {512: Tiling("gemv", 512, 4, 1)},
     (INT8, True): {256: Tiling("mma", 512, 4, 1), 688: Tiling("mma", 512, 1, 1)},
     (INT4, True): {128: Tiling("mma", 256, 4, 2), 344: Tiling("mma", 512, 2, 1)},
     (FP8, True): {256: Tiling("mma", 512, 2, 1)},
 }
-HOPPER |= {(F16, several): HOPPER[BF16, several] for several in (False, True)}
+HOPPER[F16, False] = HOPPER[BF16, False]
 HOPPER[F32, False] = {1024: Tiling("gemv", 512, 2, 1)}
 
 
 def tiling(weight: Operand, x: torch.Tensor, gate: bool, stack: bool = False) -> Tiling | None:
-    """None if no kernel fits, or if cuBLAS is faster: unpacked weights with several tokens, unless the table has them.
+    """None if no kernel fits: an unpacked weight with several tokens, too little shared memory, or an older GPU.
 
     With `stack` the weight is a stack of matrices and x is one token.
     """
-    kernels, chunks = kernels_for(weight, len(x)) - ({"mma"} if stack else set()), weight.columns // weight.width
+    kernels = kernels_for(weight, len(x)) - ({"mma"} if stack else set())
     if not kernels or (kernels == {"mma"} and 2 * len(x) * (weight.columns + 4096) > SHARED):
         return None
-    is_hopper = torch.cuda.get_device_capability(x.device)[0] == 9
-    if len(x) > 1 and weight.scales is None and (not is_hopper or len(x) * -(-chunks // 512) > MOST_CHUNKS_OF_X):
-        return None
-    if is_hopper:
-        known = HOPPER[weight.format, len(x) > 1]
+    if torch.cuda.get_device_capability(x.device)[0] == 9:
+        known, chunks = HOPPER[weight.format, len(x) > 1], weight.columns // weight.width
         return known[min(known, key=lambda count: abs(count - chunks))]
     return _timed(weight, x, gate, kernels)
 
 
 def kernels_for(weight: Operand, tokens: int) -> set[str]:
-    """The kernels that can read the weight; none for float32 with several tokens."""
-    if tokens > 1:
-        return {"mma"} if weight.scales is not None else set() if weight.format == F32 else {"gemv"}
+    """The kernels that can read the weight; none for an unpacked weight with several tokens."""
     one_token = {"integer_mma"} if weight.format in (INT8, INT4) else {"gemv"}
-    return one_token | ({"mma"} if weight.scales is not None else set())
+    return (one_token if tokens == 1 else set()) | ({"mma"} if weight.scales is not None else set())
 
 
 def _timed(weight: Operand, x: torch.Tensor, gate: bool, kernels: set[str]) -> Tiling | None:

@@ -39,8 +39,7 @@ def test_only_kernels_that_can_read_the_weight_are_timed(name, alone, other_gpu)
     other_gpu.clear()
     assert tiling(weight, x, gate=False).kernel == "mma"
     assert {cut.kernel for cut in other_gpu} == {"mma"}
-    for dtype in (torch.float32, torch.bfloat16):  # cuBLAS
-        assert tiling(operand(torch.zeros(8, 64, dtype=dtype)), torch.zeros(2, 64, dtype=dtype), gate=False) is None
+    assert tiling(operand(torch.zeros(8, 64)), torch.zeros(2, 64), gate=False) is None
 
 
 def test_the_fastest_is_saved(other_gpu, tmp_path):
