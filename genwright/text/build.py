@@ -15,12 +15,9 @@ from genwright.parallel.ranks import Ranks
 from genwright.placement.footprint import STEP_TOKENS, Workload
 from genwright.placement.machine import Machine
 from genwright.placement.model_facts import ModelFacts
-from genwright.placement.offload_folder import OffloadFolder
 from genwright.placement.planner import Budgets, Plan
 from genwright.placement.policy import Policy
 from genwright.placement.prediction import Prediction, predict
-from genwright.placement.tiers import Tiers
-from genwright.placement.weights import PlacedBlock
 from genwright.quant.formats import Format, parse_format
 from genwright.text.cache.layout import CACHE_BITS
 from genwright.text.catalogue import resolve
@@ -35,22 +32,20 @@ from genwright.text.engine.engine import Engine
 from genwright.text.engine.executor import PredictingExecutor, ResidentExecutor
 from genwright.text.engine.recorded_steps import RecordingExecutor
 from genwright.text.engine.sharded import ShardedEngine
-from genwright.text.engine.streamed import StreamedExecutor
 from genwright.text.engine.vocabulary_ranks import VocabularyRanks
 from genwright.text.loader import Loader
 from genwright.text.memory import (
     MAX_BATCH,
     STEPS_AHEAD,
     USUAL_CONTEXT,
-    cache_spec,
     divide_memory,
     max_batch,
-    offload_dir,
     step_tokens,
 )
 from genwright.text.ops.backends import new_ops
 from genwright.text.ops.cpu_ops import CpuOps
 from genwright.text.ops.torch_ops import TorchOps
+from genwright.text.placed_model import load_placed
 from genwright.text.planning import model_facts, plan_model
 from genwright.text.settings import AUTO, EngineConfig
 
@@ -262,15 +257,7 @@ def _load(
     max_tokens = step_tokens(config, loader.device)
     pipeline = Pipeline(ranks) if ranks is not None and ranks.layout.pp > 1 else None
     if policy is not None:
-        tiers = _tiers(loader, policy, config, pages[-1])
-        count = itertools.count()
-        moe = loader.checkpoint.config.moe
-        experts = 0 if moe is None else moe.experts // (loader.ranks if loader.expert_parallel else 1)
-        model = loader.model(context, lambda block: PlacedBlock(block, policy, tiers, f"block-{next(count)}", experts))
-        mtp = loader.block(model.cfg.layers) if config.draft == MTP else None
-        if loader.device.type == "cuda":
-            torch.cuda.empty_cache()  # what loading used
-        return StreamedExecutor(model, ops, pages, most, max_tokens, policy, tiers, mtp, bits, pipeline)
+        return load_placed(loader, ops, config, context, pages, policy, pipeline)
     model = loader.model(context)
     mtp = loader.block(model.cfg.layers) if config.draft == MTP else None
     if isinstance(ops, CpuOps) and ranks is None and config.graph:
@@ -283,14 +270,3 @@ def _load(
     assert isinstance(ops, TritonOps)
     graph_tokens = ops.max_graph_tokens(model.cfg, model.blocks, bits) if config.graph else 0
     return GraphExecutor(model, ops, pages[0], most, max_tokens, mtp, bits, pipeline, graph_tokens)
-
-
-def _tiers(loader: Loader, policy: Policy, config: EngineConfig, cache_pages: int) -> Tiers:
-    """The tiers of a placed model; a disk that is too small is refused before anything is loaded."""
-    cfg = loader.checkpoint.config
-    blocks = sum(map(loader.block_bytes, loader.own_layers))
-    states = step_tokens(config, loader.device) * cfg.dim * loader.dtype.itemsize
-    needed = (blocks * policy.shares("weights")[2] + states * policy.shares("activations")[2]) // 100
-    needed += cache_pages * cache_spec(loader, config).page_bytes
-    folder = OffloadFolder(offload_dir(config), needed) if needed else None
-    return Tiers(loader.device, policy.pin, folder, config.budget("cuda"))

@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from model import Transformer
 from tokenizer import TokenizerInterface, get_tokenizer
 from tp import apply_tp, maybe_init_dist
 
 from genwright.bench.profile import profiled
-from genwright.dropin.transformer.checkpoint import load_modules, model_size, read_state
+from genwright.dropin.transformer.checkpoint import load_modules, model_size, read_state, weight_format
 from genwright.dropin.transformer.decoding import (
     causal_mask,
     decode_n_tokens,
@@ -29,7 +28,7 @@ from genwright.dropin.transformer.decoding import (
     sample,
     speculative_decode,
 )
-from genwright.dropin.transformer.runners import Completion, Runner, Task, engine_runner, rank_runner
+from genwright.dropin.transformer.runners import Completion, ModuleRunner, Runner, Task, engine_runner, rank_runner
 from genwright.errors import UserError
 
 __all__ = [
@@ -178,11 +177,16 @@ def main(
     with redirect_stdout(StringIO() if rank else sys.stdout):
         print(f"Using device={device}\nLoading model ...")
         started = time.time()
-        figures = Figures(*model_size(read_state(checkpoint_path)))
+        state = read_state(checkpoint_path)
+        if rank is None and (found := weight_format(state)):
+            print(f"Using {found} weight-only quantization!")
         tokenizer = _tokenizer(checkpoint_path)
         with _open(checkpoint_path, draft_checkpoint_path, speculate_k, device, rank, compile) as runner:
             device_sync(device)
             print(f"Time to load model: {time.time() - started:.02f} seconds")
+            if isinstance(runner, ModuleRunner):
+                state = runner.model.state_dict()  # a rank's part
+            figures = Figures(*model_size(state))
             session = Session(runner, tokenizer, device, figures)
             task = Task(session.ids(prompt), max_new_tokens, batch_size, temperature, top_k)
             if compile:
@@ -199,8 +203,6 @@ def main(
         print(f"Batch Size: {batch_size}\nPrompt Length: {len(task.prompt)}\nGenerated tokens: {max_new_tokens}")
         print(f"Average tokens/sec: {sum(figures.rates) / max(len(figures.rates), 1):.2f}")
         print(f"Memory used: {torch.cuda.max_memory_reserved() / 1e9:.02f} GB")
-    if rank is not None:
-        dist.destroy_process_group()  # its threads may otherwise abort the process while it exits
 
 
 def _int_or_str(text: str) -> int | str:

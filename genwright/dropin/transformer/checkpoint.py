@@ -34,18 +34,24 @@ def load_modules(path: Path, kind: type[Transformer], device: str, precision: to
     with torch.device("meta"):
         model = kind.from_name(path.parent.name)
     state = read_state(path)
-    tiles = next((name for name in state if name.endswith(".scales_and_zeros")), None)
-    if tiles is not None:
+    if (found := weight_format(state)) is not None:
+        print(f"Using {found} weight-only quantization!")
+    if found == "int4":
+        tiles = next(name for name in state if name.endswith(".scales_and_zeros"))
         words = state[tiles.replace("scales_and_zeros", "weight")]
-        print("Using int4 weight-only quantization!")
         model = WeightOnlyInt4QuantHandler(
             model, columns(words) // len(state[tiles]), 2 * words.shape[3]
         ).convert_for_runtime()
-    elif any(name.endswith((".scales", ".scales1")) for name in state):
-        print("Using int8 weight-only quantization!")
+    elif found == "int8":
         model = WeightOnlyInt8QuantHandler(model).convert_for_runtime()
     model.load_state_dict(state, assign=True)
     return model.to(device=device, dtype=precision).eval()
+
+
+def weight_format(state: Mapping[str, Tensor]) -> str | None:
+    """int8, int4, or None if the weights are floats."""
+    endings = {name.rpartition(".")[2] for name in state}
+    return "int4" if "scales_and_zeros" in endings else "int8" if endings & {"scales", "scales1"} else None
 
 
 def model_size(state: Mapping[str, Tensor]) -> tuple[int, int]:

@@ -120,6 +120,7 @@ def rank_runner(
     for each in (path, draft):
         if each is not None:
             model = load_modules(each, kind, "cpu", torch.bfloat16)
+            print("Applying tensor parallel to model ...")
             split(model)
             models.append(model.to(device))
             if compile:

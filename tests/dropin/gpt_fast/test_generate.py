@@ -186,4 +186,5 @@ def test_two_ranks_generate_what_one_does(checkpoints: Path, tmp_path: Path) -> 
     own = Path(__file__).parents[3] / "genwright" / "dropin" / "gpt_fast" / "generate.py"
     output = run([*ranks, *shaped, own, *flags, "--profile", tmp_path / "trace"], tmp_path)
     assert (tmp_path / "trace_rank_0.json").exists()
+    assert output.count("Applying tensor parallel to model ...") == 1  # rank 0's
     assert answer(output) == answer(run([*command, *flags], tmp_path))

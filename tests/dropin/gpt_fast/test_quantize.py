@@ -62,6 +62,15 @@ def test_files_are_read_by_the_modules_and_by_the_engine(
     assert float((engine - found).norm() / exact.norm()) < 0.05
 
 
+def test_the_command_says_how_weights_are_stored(checkpoints: Path, tmp_path: Path, capsys) -> None:
+    from generate import main
+
+    path = quantized(checkpoints / "tiny", tmp_path, mode="int8")
+    capsys.readouterr()
+    main(num_samples=1, max_new_tokens=2, checkpoint_path=path, compile=False, device="cpu")
+    assert "Loading model ...\nUsing int8 weight-only quantization!\nTime to load model" in capsys.readouterr().out
+
+
 def test_tiles_are_those_that_the_reader_unpacks() -> None:
     from quantize import WeightOnlyInt4Linear
 
