@@ -19,14 +19,8 @@ from genwright.kernels.cuda.fused_linear import operand, product
 from genwright.kernels.cuda.tilings import tiling
 from genwright.kernels.triton.fp8_experts import grouped_fp8_matmul
 from genwright.kernels.triton.grouped_matmul import GroupedTiles, group_pairs, grouped_matmul, pick_tiles
-from genwright.kernels.triton.latent_attention import (
-    LatentScratch,
-    LatentShape,
-    LatentTile,
-    absorb,
-    attend,
-    latent_tile,
-)
+from genwright.kernels.triton.latent_attention import LatentScratch, LatentTile, attend, latent_tile
+from genwright.kernels.triton.latent_queries import LatentShape, absorb
 from genwright.quant.formats import parse_format
 from genwright.quant.fp8 import Fp8Blocks
 from genwright.quant.packed import Weight, tensors_of

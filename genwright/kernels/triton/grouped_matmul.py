@@ -217,4 +217,4 @@ def pick_tiles(pairs: int, gate: bool, dtype: torch.dtype) -> GroupedTiles:
         return GroupedTiles(16, 32 if gate else 64, 128, 4, 4)
     if pairs <= 64:
         return GroupedTiles(32, 32 if gate else 64, 128, 3, 4)
-    return GroupedTiles(64, 64 if gate else 128, 64, 4, 4)
+    return GroupedTiles(64, 64, 64, 4, 8) if gate else GroupedTiles(64, 128, 64, 4, 4)

@@ -1,13 +1,11 @@
-"""Latent attention of decoding sequences in its absorbed form (DeepSeek-V2, section 2.1), in three launches.
+"""Latent attention of decoding sequences in its absorbed form (DeepSeek-V2, section 2.1).
 
-`absorb` applies RoPE and the up-projection of keys to the queries, and writes the cache; `attend` splits each sequence,
-and all heads of a program share the rows that it reads; `project` joins the splits and applies the up-projection of
-values.
+After `latent_queries.py`, one launch splits each sequence, and all heads of a program share the rows that it reads; a
+second one joins the splits and applies the up-projection of values.
 """
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import triton
@@ -15,27 +13,17 @@ import triton.language as tl
 from torch import Tensor
 
 from genwright.kernels import PAGE
+from genwright.kernels.triton.latent_queries import LatentShape, block_of
 
 PROGRAMS = 264  # upper limit of programs per launch that splits sequences: 2 per multiprocessor of a Hopper GPU
-MAX_SPLITS = 64  # of a sequence; `project` reads them all
-MAX_SINGLE_TOKENS = 8  # that `project` multiplies one at a time; more are rows of a tensor core product
-
-
-@dataclass(frozen=True)
-class LatentShape:
-    """The sizes of latent attention on one rank."""
-
-    heads: int
-    nope: int  # channels of a head's query and key without RoPE
-    rope: int  # with RoPE
-    value: int
-    rank: int  # channels of the latent
-    interleaved: bool  # neighbouring channels rotate together, not halves
+MAX_ROWS = 64  # of a tile
+MAX_SPLITS = 64  # of a sequence; `_project` reads them all
+MAX_SINGLE_TOKENS = 8  # that `_project` multiplies one at a time; more are rows of a tensor core product
 
 
 @dataclass(frozen=True)
 class LatentTile:
-    """Tile sizes of `attend`: rows (queries times heads) per program, keys per block, warps and pipeline stages."""
+    """Tile sizes: rows (queries times heads) per program, keys per block, warps and pipeline stages."""
 
     rows: int
     keys: int
@@ -57,63 +45,6 @@ class LatentScratch:
         count = PROGRAMS * min(rows, MAX_ROWS)
         maxima, sums = torch.empty(2, count, dtype=torch.float32, device=device)
         return LatentScratch(maxima, sums, torch.empty(count, rank, dtype=torch.float32, device=device))
-
-
-MAX_ROWS = 64  # of a tile
-
-
-@triton.jit(do_not_specialize=["tokens"], do_not_specialize_on_alignment=["positions", "slots"])
-def _absorb(
-    q, kv, kv_norm, kv_b, cos, sin, positions, slots, latents, queries, tokens, eps, q_stride, kv_stride,
-    HEADS: tl.constexpr, NOPE: tl.constexpr, ROPE: tl.constexpr, VALUE: tl.constexpr, RANK: tl.constexpr,
-    INTERLEAVED: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_H: tl.constexpr,
-    BLOCK_C: tl.constexpr, BLOCK_RANK: tl.constexpr, PDL: tl.constexpr,
-):  # fmt: skip
-    # Program (head, part of the latent's channels, tile of tokens); the program after the last head writes the cache.
-    WIDTH: tl.constexpr = RANK + ROPE
-    HALF: tl.constexpr = ROPE // 2
-    dtype: tl.constexpr = q.dtype.element_ty
-    head, part = tl.program_id(0), tl.program_id(1)
-    t = tl.program_id(2) * BLOCK_T + tl.arange(0, BLOCK_T)
-    n, c, d = tl.arange(0, BLOCK_N), part * BLOCK_C + tl.arange(0, BLOCK_C), tl.arange(0, BLOCK_H)
-    first = tl.minimum(head, HEADS - 1) * (NOPE + VALUE)
-    key = tl.load(kv_b + (first + n)[:, None] * RANK + c[None, :], (n < NOPE)[:, None] & (c < RANK)[None, :], 0.0)
-    if PDL:
-        tl.extra.cuda.gdc_launch_dependents()
-        tl.extra.cuda.gdc_wait()
-    live = t < tokens
-    row = t.to(tl.int64)
-    if head < HEADS:
-        x = q + row[:, None] * q_stride + head * (NOPE + ROPE)
-        nope = tl.load(x + n[None, :], live[:, None] & (n < NOPE)[None, :], 0.0)
-        to = queries + (row * HEADS + head)[:, None] * WIDTH
-        absorbed = tl.dot(nope, key, input_precision="ieee")
-        tl.store(to + c[None, :], absorbed.to(dtype), live[:, None] & (c < RANK)[None, :])
-        x += NOPE
-        to += RANK
-    else:
-        x = kv + row[:, None] * kv_stride + RANK
-        slot = tl.load(slots + t, live, -1)
-        live = slot >= 0  # padding rows have a negative slot
-        to = latents + slot[:, None] * WIDTH + RANK
-        if part == 0:
-            r = tl.arange(0, BLOCK_RANK)
-            inside = live[:, None] & (r < RANK)[None, :]
-            latent = tl.load(x - RANK + r[None, :], inside, 0.0).to(tl.float32)
-            gain = tl.load(kv_norm + r, r < RANK, 0.0).to(tl.float32)
-            # Rounded where text/ops/norm.py rounds.
-            normed = (latent * tl.rsqrt(tl.sum(latent * latent, 1) / RANK + eps)[:, None]).to(dtype).to(tl.float32)
-            tl.store(to - RANK + r[None, :], (normed * gain[None, :]).to(dtype), inside)
-    if part == 0:
-        inside = live[:, None] & (d < HALF)[None, :]
-        i1 = 2 * d if INTERLEAVED else d
-        i2 = 2 * d + 1 if INTERLEAVED else d + HALF
-        x1 = tl.load(x + i1[None, :], inside, 0.0).to(tl.float32)
-        x2 = tl.load(x + i2[None, :], inside, 0.0).to(tl.float32)
-        angle = tl.load(positions + t, live, 0)[:, None] * HALF + d[None, :]
-        cosine, sine = tl.load(cos + angle, inside, 0.0), tl.load(sin + angle, inside, 0.0)
-        tl.store(to + d[None, :], (x1 * cosine - x2 * sine).to(dtype), inside)
-        tl.store(to + HALF + d[None, :], (x2 * cosine + x1 * sine).to(dtype), inside)
 
 
 # One binary for every context length, and for sequences after any number of others.
@@ -240,38 +171,6 @@ def latent_tile(rows: int, dtype: torch.dtype) -> LatentTile:
     return LatentTile(16, 32, 4, 3) if rows <= 16 else LatentTile(MAX_ROWS, 32, 8, 2)
 
 
-def absorb(
-    q: Tensor,
-    kv: Tensor,
-    kv_norm: Tensor,
-    kv_b: Tensor,
-    tables: tuple[Tensor, Tensor],
-    positions: Tensor,
-    slots: Tensor,
-    latents: Tensor,
-    eps: float,
-    shape: LatentShape,
-    pdl: bool = False,
-) -> Tensor:
-    """Write each token's latent and rotated key to its slot, and return the queries of latents.
-
-    q [tokens, heads * (nope + rope)], kv [tokens, rank + rope], kv_b [heads * (nope + value), rank], cos and sin of
-    every position [context, 1, rope / 2] in float32, positions and slots [tokens], latents [pages, PAGE, rank + rope].
-    A negative slot is not written. Returns [tokens, heads, rank + rope].
-    """
-    assert q.stride(1) == 1 and kv.stride(1) == 1 and kv_b.is_contiguous() and latents.is_contiguous()
-    tokens, width = len(q), shape.rank + shape.rope
-    queries = q.new_empty(tokens, shape.heads, width)
-    rows, channels = 16, min(128 if tokens > MAX_SINGLE_TOKENS else 64, _power_of_2(shape.rank))
-    _absorb[(shape.heads + 1, triton.cdiv(shape.rank, channels), triton.cdiv(tokens, rows))](
-        q, kv, kv_norm, kv_b, *tables, positions, slots, latents, queries, tokens, eps, q.stride(0), kv.stride(0),
-        **_sizes(shape), ROPE=shape.rope, INTERLEAVED=shape.interleaved, BLOCK_T=rows, BLOCK_N=_power_of_2(shape.nope),
-        BLOCK_H=_power_of_2(shape.rope // 2), BLOCK_C=channels, BLOCK_RANK=_power_of_2(shape.rank), PDL=pdl,
-        num_warps=4, launch_pdl=pdl, enable_fp_fusion=False,  # PyTorch rounds products before it adds them
-    )  # fmt: skip
-    return queries
-
-
 def attend(
     queries: Tensor,
     latents: Tensor,
@@ -305,26 +204,17 @@ def attend(
         queries, latents, page_table, lengths, scratch.maxima, scratch.sums, mixed, scale * math.log2(math.e),
         page_table.stride(0), page_table.shape[1],
         ROWS=rows, HEADS=shape.heads, ROPE=shape.rope, RANK=rank, PAGE=PAGE, BLOCK_K=tile.keys, BLOCK_R=tile.rows,
-        BLOCK_H=_power_of_2(shape.rope), BLOCK_RANK=_power_of_2(rank), SPLIT=splits > 1, PDL=pdl,
+        BLOCK_H=block_of(shape.rope), BLOCK_RANK=block_of(rank), SPLIT=splits > 1, PDL=pdl,
         num_warps=tile.warps, num_stages=tile.stages, launch_pdl=pdl,
     )  # fmt: skip
     out = queries.new_empty(tokens, shape.heads * shape.value) if out is None else out
     if tokens <= MAX_SINGLE_TOKENS:
-        blocks = {"BLOCK_T": 1, "BLOCK_J": 16, "BLOCK_V": 16, "BLOCK_C": _power_of_2(rank)}
+        blocks = {"BLOCK_T": 1, "BLOCK_J": 16, "BLOCK_V": 16, "BLOCK_C": block_of(rank)}
     else:
-        blocks = {"BLOCK_T": 16, "BLOCK_J": 4, "BLOCK_V": min(128, _power_of_2(shape.value)), "BLOCK_C": 128}
+        blocks = {"BLOCK_T": 16, "BLOCK_J": 4, "BLOCK_V": min(128, block_of(shape.value)), "BLOCK_C": 128}
     _project[(shape.heads, triton.cdiv(shape.value, blocks["BLOCK_V"]), triton.cdiv(tokens, blocks["BLOCK_T"]))](
         scratch.maxima, scratch.sums, mixed, kv_b, lengths, out, tokens, splits,
-        **_sizes(shape), **blocks, QUERIES=tokens // sequences, BLOCK_K=tile.keys,
+        **shape.options(), **blocks, QUERIES=tokens // sequences, BLOCK_K=tile.keys,
         BLOCK_S=triton.next_power_of_2(splits), SPLIT=splits > 1, PDL=pdl, num_warps=8, launch_pdl=pdl,
     )  # fmt: skip
     return out
-
-
-def _sizes(shape: LatentShape) -> dict[str, Any]:
-    return {"HEADS": shape.heads, "NOPE": shape.nope, "VALUE": shape.value, "RANK": shape.rank}
-
-
-def _power_of_2(size: int) -> int:
-    """The size of a block, which is at least what `tl.dot` needs."""
-    return max(16, int(triton.next_power_of_2(size)))

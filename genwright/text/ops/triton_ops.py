@@ -15,7 +15,8 @@ from genwright.kernels.cuda.tilings import tiling
 from genwright.kernels.triton import fp8_inputs
 from genwright.kernels.triton.decode_attention import DecodeScratch, decode_attention
 from genwright.kernels.triton.elementwise import rms_norm, silu_mul
-from genwright.kernels.triton.latent_attention import LatentScratch, LatentShape, absorb, attend
+from genwright.kernels.triton.latent_attention import LatentScratch, attend
+from genwright.kernels.triton.latent_queries import LatentShape, absorb
 from genwright.kernels.triton.matmul import packed_matmul
 from genwright.kernels.triton.prefill_attention import prefill_attention
 from genwright.kernels.triton.rope import rope_write

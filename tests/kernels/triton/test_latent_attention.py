@@ -5,7 +5,8 @@ import torch
 from kernels.triton.paged_cache import error
 
 from genwright.kernels import PAGE
-from genwright.kernels.triton.latent_attention import PROGRAMS, LatentScratch, LatentShape, LatentTile, absorb, attend
+from genwright.kernels.triton.latent_attention import PROGRAMS, LatentScratch, LatentTile, attend
+from genwright.kernels.triton.latent_queries import LatentShape, absorb
 from genwright.text.ops.rope import cos_sin
 
 # The interpreter treats bf16 as 16-bit integers in tl.dot, so bf16 is only tested on a GPU.

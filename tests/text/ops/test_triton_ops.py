@@ -1,10 +1,8 @@
-"""The triton backend against the torch backend: attention of steps with several kinds of sequences, and mixtures."""
+"""The triton backend against the torch backend: attention of steps with several kinds of sequences, and residuals."""
 
 import pytest
 import torch
-from text.ops.test_moe import ROUTING, config
 
-from genwright.quant.formats import parse_format
 from genwright.text.cache.layout import Cache, CacheSpec, LayerCache, LayerSpec
 from genwright.text.config import ROPE, Attention, Mla
 from genwright.text.ops.rope import cos_sin
@@ -124,29 +122,6 @@ def test_latent_attention_equals_the_torch_backend(ops, sequences, value, device
 @pytest.mark.parametrize("sequences", STEPS.values(), ids=STEPS)
 def test_latent_attention_at_size(ops, sequences):
     check_latent(ops, sequences, 16, Mla(None, 512, 128, 64, 128, True), torch.bfloat16, "cuda", 4e-2)
-
-
-@pytest.mark.parametrize("name", ROUTING)
-@pytest.mark.parametrize(
-    ("quant", "shared", "deterministic"), [(None, 64, False), ("int8", 0, False), (None, 64, True)]
-)
-def test_a_mixture_equals_the_torch_backend(ops, name, quant, shared, deterministic, device):
-    torch.manual_seed(1)
-    ops.deterministic = deterministic
-    moe = config(**ROUTING[name], ffn_dim=64, shared_dim=shared)
-    shapes = {"experts.gate_up": (12 * 128, 32), "experts.down": (12 * 32, 64)}
-    shapes |= {"shared.gate_up": (2 * shared, 32), "shared.down": (32, shared)} if shared else {}
-    weights = {key: torch.randn(shape, device=device) / 8 for key, shape in shapes.items()}
-    if quant is not None:
-        weights = {key: parse_format(quant).quantize(weight) for key, weight in weights.items()}
-    weights |= {"norm": torch.rand(32, device=device) + 0.5, "router": torch.randn(12, 32, device=device)}
-    if name == "DeepSeek-V3":
-        weights["router.correction"] = torch.rand(12, device=device)
-    tokens = (9,) if device == "cpu" else (1, 3, 12, 70)  # the interpreter does not run CUDA kernels
-    for count in tokens:
-        x = torch.randn(count, 32, device=device)
-        expected = TorchOps().add_moe(x, weights, "norm", 1e-5, moe)
-        torch.testing.assert_close(ops.add_moe(x, weights, "norm", 1e-5, moe), expected, atol=1e-4, rtol=1e-4)
 
 
 def test_a_product_is_added_to_the_residual_in_place(ops, device):
