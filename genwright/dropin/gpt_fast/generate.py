@@ -126,9 +126,13 @@ class Session:
             return torch.randint(0, SYNTHETIC, (prompt,), generator=torch.Generator().manual_seed(0)).tolist()
         return encode_tokens(self.tokenizer, prompt, device="cpu").tolist()
 
-    def asked(self, task: Task, is_chat: bool) -> Task:
-        """The task with a prompt that is typed; its answer is shown while it is generated."""
-        prompt = input("What is your prompt? ")
+    def asked(self, task: Task, is_chat: bool) -> Task | None:
+        """The task with a prompt that is typed, None at the end of input; its answer is shown while it is generated."""
+        try:
+            prompt = input("What is your prompt? ")
+        except EOFError:
+            print()
+            return None
         ids = self.ids(f"{B_INST} {prompt.strip()} {E_INST}" if is_chat else prompt)
         return replace(task, prompt=ids, stop=True, show=lambda text: print(text, end="", flush=True))
 
@@ -194,7 +198,9 @@ def main(
             for number in range(num_samples):
                 this = replace(task, seed=task.seed + number)
                 if interactive:
-                    this = session.asked(this, "chat" in str(checkpoint_path))
+                    if (asked := session.asked(this, "chat" in str(checkpoint_path))) is None:
+                        break
+                    this = asked
                 traced = profile is not None and not rank and number == num_samples - 1
                 session.sample(this, f"{profile}{'' if rank is None else '_rank_0'}.json" if traced else None)
         print("==========")

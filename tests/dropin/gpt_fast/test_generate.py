@@ -147,12 +147,18 @@ def test_sampling_draws_from_the_most_likely_tokens() -> None:
 def test_interactive_prompts_are_answered_as_they_come(checkpoints: Path, monkeypatch, capsys) -> None:
     from generate import main
 
-    asked = iter(["Grant of License", "Copyright"])
-    monkeypatch.setattr(builtins, "input", lambda words: next(asked))
+    asked = ["Grant of License", "Copyright"]
+
+    def typed(words: str) -> str:
+        if not asked:
+            raise EOFError
+        return asked.pop(0)
+
+    monkeypatch.setattr(builtins, "input", typed)
     path = checkpoints / "tiny" / "model.pth"
-    main(interactive=True, num_samples=2, max_new_tokens=5, checkpoint_path=path, compile=False, device="cpu")
+    main(interactive=True, num_samples=3, max_new_tokens=5, checkpoint_path=path, compile=False, device="cpu")
     printed = capsys.readouterr().out
-    assert "Time for inference 2" in printed
+    assert "Time for inference 2" in printed and "Average tokens/sec" in printed
     assert "Compilation time" not in printed
 
 
