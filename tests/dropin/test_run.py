@@ -99,6 +99,7 @@ def test_ranks_are_left_before_the_process_ends(tmp_path: Path) -> None:
         (["flexgen"], "There is no drop-in 'flexgen'; there is flexllmgen, "),
         (["flexllmgen", "--script"], "--script needs a file."),
         (["flexllmgen", "--script", "none.py"], "There is no script none.py."),
+        (["torchbench", "--output", "."], ". cannot be read or written: Is a directory."),
         (["flexllmgen", "helm_run"], "flexllmgen has no command 'helm_run'; its commands are flex_opt, completion,"),
     ],
 )
