@@ -175,6 +175,7 @@ def test_a_number_is_a_synthetic_prompt(checkpoints: Path, capsys) -> None:
         ({"device": "mps"}, "mps is not supported"),
         ({"checkpoint_path": Path("none.pth")}, "There is no checkpoint none.pth"),
         ({"draft_checkpoint_path": Path("none.pth")}, "There is no checkpoint none.pth"),
+        ({"profile": Path("none/x"), "num_samples": 1}, r"There is no folder none for the trace x\.json"),
     ],
 )
 def test_mistakes_are_one_sentence(checkpoints: Path, changes, words: str) -> None:
