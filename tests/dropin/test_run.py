@@ -65,7 +65,7 @@ def test_a_script_gets_our_modules_and_its_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "missing"),
     [
-        ("import flexllmgen.dist_flex_opt", "module flexllmgen.dist_flex_opt"),
+        ("import flexllmgen.dist_utils", "module flexllmgen.dist_utils"),
         ("from flexllmgen.utils import no_such", "no_such in flexllmgen.utils"),
     ],
 )
