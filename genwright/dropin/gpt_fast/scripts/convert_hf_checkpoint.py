@@ -69,6 +69,7 @@ def from_hugging_face(checkpoint: Checkpoint) -> dict[str, Tensor]:
 
 def from_consolidated(files: list[Path], config: Args) -> dict[str, Tensor]:
     """The same from Mixtral's *.pt files, in which experts lie one below the other and w2 is transposed."""
+    assert config.num_experts is not None and config.intermediate_size is not None
     merged: dict[str, Tensor] = {}
     for file in files:
         merged |= load_pickled(file)
