@@ -60,6 +60,8 @@ def main(
     temperature: float = 1.0,
 ) -> None:
     """Answer the lines of a file, or what is typed, with the engine; torchrun's ranks share the experts."""
+    if not (input_file or interactive):
+        raise UserError("Either --input-file or --interactive must be given.")
     path = Path(config) if Path(config).exists() else CONFIGS / Path(config).name
     args = ModelArgs.from_file(path)
     if os.environ.get("RANK", "0") == "0":
@@ -116,6 +118,4 @@ def parser() -> argparse.ArgumentParser:
 
 if __name__ == "__main__":
     given = parser().parse_args()
-    if not (given.input_file or given.interactive):
-        raise UserError("Either --input-file or --interactive must be given.")
     main(given.ckpt_path, given.config, given.input_file, given.interactive, given.max_new_tokens, given.temperature)
