@@ -155,15 +155,15 @@ class Transformer(nn.Module):
         found = [self.get_parameter(each) for each in parameters]
         if name in self.exact:
             return found[0].data.float()
+        fused: Weight
         if found[0].dtype != VALUES:
-            fused: Weight = torch.cat([each.data for each in found]) if len(found) > 1 else found[0].data
-            values = fused
+            fused = values = torch.cat([each.data for each in found]) if len(found) > 1 else found[0].data
         else:
             scales = [self.get_parameter(each.removesuffix("weight") + "scale").data for each in parameters]
-            blocks = Fp8Blocks.cat([Fp8Blocks(weight.data, s) for weight, s in zip(found, scales, strict=True)])
+            fused = Fp8Blocks.cat([Fp8Blocks(weight.data, s) for weight, s in zip(found, scales, strict=True)])
             if name in self.unpacked:
-                return blocks.dequantize(dtype)
-            fused, values = blocks, blocks.values
+                return fused.dequantize(dtype)
+            values = fused.values
         for each, rows in zip(found, values.split([len(each) for each in found]), strict=True):
             each.data = rows
         return fused
