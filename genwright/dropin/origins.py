@@ -43,6 +43,9 @@ ORIGINS: Mapping[str, Origin] = {
         # These need mpi4py, CLIP or TensorFlow themselves.
         ("ternary_search", "evaluations.evaluator"),
     ),
+    "deepseek": Origin(
+        "DeepSeek-V3: its models over many GPUs.", {name: name for name in ("generate", "convert", "fp8_cast_bf16")}
+    ),
     "gpt_fast": Origin("gpt-fast: Llama and Mixtral models for one user.", _GPT_FAST),
     "torchbench": Origin("PyTorch's benchmarks/gpt_fast: tracked experiments.", {"benchmark": "benchmark"}),
 }
