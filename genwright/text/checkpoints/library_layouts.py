@@ -163,7 +163,8 @@ def _read_torchao(parts: StoredParts, read: FieldReader) -> LibraryMatrix:
         values = parts.tensor("_weight_qdata", (torch.int8,), parts.shape)
         scales = parts.tensor("_weight_scale", FLOATS)
         scales = scales.reshape(1, 1) if scales.numel() == 1 else scales.reshape(len(scales), -1)
-        bits = {"torch.int4": 4, "torch.int2": 2}.get(read.table("_data").text("target_dtype", ""), 8)
+        target = read.table("_data").table("target_dtype").text("_data", "")
+        bits = 4 if target in ("int1", "int2", "int3", "int4") else 8
         return integers8(parts, values, scales, "_weight_zero_point", bits)
     if kind == "Float8Tensor":
         scales = parts.tensor("_weight_scale", FLOATS, (1, 1), (rows, 1), (1,), ())

@@ -206,7 +206,11 @@ def write_library_folder(root: Path, kind: str) -> tuple[Path, Path]:
         del quantized[name]
         quantized |= {stem + end: tensor for end, tensor in stored.items()}
         plain[name] = torch.from_numpy(wide).float()
-        kind_data = {"target_dtype": "torch.int4"} if kind.endswith("IntxUnpackedToInt8Tensor") else {}
+        kind_data = (
+            {"target_dtype": {"_type": "torch.dtype", "_data": "int4"}}
+            if kind.endswith("IntxUnpackedToInt8Tensor")
+            else {}
+        )
         metadata[name] = json.dumps({"_type": kind.removeprefix("torchao "), "_data": kind_data})
     (root / "quantized").mkdir()
     config = {**model.config.to_dict(), "quantization_config": settings}
