@@ -148,7 +148,7 @@ class Tokenizer:
     @classmethod
     def from_gguf(cls, metadata: Mapping[str, Any]) -> "Tokenizer | None":
         """Read the tokenizer of a GGUF file's metadata; None if there is none."""
-        if metadata.get("tokenizer.ggml.model") in (None, "", "no_vocab"):  # llama.cpp writes "no_vocab"
+        if metadata.get("tokenizer.ggml.model") in (None, "", "none", "no_vocab"):  # as llama.cpp writes
             return None
         return cls(*vocabularies.from_gguf(metadata))
 
