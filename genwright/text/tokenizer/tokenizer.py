@@ -73,6 +73,10 @@ class Tokenizer:
         byte = re.fullmatch("<0x([0-9A-F]{2})>", text)
         return bytes([int(byte[1], 16)]) if byte else text.encode()
 
+    def token(self, token_id: int) -> str:
+        """The name of a token in its vocabulary; empty if the id has none."""
+        return self._vocabulary.token(token_id)
+
     def token_id(self, token: str) -> int | None:
         """The id of a token by its name; None if the vocabulary has no such token."""
         return self._vocabulary.find(token)
@@ -84,6 +88,11 @@ class Tokenizer:
     def serialized(self) -> str | None:
         """The text of a tokenizer.json; None for a SentencePiece model."""
         return self._vocabulary.serialized()
+
+    @property
+    def sentencepiece(self) -> SentencePiece | None:
+        """The SentencePiece vocabulary; None if it is a tokenizer.json."""
+        return self._vocabulary if isinstance(self._vocabulary, SentencePiece) else None
 
     def encode_inside(self, text: str) -> list[int]:
         """Encode text that follows other text: no BOS, no space before it."""
