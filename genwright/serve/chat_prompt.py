@@ -12,8 +12,7 @@ from genwright.serve.service import Service
 from genwright.serve.sse import quote
 from genwright.text.tokenizer.control_tokens import MARK
 from genwright.text.tool_calls import Delta, ToolParser, describe_tools, tool_grammar, tool_style
-
-FALLBACK = "hermes"  # the style of models whose chat template has no place for tools
+from genwright.text.tool_calls.styles import DEFAULT
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,7 @@ class ChatPrompt:
         tokenizer = service.need_tokenizer()
         style = tool_style(tokenizer.chat_template or "")
         tools = use.tools if use.choice != "none" else []
-        self._style = (style or FALLBACK) if tools else None
+        self._style, self._tools = style or DEFAULT, tools
         if not tools and use.choice not in ("none", "auto"):
             raise RequestError("tool_choice needs tools to choose from.", "tool_choice")
         if tools:
@@ -73,7 +72,7 @@ class ChatPrompt:
                     "tools",
                 )
             try:
-                asked["grammar"] = tool_grammar(tools, use.choice, style or FALLBACK, use.parallel)
+                asked["grammar"] = tool_grammar(tools, use.choice, self._style, use.parallel)
             except UserError as error:
                 raise RequestError(str(error), "tools" if str(error).startswith("tools") else "tool_choice") from None
         if style is None:
@@ -85,7 +84,7 @@ class ChatPrompt:
 
     def parser(self) -> Parser:
         """Reads one answer's text, piece by piece."""
-        return PlainText() if self._style is None else ToolParser(self._style)
+        return ToolParser(self._style, self._tools) if self._tools else PlainText()
 
     def parse(self, text: str) -> tuple[str, list[dict[str, Any]]]:
         """The text and the tool calls of a whole answer."""

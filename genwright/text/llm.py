@@ -173,7 +173,7 @@ class LLM:
         tools = None if tool_choice == "none" else tools
         params = self.tool_params(params or SamplingParams(), tools, tool_choice)
         result = self.generate([self.encode_chat(messages, allow_control_tokens, tools)], params)[0]
-        return with_calls(result, self.tool_style) if tools else result
+        return with_calls(result, self.tool_style, tools) if tools else result
 
     def encode_chat(
         self, messages: list[dict[str, Any]], allow_control_tokens: bool = False, tools: Any = None

@@ -55,10 +55,10 @@ def with_tools(
     return replace(params, grammar=tool_grammar(tools, choice, style, parallel))
 
 
-def with_calls(result: Result, style: str) -> Result:
+def with_calls(result: Result, style: str, tools: Any) -> Result:
     """A result with its calls apart from its text."""
     if result.text is None:
         return result
-    text, calls = parse_tool_calls(result.text, style)
-    samples = [with_calls(each, style) for each in result.samples]
+    text, calls = parse_tool_calls(result.text, style, tools)
+    samples = [with_calls(each, style, tools) for each in result.samples]
     return replace(result, text=text, tool_calls=calls, samples=samples)

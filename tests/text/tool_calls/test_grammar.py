@@ -58,6 +58,10 @@ def written(style: str, calls: list) -> str:
             values = {key: json.dumps(value) for key, value in arguments.items()}
             literals = {key: {"true": "True", "null": "None"}.get(text, text) for key, text in values.items()}
             text = ", ".join(f"{key}={literal}" for key, literal in literals.items())
+        if style == "qwen3-coder":
+            texts = ("city", "r")
+            values = {key: value if key in texts else json.dumps(value) for key, value in arguments.items()}
+            text = "".join(f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in values.items())
         parts.append(form.name + name + form.arguments + text + form.end)
     return form.begin + form.separator.join(parts) + form.close
 
@@ -110,8 +114,53 @@ def test_one_call(case):
 
 def test_what_the_grammar_accepts_is_parsed(case):
     for calls in RIGHT:
-        text, found = parse_tool_calls(written(case.style, calls), case.style)
+        text, found = parse_tool_calls(written(case.style, calls), case.style, TOOLS)
         assert not text and [(call.name, json.loads(call.arguments)) for call in found] == calls
+
+
+def test_texts_in_tags():
+    """Any text is a value of a plain string; other strings are JSON, because they have a form to follow."""
+    properties = {
+        "code": {"type": "string", "title": "Code"},
+        "zip": {"type": "string", "pattern": "^[0-9]{2}$"},
+        "note": {"type": ["string", "null"]},
+        "all": True,
+    }
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {"properties": properties}}}]
+    checker = Checker()
+    grammar = checker.compile(grammar=tool_grammar(tools, "required", "qwen3-coder"))
+    accepted = [
+        ("code", 'x "\\" <b></parameter>\n</parameter {', 'x "\\" <b></parameter>\n</parameter {'),
+        ("code", "", ""),
+        ("zip", '"01"', "01"),
+        ("note", '"a\\n"', "a\n"),
+        ("note", "null", None),
+        ("all", "[1]", [1]),
+    ]
+    for key, text, value in accepted:
+        answer = f"<tool_call>\n<function=f>\n<parameter={key}>\n{text}\n</parameter>\n</function>\n</tool_call>"
+        assert checker.accepts_text(grammar, answer)
+        _, calls = parse_tool_calls(answer, "qwen3-coder", tools)
+        assert json.loads(calls[0].arguments) == {key: value}
+    for key, text in [("zip", "01"), ("zip", '"012"'), ("note", "a"), ("all", "a"), ("none", "1")]:
+        answer = f"<tool_call>\n<function=f>\n<parameter={key}>\n{text}\n</parameter>\n</function>\n</tool_call>"
+        assert not checker.accepts_text(grammar, answer)
+
+
+@pytest.mark.parametrize("style", ["pythonic", "qwen3-coder"])
+@pytest.mark.parametrize(
+    ("parameters", "words"),
+    [
+        ({"anyOf": [{"required": ["a"]}]}, "The keyword anyOf of the parameters of f is not supported"),
+        ({"properties": [1]}, "must be an object of schemas"),
+        ({"properties": {"a": 3}}, "must be an object of schemas"),
+        ({"properties": {"a>b": {}}}, "The parameter name 'a>b' of f is not supported"),
+        ({"properties": {}, "required": ["a"]}, "'a' of f is required, but is not one of its properties"),
+    ],
+)
+def test_parameters_that_cannot_be_written_one_by_one(style, parameters, words):
+    with pytest.raises(UserError, match=f"^tools: .*{words}"):
+        tool_grammar([{"type": "function", "function": {"name": "f", "parameters": parameters}}], "auto", style)
 
 
 @pytest.mark.parametrize(
