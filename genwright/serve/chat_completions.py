@@ -10,16 +10,17 @@ from starlette.requests import Request
 
 from genwright.serve.chat_messages import template_messages
 from genwright.serve.chat_prompt import ChatPrompt, ToolUse, constraining_field
+from genwright.serve.field_checks import record
 from genwright.serve.frames import End
 from genwright.serve.generation import Choice, Parts, complete, open_stream, prepare, usage
 from genwright.serve.http_errors import RequestError
 from genwright.serve.logprobs import TokenTexts
-from genwright.serve.request_fields import CHAT, body_schema, constraint, response_schema, sampling_fields
+from genwright.serve.request_fields import CHAT, constraint, response_schema, sampling_fields
 from genwright.serve.service import FINGERPRINT, Service
 from genwright.serve.sse import DONE, EventStream, compact, event, quote
 from genwright.text.engine.request import Logprob
 
-SCHEMA = body_schema(CHAT, "messages")
+SCHEMA = record(CHAT, "messages")
 
 
 async def chat_completions(service: Service, request: Request, given: dict[str, Any]) -> dict[str, Any] | EventStream:

@@ -8,15 +8,16 @@ from typing import Any
 
 from starlette.requests import Request
 
+from genwright.serve.field_checks import record
 from genwright.serve.generation import Choice, Parts, complete, open_stream, prepare, usage
 from genwright.serve.http_errors import RequestError
 from genwright.serve.logprobs import TokenTexts
-from genwright.serve.request_fields import COMPLETION, body_schema, constraint, sampling_fields
+from genwright.serve.request_fields import COMPLETION, constraint, sampling_fields
 from genwright.serve.service import FINGERPRINT, Service
 from genwright.serve.sse import DONE, EventStream, compact, event, quote
 from genwright.text.engine.request import SamplingParams
 
-SCHEMA = body_schema(COMPLETION, "prompt")
+SCHEMA = record(COMPLETION, "prompt")
 DEFAULT_TOKENS = 16  # of an answer, in OpenAI's API
 
 

@@ -9,17 +9,17 @@ from starlette.requests import Request
 
 from genwright.serve.chat_messages import Messages, check_tool_history, tool_call
 from genwright.serve.chat_prompt import ChatPrompt, ToolUse, constraining_field, named_choice
+from genwright.serve.field_checks import record
 from genwright.serve.frames import End
 from genwright.serve.generation import Choice, Parts, complete, open_stream, prepare, usage
 from genwright.serve.http_errors import RequestError
 from genwright.serve.message_fields import MESSAGES
-from genwright.serve.request_fields import body_schema
 from genwright.serve.service import Service
 from genwright.serve.sse import EventStream, named_event, quote
 
-SCHEMA = body_schema(MESSAGES, "model", "messages", "max_tokens")
+SCHEMA = record(MESSAGES, "model", "messages", "max_tokens")
 COUNTED = ("model", "messages", "system", "tools", "tool_choice", "thinking", "output_config")
-COUNT_SCHEMA = body_schema({name: MESSAGES[name] for name in COUNTED}, "model", "messages")
+COUNT_SCHEMA = record({name: MESSAGES[name] for name in COUNTED}, "model", "messages")
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}  # others name a tool
 _REASONS = {"stop": "end_turn", "length": "max_tokens"}
 

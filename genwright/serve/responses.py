@@ -9,17 +9,18 @@ from starlette.requests import Request
 
 from genwright.serve.chat_messages import Messages, arguments_object, check_tool_history, joined, tool_call
 from genwright.serve.chat_prompt import ChatPrompt, ToolUse, constraining_field, named_choice
+from genwright.serve.field_checks import record
 from genwright.serve.generation import Choice, Usage, complete, open_stream, prepare, usage
 from genwright.serve.http_errors import RequestError
 from genwright.serve.logprobs import TokenTexts
-from genwright.serve.request_fields import body_schema, constraint, response_schema, sampling_fields
+from genwright.serve.request_fields import constraint, response_schema, sampling_fields
 from genwright.serve.response_fields import RESPONSE
 from genwright.serve.response_items import call_item, message_item, output_text
 from genwright.serve.response_stream import response_events
 from genwright.serve.service import Service
 from genwright.serve.sse import EventStream
 
-SCHEMA = body_schema(RESPONSE, "input")
+SCHEMA = record(RESPONSE, "input")
 
 
 async def responses(service: Service, request: Request, given: dict[str, Any]) -> dict[str, Any] | EventStream:

@@ -7,13 +7,14 @@ from starlette.requests import Request
 from genwright.serve.chat_completions import tool_use
 from genwright.serve.chat_messages import template_messages
 from genwright.serve.chat_prompt import ChatPrompt
+from genwright.serve.field_checks import record
 from genwright.serve.generation import prepare
-from genwright.serve.request_fields import CHAT, FLAG, IDS, NAME, TEXT, body_schema
+from genwright.serve.request_fields import CHAT, FLAG, IDS, NAME, TEXT
 from genwright.serve.service import Service
 
-TOKENIZE = body_schema({"content": TEXT, "model": NAME, "add_special": FLAG, "with_pieces": FLAG}, "content")
-DETOKENIZE = body_schema({"tokens": IDS, "model": NAME}, "tokens")
-APPLY_TEMPLATE = body_schema({name: CHAT[name] for name in ("messages", "model", "tools", "tool_choice")}, "messages")
+TOKENIZE = record({"content": TEXT, "model": NAME, "add_special": FLAG, "with_pieces": FLAG}, "content")
+DETOKENIZE = record({"tokens": IDS, "model": NAME}, "tokens")
+APPLY_TEMPLATE = record({name: CHAT[name] for name in ("messages", "model", "tools", "tool_choice")}, "messages")
 
 
 async def tokenize(service: Service, request: Request, given: dict[str, Any]) -> dict[str, Any]:
