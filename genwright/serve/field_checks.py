@@ -29,7 +29,7 @@ _WORDS = {
 }
 
 
-def record(properties: Mapping[str, Schema], *required: str) -> Schema:
+def object_of(properties: Mapping[str, Schema], *required: str) -> Schema:
     """The schema of an object that has these fields and no others."""
     return {"type": "object", "properties": properties, "required": list(required)}
 

@@ -9,7 +9,7 @@ from typing import Any
 from PIL import Image
 from starlette.requests import Request
 
-from genwright.serve.field_checks import record
+from genwright.serve.field_checks import object_of
 from genwright.serve.generation import compute
 from genwright.serve.http_errors import RequestError
 from genwright.serve.request_fields import LABEL_FIELDS, NAME, TEXT
@@ -17,7 +17,7 @@ from genwright.serve.service import Service
 
 MOST_IMAGES = 256
 MOST_STEPS = 1000
-SCHEMA = record(
+SCHEMA = object_of(
     {
         "prompt": {**TEXT, "description": "Names of classes, joined by commas; empty for any."},
         "model": NAME,

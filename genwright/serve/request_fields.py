@@ -5,7 +5,7 @@ from dataclasses import fields
 from types import UnionType
 from typing import Any, get_args
 
-from genwright.serve.field_checks import Schema, check, list_of, one_of, record
+from genwright.serve.field_checks import Schema, check, list_of, object_of, one_of
 from genwright.serve.http_errors import RequestError
 from genwright.text.engine.request import SamplingParams
 
@@ -54,19 +54,19 @@ LABEL_FIELDS: dict[str, Schema] = {
 }
 STREAMING: dict[str, Schema] = {
     "stream": FLAG,
-    "stream_options": record({"include_usage": FLAG, "include_obfuscation": one_of(False)}),
+    "stream_options": object_of({"include_usage": FLAG, "include_obfuscation": one_of(False)}),
 }
-FUNCTION = record({"name": NAME, "description": TEXT, "parameters": OBJECT, "strict": FLAG}, "name")
-TEXT_PART = record({"type": one_of("text"), "text": TEXT}, "type", "text")
-TOOL_CALL = record(
+FUNCTION = object_of({"name": NAME, "description": TEXT, "parameters": OBJECT, "strict": FLAG}, "name")
+TEXT_PART = object_of({"type": one_of("text"), "text": TEXT}, "type", "text")
+TOOL_CALL = object_of(
     {
         "id": NAME,
         "type": one_of("function"),
-        "function": record({"name": NAME, "arguments": TEXT}, "name", "arguments"),
+        "function": object_of({"name": NAME, "arguments": TEXT}, "name", "arguments"),
     },
     *("id", "function"),
 )
-MESSAGE = record(
+MESSAGE = object_of(
     {
         "role": one_of("system", "developer", "user", "assistant", "tool"),
         "content": {"anyOf": [TEXT, list_of(TEXT_PART)]},
@@ -78,7 +78,7 @@ MESSAGE = record(
     },
     "role",
 )
-JSON_SCHEMA = record({"name": NAME, "description": TEXT, "schema": OBJECT, "strict": FLAG}, "schema")
+JSON_SCHEMA = object_of({"name": NAME, "description": TEXT, "schema": OBJECT, "strict": FLAG}, "schema")
 TOOL_CHOICE: Schema = {"type": "string", "enum": ["none", "auto", "required"]}
 CHAT: dict[str, Schema] = {
     "messages": list_of(MESSAGE, minItems=1),
@@ -90,14 +90,14 @@ CHAT: dict[str, Schema] = {
     "max_tokens": COUNT,
     "logprobs": FLAG,
     "top_logprobs": {"type": "integer", "minimum": 0, "maximum": 100},
-    "response_format": record(
+    "response_format": object_of(
         {"type": one_of("text", "json_object", "json_schema"), "json_schema": JSON_SCHEMA, "schema": OBJECT}, "type"
     ),
-    "tools": list_of(record({"type": one_of("function"), "function": FUNCTION}, "type", "function")),
+    "tools": list_of(object_of({"type": one_of("function"), "function": FUNCTION}, "type", "function")),
     "tool_choice": {
         "anyOf": [
             TOOL_CHOICE,
-            record({"type": one_of("function"), "function": record({"name": NAME}, "name")}, "type", "function"),
+            object_of({"type": one_of("function"), "function": object_of({"name": NAME}, "name")}, "type", "function"),
         ]
     },
     "parallel_tool_calls": FLAG,

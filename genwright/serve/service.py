@@ -84,6 +84,10 @@ class Service:
         most = self.settings.max_tokens
         if limit is not None and most is not None and limit > most:
             raise RequestError(f"{param} must be at most {most:,} on this server, not {limit:,}.", param)
+        vocab = self.engine.facts.vocab_size
+        for name in ("logit_bias", "stop_ids"):
+            if wrong := [token for token in asked.get(name, ()) if not 0 <= token < vocab]:
+                raise RequestError(f"{name} must have token ids between 0 and {vocab - 1:,}, not {wrong[0]}.", name)
         recommended = self.engine.facts.recommended
         usual = {"temperature": recommended.temperature or DEFAULT_TEMPERATURE}
         tokens = min(context - longest, most or context) if limit is None else max(limit, 1)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from genwright.serve.field_checks import check, record
+from genwright.serve.field_checks import check, object_of
 from genwright.serve.http_errors import RequestError
 from genwright.serve.message_fields import MESSAGES
 from genwright.serve.openapi import closed
@@ -13,10 +13,10 @@ from genwright.serve.request_fields import CHAT, COMPLETION, REFUSED, read_body
 from genwright.serve.response_fields import RESPONSE
 
 SCHEMAS = {
-    "chat": record(CHAT, "messages"),
-    "completion": record(COMPLETION, "prompt"),
-    "response": record(RESPONSE, "input"),
-    "message": record(MESSAGES, "model", "messages", "max_tokens"),
+    "chat": object_of(CHAT, "messages"),
+    "completion": object_of(COMPLETION, "prompt"),
+    "response": object_of(RESPONSE, "input"),
+    "message": object_of(MESSAGES, "model", "messages", "max_tokens"),
 }
 LEAVES = st.none() | st.booleans() | st.integers(-3, 3) | st.floats(-2, 2) | st.sampled_from(["", "x", "user", "text"])
 

@@ -6,10 +6,14 @@ from typing import Any
 from genwright.arguments import short
 from genwright.errors import UserError
 from genwright.text.tool_calls.lark import ANY_TEXT, json_of, marker, quoted, until
-from genwright.text.tool_calls.parameters import is_plain_text, parameter_schemas, plain_choices, required_parameters
+from genwright.text.tool_calls.parameters import (
+    JOINT,
+    is_plain_text,
+    parameter_schemas,
+    plain_choices,
+    required_parameters,
+)
 from genwright.text.tool_calls.styles import STYLES, Style, functions
-
-_NOTHING = {"type": "object", "properties": {}}
 
 
 def tool_grammar(tools: Any, choice: Any, style: str, parallel: bool = True) -> str:
@@ -17,9 +21,8 @@ def tool_grammar(tools: Any, choice: Any, style: str, parallel: bool = True) -> 
 
     With auto the answer is free until a call begins. `parallel` allows several calls, unless one function is named.
     """
-    form, found = STYLES[style], functions(tools)
-    if choice not in ("auto", "required"):
-        found, parallel = [_named(choice, found)], False
+    form, found = STYLES[style], chosen_functions(tools, choice)
+    parallel = parallel and choice in ("auto", "required")
     rules = _start(form, parallel) if choice == "auto" else [f"start: {_calls(form, form.begin, parallel)}"]
     rules.append("call: " + " | ".join(f"call_{number}" for number in range(len(found))))
     for number, function in enumerate(found):
@@ -29,9 +32,16 @@ def tool_grammar(tools: Any, choice: Any, style: str, parallel: bool = True) -> 
     return "\n".join(rules) + "\n"
 
 
+def chosen_functions(tools: Any, choice: Any) -> list[dict[str, Any]]:
+    """The functions that an answer may call: all of them, or the one that `choice` names."""
+    found = functions(tools)
+    return found if choice in ("auto", "required") else [_named(choice, found)]
+
+
 def arguments_schema(function: dict[str, Any]) -> dict[str, Any]:
-    """The schema of a function's arguments; without a word on further ones there are none."""
-    return {"additionalProperties": False, **(function.get("parameters") or _NOTHING)}
+    """The schema of a function's arguments; if it lists them, there are no others unless it says so."""
+    schema = {"type": "object", **(function.get("parameters") or {"properties": {}})}
+    return schema if any(key in schema for key in JOINT) else {"additionalProperties": False, **schema}
 
 
 def _start(form: Style, parallel: bool) -> list[str]:

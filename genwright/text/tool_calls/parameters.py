@@ -7,7 +7,7 @@ from typing import Any
 from genwright.errors import UserError
 
 # Keywords that concern several parameters at once.
-_JOINT = ("$ref", "allOf", "anyOf", "oneOf", "not", "if", "patternProperties", "minProperties", "maxProperties")
+JOINT = ("$ref", "allOf", "anyOf", "oneOf", "not", "if", "patternProperties", "minProperties", "maxProperties")
 _JSON_WORDS = {"true": True, "false": False, "null": None}
 _ANNOTATIONS = {"type", "title", "description", "default", "examples"}
 
@@ -16,7 +16,7 @@ def parameter_schemas(function: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """The schema of each of a function's parameters, with the definitions that it may refer to."""
     schema = function.get("parameters") or {}
     properties, name = schema.get("properties", {}), function["name"]
-    if joint := next((key for key in _JOINT if key in schema), None):
+    if joint := next((key for key in JOINT if key in schema), None):
         raise UserError(f"tools: The keyword {joint} of the parameters of {name} is not supported for this model.")
     if not isinstance(properties, dict) or not all(isinstance(each, dict | bool) for each in properties.values()):
         raise UserError(f"tools: The properties of the parameters of {name} must be an object of schemas.")

@@ -43,8 +43,7 @@ class ToolParser(CallReader):
         while True:
             yield from self._until("<tool_call>")
             yield from self._json_calls((yield from self._skip()))
-            yield from self._expect((yield from self._skip()) and "/tool_call>")
-            self._raw = ""
+            yield from self._close("</tool_call>")
 
     def _qwen3_coder(self) -> Reading:
         schemas = {name: parameter_schemas(function) for name, function in self._tools.items()}
@@ -52,13 +51,12 @@ class ToolParser(CallReader):
         while True:
             head = yield from self._until("<tool_call>", *heads)
             if head == "<tool_call>":
-                yield from self._expect((yield from self._skip()) and "function=")
+                yield from self._expect("<function=", (yield from self._skip()))
                 head = yield from self._read_to(">")
             name = head.removeprefix("<function=").removesuffix(">")
             self._begin(name)
             yield from self._xml_parameters(schemas.get(name, {}))
-            yield from self._expect((yield from self._skip()) and "/tool_call>")
-            self._raw = ""
+            yield from self._close("</tool_call>")
 
     def _xml_parameters(self, schemas: dict[str, dict[str, Any]]) -> Reading:
         """`<parameter=key>value</parameter>` and so on, up to `</function>`."""
@@ -110,7 +108,7 @@ class ToolParser(CallReader):
             yield from self._value("{" if head.endswith("{") else (yield from self._skip()), True)
 
     def _deepseek(self) -> Reading:
-        calls, call, sep, end, calls_end = self._form.markers
+        calls, call, sep, _, calls_end = self._form.markers
         while True:
             if (yield from self._until(calls, call, calls_end)) != call:
                 self._raw = ""
@@ -122,8 +120,7 @@ class ToolParser(CallReader):
                 yield from self._read_to("{")
             self._begin(name.strip())
             yield from self._value("{", True)
-            yield from self._read_to(end)
-            self._raw = ""
+            yield from self._close(self._form.end.lstrip())
 
     def _pythonic(self) -> Reading:
         if (char := (yield from self._skip())) == "<":

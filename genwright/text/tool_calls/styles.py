@@ -104,8 +104,11 @@ def functions(tools: Any) -> list[dict[str, Any]]:
                 f'tools[{index}] must be {{"type": "function", "function": {{"name": ..., "parameters": ...}}}} with a '
                 f"name of letters, digits, underscores, dots and dashes, not {short(tool)}."
             )
-        if not isinstance(function.get("parameters") or {}, dict):
-            raise UserError(f"tools[{index}].function.parameters must be a JSON Schema, not {short(tool)}.")
+        parameters = function.get("parameters") or {}
+        if not isinstance(parameters, dict) or parameters.get("type", "object") != "object":
+            raise UserError(
+                f"tools[{index}].function.parameters must be the JSON Schema of an object, not {short(parameters)}."
+            )
         found.append(function)
     return found
 

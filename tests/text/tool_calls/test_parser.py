@@ -26,6 +26,8 @@ ANSWERS = {
         ),
         ('<tool_call>{"name": "f", "arguments": "{\\"a\\": 1}"}</tool_call>', "", [("f", '{"a": 1}')]),
         ('<tool_call>{"name": "f", "arguments": {"a": 1', "", [("f", '{"a": 1')]),
+        ('<tool_call>{"name": "f", "arguments": {}}\n</tool_', "", [("f", "{}")]),
+        ('<tool_call>{"name": "f", "arguments": {}} </tool_x', "</tool_x", [("f", "{}")]),
         ("a <tool_call> b, <tool_call>{]}", "a <tool_call> b, <tool_call>{]}", []),
         (" 1 < 2 <tool", " 1 < 2 <tool", []),
         ("  \n", "  \n", []),
