@@ -102,8 +102,8 @@ class Service:
             raise RequestError(sentence, None, code="context_length_exceeded")
         if longest + (limit or 1) > context:
             answer = "" if limit is None else f" and the answer may have {limit:,}"
-            raise RequestError(
-                f"The prompt has {longest:,} tokens{answer}, but the context holds {context:,} for both.",
+            raise RequestError(  # in words by which clients know it
+                f"This model's maximum context length is {context:,} tokens, but the prompt has {longest:,}{answer}.",
                 param if longest < context else None,
                 code="context_length_exceeded",
             )

@@ -171,7 +171,11 @@ def test_parameters_that_cannot_be_written_one_by_one(style, parameters, words):
         ([], "auto", "tools must be a list"),
         ([{"name": "f"}], "auto", r"tools\[0\] must be"),
         ([{"type": "function", "function": {"name": 'a" b'}}], "auto", "letters, digits"),
-        ([{"type": "function", "function": {"name": "f", "parameters": 3}}], "auto", "must be the JSON Schema of an object"),
+        (
+            [{"type": "function", "function": {"name": "f", "parameters": 3}}],
+            "auto",
+            "must be the JSON Schema of an object",
+        ),
     ],
 )
 def test_what_is_wrong_is_one_sentence(tools, choice, words):
