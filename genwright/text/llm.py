@@ -193,9 +193,9 @@ class LLM:
         self, params: SamplingParams, tools: Any, tool_choice: Any = "auto", parallel: bool = True
     ) -> SamplingParams:
         """Parameters with a grammar of answers whose tool calls are right; see `tool_grammar`."""
-        return (
-            with_tools(params, tools, tool_choice, parallel, self.tool_style, self._grammars.new) if tools else params
-        )
+        if not tools:
+            return params
+        return with_tools(params, tools, tool_choice, parallel, self._needs_tokenizer(), self._grammars.new)
 
     def recommended_params(self, **given: Any) -> SamplingParams:
         """The checkpoint's recommended sampling parameters, overridden by those `given`."""

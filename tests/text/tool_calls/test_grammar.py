@@ -8,6 +8,7 @@ from text.engine.json_writings import Checker
 from genwright.errors import UserError
 from genwright.text.engine.grammar import Grammar
 from genwright.text.tool_calls import STYLES, parse_tool_calls, tool_grammar
+from genwright.text.tool_calls.lark import resolve_markers
 
 NODE = {
     "type": "object",
@@ -66,6 +67,10 @@ def written(style: str, calls: list) -> str:
     return form.begin + form.separator.join(parts) + form.close
 
 
+def compiled(checker: Checker, grammar: str) -> Grammar:
+    return checker.compile(grammar=resolve_markers(grammar, checker.tokenizer.token_id))
+
+
 class Case:
     """A style, in a vocabulary that has its markers as tokens, or has none of them."""
 
@@ -73,7 +78,7 @@ class Case:
         self.style, self.checker = style, Checker(*(STYLES[style].markers if special else ()))
 
     def grammar(self, choice, parallel: bool = True) -> Grammar:
-        return self.checker.compile(grammar=tool_grammar(TOOLS, choice, self.style, parallel))
+        return compiled(self.checker, tool_grammar(TOOLS, choice, self.style, parallel))
 
     def accepts(self, grammar: Grammar, text: str) -> bool:
         return self.checker.accepts_text(grammar, text)
@@ -128,7 +133,7 @@ def test_texts_in_tags():
     }
     tools = [{"type": "function", "function": {"name": "f", "parameters": {"properties": properties}}}]
     checker = Checker()
-    grammar = checker.compile(grammar=tool_grammar(tools, "required", "qwen3-coder"))
+    grammar = compiled(checker, tool_grammar(tools, "required", "qwen3-coder"))
     accepted = [
         ("code", 'x "\\" <b></parameter>\n</parameter {', 'x "\\" <b></parameter>\n</parameter {'),
         ("code", "", ""),
