@@ -8,12 +8,14 @@ from genwright.errors import UserError
 from genwright.text.tool_calls.lark import ANY_TEXT, json_of, marker, quoted, until
 from genwright.text.tool_calls.parameters import (
     JOINT,
-    is_plain_text,
+    is_any,
     parameter_schemas,
     plain_choices,
     required_parameters,
 )
 from genwright.text.tool_calls.styles import STYLES, Style, functions
+
+_PYTHON_WORDS = (("boolean", '"True" | "False"'), ("null", '"None"'))
 
 
 def tool_grammar(tools: Any, choice: Any, style: str, parallel: bool = True) -> str:
@@ -88,7 +90,7 @@ def _pythonic(number: int, function: dict[str, Any]) -> list[str]:
     required = required_parameters(function)
     rules, needed, others = list[str](), list[str](), list[str]()
     for place, (name, schema) in enumerate(parameter_schemas(function).items()):
-        value = {"boolean": '"True" | "False"', "null": '"None"'}.get(str(schema.get("type"))) or json_of(schema)
+        value = next((words for kind, words in _PYTHON_WORDS if is_any(kind, schema)), json_of(schema))
         rule = f"argument_{number}_{place}"
         rules += [f"{rule}: {quoted(f'{name}=')} value_{number}_{place}", f"value_{number}_{place}: {value}"]
         (needed if name in required else others).append(rule)
@@ -107,7 +109,7 @@ def _xml(number: int, function: dict[str, Any]) -> list[str]:
     end, required = "\n</parameter>", required_parameters(function)
     rules, parts = [f"text_{number}[suffix={quoted(end)}]: {ANY_TEXT}"], []
     for place, (name, schema) in enumerate(parameter_schemas(function).items()):
-        if is_plain_text(schema):
+        if is_any("string", schema):
             value = f"text_{number}"
         elif texts := plain_choices(schema):
             value = f"({' | '.join(map(quoted, texts))}) {quoted(end)}"

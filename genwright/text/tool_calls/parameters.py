@@ -9,7 +9,7 @@ from genwright.errors import UserError
 # Keywords that concern several parameters at once.
 JOINT = ("$ref", "allOf", "anyOf", "oneOf", "not", "if", "patternProperties", "minProperties", "maxProperties")
 _JSON_WORDS = {"true": True, "false": False, "null": None}
-_ANNOTATIONS = {"type", "title", "description", "default", "examples"}
+_ANNOTATIONS = {"type", "title", "description", "default", "examples", "$defs", "definitions"}  # and the type itself
 
 
 def parameter_schemas(function: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -37,22 +37,22 @@ def required_parameters(function: dict[str, Any]) -> list[str]:
     return required if isinstance(required, list) else []
 
 
-def is_plain_text(schema: dict[str, Any]) -> bool:
-    """Whether any text is a value, which is then written without quotes."""
-    return schema.get("type") == "string" and not schema.keys() - _ANNOTATIONS - {"$defs", "definitions"}
+def is_any(kind: str, schema: dict[str, Any]) -> bool:
+    """Whether every value of a type is allowed, and nothing else; any string is written without quotes."""
+    return schema.get("type") == kind and schema.keys() <= _ANNOTATIONS
 
 
 def plain_choices(schema: dict[str, Any]) -> list[str]:
     """The values of a parameter that is one of some texts, which are then written without quotes; else none."""
     choices = schema.get("enum", [schema["const"]] if "const" in schema else [])
-    others = schema.keys() - _ANNOTATIONS - {"$defs", "definitions", "enum", "const"}
+    others = schema.keys() - _ANNOTATIONS - {"enum", "const"}
     texts = isinstance(choices, list) and all(isinstance(each, str) for each in choices)
     return list(choices) if texts and not others and schema.get("type", "string") == "string" else []
 
 
 def typed_value(text: str, schema: dict[str, Any]) -> str:
     """The JSON of a value that may be written as JSON, as Python writes it, or as text without quotes."""
-    if is_plain_text(schema) or text in plain_choices(schema):
+    if is_any("string", schema) or text in plain_choices(schema):
         return json.dumps(text, ensure_ascii=False)
     try:
         value = literal_as_json(text)

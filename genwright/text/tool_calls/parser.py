@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from genwright.text.tool_calls.parameters import is_plain_text, literal_as_json, parameter_schemas, typed_value
+from genwright.text.tool_calls.parameters import is_any, literal_as_json, parameter_schemas, typed_value
 from genwright.text.tool_calls.reader import CallReader, Delta, NoCall, Reading
 from genwright.text.tool_calls.styles import STYLES, functions
 
@@ -75,7 +75,7 @@ class ToolParser(CallReader):
         """A value without the line breaks around it, and its closing tag; a text is told as it is read."""
         text = yield from self._char()
         start = told = int(text == "\n")
-        end, plain = "\n" * start + "</parameter>", is_plain_text(schema)
+        end, plain = "\n" * start + "</parameter>", is_any("string", schema)
         self._argue('"' if plain else "")
         while not text.endswith(end):
             text += yield from self._char()

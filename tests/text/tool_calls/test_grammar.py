@@ -29,7 +29,12 @@ PARAMETERS = {
     },
     "any": {
         "type": "object",
-        "properties": {"p": {"type": "integer"}, "q": {"type": "null"}, "r": {"enum": ["s", "t"]}},
+        "properties": {
+            "p": {"type": "integer"},
+            "q": {"type": "null"},
+            "r": {"enum": ["s", "t"]},
+            "u": {"type": "boolean", "const": True},
+        },
     },
 }
 TOOLS = [
@@ -40,7 +45,7 @@ RIGHT = [
     [("weather", {"city": "Rome"})],
     [("weather", {"city": 'a "b" [', "days": 3, "metric": True}), ("now", {})],
     [("tree", {"root": {"v": 1, "c": [{"v": 2}, {}]}})],
-    [("any", {}), ("any", {"q": None}), ("any", {"p": 1, "r": "t"})],
+    [("any", {}), ("any", {"q": None}), ("any", {"p": 1, "r": "t"}), ("any", {"u": True})],
 ]
 WRONG = [
     [("weather", {"days": 3})],
@@ -48,6 +53,7 @@ WRONG = [
     [("nothing", {})],
     [("now", {"a": 1})],
     [("any", {"r": "u"})],
+    [("any", {"u": False})],
 ]
 
 
@@ -57,7 +63,10 @@ def written(style: str, calls: list) -> str:
         text = json.dumps(arguments)
         if style == "pythonic":
             values = {key: json.dumps(value) for key, value in arguments.items()}
-            literals = {key: {"true": "True", "null": "None"}.get(text, text) for key, text in values.items()}
+            literals = {
+                key: {"true": "True", "null": "None"}.get(text, text) if key != "u" else text
+                for key, text in values.items()
+            }
             text = ", ".join(f"{key}={literal}" for key, literal in literals.items())
         if style == "qwen3-coder":
             texts = ("city", "r")
