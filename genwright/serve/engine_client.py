@@ -174,10 +174,14 @@ class EngineClient:
     def _send(self, sequences: int, verb: str, *arguments: Any) -> Stream:
         assert self._writer is not None
         self._count += 1
+        try:
+            data = pack((verb, self._count, *arguments))
+        except RecursionError:
+            raise RequestError("The request is nested too deeply.") from None
         stream = Stream(self, self._count, sequences)
         self._streams[stream.number] = stream
         self._sequences += sequences
-        self._writer.write(pack((verb, stream.number, *arguments)))
+        self._writer.write(data)
         return stream
 
     async def _launch(self, progress: Callable[[int, int], None]) -> asyncio.StreamReader:

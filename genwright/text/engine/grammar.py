@@ -66,8 +66,7 @@ class Grammars:
     def new(self, params: SamplingParams) -> Grammar | None:
         """The grammar of a request that has sampled nothing yet; None if its tokens are free."""
         if params.schema is not None:
-            schema = params.schema if isinstance(params.schema, str) else json.dumps(params.schema)
-            return self._compile("schema", schema).copy()
+            return self._compile("schema", _json_text(params.schema)).copy()
         if params.regex is not None:
             return self._compile("regex", params.regex).copy()
         return None if params.grammar is None else self._compile("grammar", params.grammar).copy()
@@ -152,8 +151,18 @@ class StepMasks:
         return executor
 
 
+def _json_text(schema: Any) -> str:
+    try:
+        return schema if isinstance(schema, str) else json.dumps(schema)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UserError(f"The schema is not plain data: {one_line(str(error))}.") from None
+
+
 def _schema_grammar(schema: Any) -> str:
-    return str(_llguidance().LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=JSON_OPTIONS))
+    try:
+        return str(_llguidance().LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=JSON_OPTIONS))
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"The schema cannot be followed: {one_line(str(error))}.") from None
 
 
 def _grammar(kind: str, text: str) -> str:

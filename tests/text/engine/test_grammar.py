@@ -185,6 +185,8 @@ def test_whitespace_is_bounded(llm):
         ({"regex": "("}, "The regex is not valid"),
         ({"regex": r"[^\s\S]"}, "The regex allows no answer"),
         ({"schema": {"$ref": "#"}}, "The schema allows no answer"),
+        ({"schema": '{"a": ' * 400 + "1" + "}" * 400}, "The schema cannot be followed: recursion limit"),
+        ({"schema": {"const": object()}}, "The schema is not plain data"),
         ({"regex": ""}, "regex must be a text that is not empty"),
         ({"grammar": "start: nowhere"}, "The grammar is not valid"),
         ({"grammar": "root ::= nowhere"}, "The grammar is not valid"),
