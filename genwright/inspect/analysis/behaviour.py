@@ -5,9 +5,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from genwright.inspect.analysis.definitions import Function
 from genwright.inspect.analysis.expressions import FLUENT
-from genwright.inspect.analysis.syntax import statements, walk
+from genwright.inspect.analysis.syntax import Function, statements, walk
 
 LOADS, CALLS, REMOTE = "it loads weights", "it calls a network or a session", "it asks a model behind a network API"
 NO_GRADIENTS, FORWARD = "it runs without gradients", "it is a network's forward pass"

@@ -6,14 +6,14 @@ from pathlib import Path
 
 from genwright.errors import UserError
 from genwright.inspect.analysis.behaviour import CALLS, Behaviour, behaviours, calls_network, spread
-from genwright.inspect.analysis.definitions import Definition, Function, define, inherited
+from genwright.inspect.analysis.definitions import Definition, define, inherited
 from genwright.inspect.analysis.locate import locate, parse
 from genwright.inspect.analysis.made_models import made_models
 from genwright.inspect.analysis.manifest import Interface, Manifest
 from genwright.inspect.analysis.reachable import reachable
 from genwright.inspect.analysis.repository import Repository
 from genwright.inspect.analysis.sites import Location, Site
-from genwright.inspect.analysis.syntax import walk
+from genwright.inspect.analysis.syntax import Function, walk
 
 _LEAST = 4.0  # of a candidate's score
 _SHARE = 0.65  # of the best candidate's score

@@ -9,13 +9,14 @@ from genwright.inspect.analysis.cli_interpreter import CliInterpreter
 from genwright.inspect.analysis.cli_options import CommandLine, Option
 from genwright.inspect.analysis.dataflow import Flow
 from genwright.inspect.analysis.interpreter_values import Unknown
+from genwright.inspect.analysis.syntax import Function
 from genwright.inspect.analysis.values import Made, Member, Ref
 
 
 def read_click(flow: Flow, evaluator: CliInterpreter, calls: list[ast.Call]) -> CommandLine:
     commands: list[tuple[str, list[Option], int, bool]] = []
     for node in flow.nodes:
-        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        if not isinstance(node, Function):
             continue
         options: list[Option] = []
         command, group, own_name = False, False, node.name.replace("_", "-")
@@ -86,7 +87,7 @@ def read_typer(flow: Flow, evaluator: CliInterpreter, calls: list[ast.Call]) -> 
             values = flow.values(target) if isinstance(target, ast.Attribute) else frozenset()
             if any(isinstance(v, Member) and v.instance == Made("typer.Typer") and v.name == "command" for v in values):
                 functions.append(node)
-    functions = [f for f in functions if isinstance(f, ast.FunctionDef | ast.AsyncFunctionDef)]
+    functions = [f for f in functions if isinstance(f, Function)]
     if not functions:
         return CommandLine()
     options: list[Option] = []
@@ -99,7 +100,7 @@ def read_typer(flow: Flow, evaluator: CliInterpreter, calls: list[ast.Call]) -> 
     return CommandLine("typer", tuple(options), getattr(functions[0], "lineno", 0))
 
 
-def _typer_options(function: ast.FunctionDef | ast.AsyncFunctionDef, evaluator: CliInterpreter) -> list[Option]:
+def _typer_options(function: Function, evaluator: CliInterpreter) -> list[Option]:
     arguments = [*function.args.args, *function.args.kwonlyargs]
     defaults: list[ast.expr | None] = [None] * (len(function.args.args) - len(function.args.defaults))
     defaults += [*function.args.defaults, *function.args.kw_defaults]
@@ -145,7 +146,7 @@ def read_fire(flow: Flow, evaluator: CliInterpreter, calls: list[ast.Call]) -> C
             commands = [n.name for n in node.body if isinstance(n, ast.FunctionDef) and not n.name.startswith("_")]
             options += [o for maker in makers for o in _fire_options(Signature.of(maker, bound=True))]
             options.append(Option("command", required=True, choices=tuple(commands), help="which method to run"))
-        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+        elif isinstance(node, Function | ast.Lambda):
             options += _fire_options(Signature.of(node))
     return CommandLine("fire", tuple(options), launches[0].lineno)
 

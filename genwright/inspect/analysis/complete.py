@@ -12,12 +12,11 @@ from genwright.inspect.analysis.bind import Signature
 from genwright.inspect.analysis.cli_options import CommandLine, Option
 from genwright.inspect.analysis.scenario import Scenario, literal
 from genwright.inspect.analysis.source_files import read_data
+from genwright.inspect.analysis.syntax import Function
 from genwright.inspect.analysis.value_choices import Choice, Wanted, choose, medium_of
 
 if TYPE_CHECKING:
     from genwright.inspect.analysis.analyse import Analysis
-
-Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 _ROUNDS = 8  # a chosen command has required options of its own
 _MEDIA = {".jpg", ".jpeg", ".png", ".wav", ".mp3", ".flac", ".mp4", ".avi", ".mov", ".pdf"}

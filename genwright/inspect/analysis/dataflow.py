@@ -10,6 +10,7 @@ from functools import cached_property
 
 from genwright.inspect.analysis.expressions import NOTHING, Expressions, held_by
 from genwright.inspect.analysis.scopes import Scopes
+from genwright.inspect.analysis.syntax import imported_module
 from genwright.inspect.analysis.values import Instance, Items, Local, Ref, Value, Values
 
 _ROUNDS = 12
@@ -82,8 +83,8 @@ class Flow(Expressions):
             case ast.ImportFrom():
                 for alias in node.names:
                     if alias.name != "*":
-                        reference = frozenset([Ref(f"{self._module(node)}.{alias.name}".lstrip("."))])
-                        self._bind_name(node, alias.asname or alias.name, reference)
+                        name = f"{imported_module(node, self.package)}.{alias.name}".lstrip(".")
+                        self._bind_name(node, alias.asname or alias.name, frozenset([Ref(name)]))
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
                 self._define(node)
             case ast.Return(value=ast.expr()):

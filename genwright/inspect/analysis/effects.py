@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from genwright.inspect.analysis.dataflow import Flow
 from genwright.inspect.analysis.scopes import Scope
+from genwright.inspect.analysis.syntax import arguments, called_name
 from genwright.inspect.analysis.values import Local, Ref
 
 Variable = tuple[Scope | str, str]
@@ -115,7 +116,7 @@ class ScriptEffects:
             elif not isinstance(node, ast.arguments):  # a lambda's
                 continue
             if isinstance(node, ast.Call) and node in self.recorded:
-                pending += [*node.args, *(k.value for k in node.keywords)] if self.recorded[node] else []
+                pending += arguments(node) if self.recorded[node] else []
             else:
                 pending += ast.iter_child_nodes(node)
 
@@ -198,7 +199,7 @@ class ScriptEffects:
 
     def _call(self, node: ast.Call, effects: Effects) -> None:
         names = {v.dotted for v in self.flow.values(node.func) if isinstance(v, Ref)}
-        last = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        last = called_name(node)
         for name in names:
             self._hidden(name, effects)
         if last in _WRITES or last in _READS:
@@ -211,8 +212,7 @@ class ScriptEffects:
         if discarded and names and isinstance(node.func, ast.Attribute) and last not in _WRITES:
             # `torch.set_default_dtype(...)`, `dist_util.setup_dist()`: done for what it changes in its module.
             effects.changes |= self._owner(node.func.value)
-        arguments: list[ast.expr] = [*node.args, *(k.value for k in node.keywords)]
-        given = set().union(*map(self.roots, arguments)) if arguments else set()
+        given = set[Variable]().union(*map(self.roots, arguments(node)))
         if names and all(_is_pure(name) for name in names):
             return
         if last not in _PURE_METHODS or names:
@@ -279,10 +279,10 @@ def head(statement: ast.stmt) -> list[ast.AST]:
         case ast.Try() | ast.TryStar():
             return [handler.type for handler in statement.handlers if handler.type]
         case ast.FunctionDef() | ast.AsyncFunctionDef():
-            arguments = statement.args
-            every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
+            given = statement.args
+            every = [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg]
             notes = [a.annotation for a in every if a and a.annotation]
-            defaults = [*arguments.defaults, *(d for d in arguments.kw_defaults if d)]
+            defaults = [*given.defaults, *(d for d in given.kw_defaults if d)]
             return [*statement.decorator_list, *defaults, *notes, *([statement.returns] if statement.returns else [])]
         case ast.ClassDef():
             return [*statement.decorator_list, *statement.bases, *statement.keywords]

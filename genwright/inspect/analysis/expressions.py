@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from genwright.inspect.analysis.scopes import Scope, Scopes
+from genwright.inspect.analysis.syntax import imported_module
 from genwright.inspect.analysis.values import Instance, Items, Local, Made, Member, Partial, Ref, Text, Value, Values
 
 # Methods of torch modules (and of much that imitates them) that give back the object itself.
@@ -105,7 +106,7 @@ class Expressions:
             return self._variables[home, node.id]
         if hasattr(builtins, node.id):
             return frozenset([Ref(f"builtins.{node.id}")])
-        stars = [self._module(star) for star in self.scopes.star_imports]
+        stars = [imported_module(star, self.package) for star in self.scopes.star_imports]
         return frozenset(Ref(f"{m}.{node.id}".lstrip("."), undefined=True) for m in stars or [""])
 
     def _member(self, value: Value, name: str) -> Values:
@@ -182,14 +183,6 @@ class Expressions:
         if scope is None:
             return NOTHING
         return frozenset(Instance(base) for base in self.base_of(Local(scope.node)))
-
-    def _module(self, node: ast.ImportFrom) -> str:
-        """The absolute name of the module that a `from` import means."""
-        if not node.level:
-            return node.module or ""
-        parts = self.package.split(".") if self.package else []
-        parts = parts[: len(parts) - (node.level - 1)] if node.level > 1 else parts
-        return ".".join([*parts, *([node.module] if node.module else [])])
 
 
 def held_by(values: Values, key: object = None) -> Values:

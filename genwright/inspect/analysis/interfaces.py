@@ -12,7 +12,7 @@ from genwright.inspect.analysis.border import interface_of
 from genwright.inspect.analysis.definitions import Definition, define
 from genwright.inspect.analysis.manifest import Manifest
 from genwright.inspect.analysis.repository import Repository
-from genwright.inspect.analysis.syntax import walk
+from genwright.inspect.analysis.syntax import called_name, is_main_guard, walk
 
 _ASIDE = frozenset({"test", "tests", "testing", "benchmark", "benchmarks", "docs", "setup", "conftest", "third_party"})
 _SHOWN = 30
@@ -138,17 +138,16 @@ def _called(tree: ast.Module) -> set[str]:
     names = set()
     for node in walk(tree):
         if isinstance(node, ast.Call):
-            function = node.func
-            names.add(function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", ""))
-            if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name):
-                names.add(function.value.id)  # a class whose factory is called
+            names.add(called_name(node))
+            if isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Name):
+                names.add(node.func.value.id)  # a class whose factory is called
     return names - {""}
 
 
 def _is_entry(tree: ast.Module) -> bool:
     """Whether a file is run: it has a main guard, or its top level calls things."""
     for statement in tree.body:
-        if isinstance(statement, ast.If) and "__name__" in ast.unparse(statement.test):
+        if is_main_guard(statement):
             return True
         if isinstance(statement, ast.Expr | ast.Assign | ast.For | ast.While | ast.With) and any(
             isinstance(n, ast.Call) for n in walk(statement)

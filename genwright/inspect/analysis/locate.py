@@ -10,7 +10,7 @@ from genwright.inspect.analysis.escapes import Escapes
 from genwright.inspect.analysis.manifest import Interface, Manifest
 from genwright.inspect.analysis.match import Match, Matcher
 from genwright.inspect.analysis.sites import Location, Site, Unresolved
-from genwright.inspect.analysis.syntax import dotted
+from genwright.inspect.analysis.syntax import called_name, dotted
 from genwright.inspect.analysis.values import Instance, Items, Local, Made, Member, Partial, Ref, Value, Values
 
 
@@ -191,9 +191,8 @@ class _Locator:
                 is_what = f"it is {made[0]}, whose class is not known" if made else "nothing tells what it is"
                 return Unresolved(call.lineno, text, f"a method of {ast.unparse(function.value)}: {is_what}")
         bare = {i.name for i in self.matcher.functions}
-        last = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
         unknown = not values or any(isinstance(v, Member) and isinstance(v.instance, Made) for v in values)
-        if unknown and last in bare:
+        if unknown and called_name(call) in bare:
             return Unresolved(call.lineno, text, f"nothing tells what {text} is")
         return None
 

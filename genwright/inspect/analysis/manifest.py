@@ -17,6 +17,7 @@ from genwright.errors import UserError
 from genwright.inspect.analysis.bind import Signature
 from genwright.inspect.analysis.definitions import define
 from genwright.inspect.analysis.source_files import read_data
+from genwright.inspect.analysis.syntax import Function
 
 _NOT_PYTHON = (SyntaxError, ValueError, RecursionError, MemoryError)
 _KEYS = {"name", "kind", "module", "class", "signature", "files", "returns", "summary", "factories", "on_class"}
@@ -241,7 +242,7 @@ def _is_signature(text: str) -> bool:
 
 def _with_callers(tree: ast.Module, wanted: str) -> set[str]:
     """The name of an implementation, and of the functions beside it that only wrap it, as `generate_sync` does."""
-    functions = [n for n in tree.body if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
+    functions = [n for n in tree.body if isinstance(n, Function)]
     if wanted not in {f.name for f in functions}:
         return {wanted}
     return {wanted} | {

@@ -12,7 +12,7 @@ from genwright.inspect.analysis.outputs import written_path
 from genwright.inspect.analysis.repository import Repository
 from genwright.inspect.analysis.scopes import Scopes
 from genwright.inspect.analysis.sites import Location
-from genwright.inspect.analysis.syntax import walk
+from genwright.inspect.analysis.syntax import Function, walk
 from genwright.inspect.analysis.values import Items, Text, Values
 from genwright.inspect.media.samples import FOLDERS, SAMPLES
 
@@ -147,7 +147,7 @@ def _variable(node: ast.AST, scopes: Scopes) -> str:
                 named = [str(f).lstrip("-") for f in flags if str(f).startswith("-")]
                 return named[-1] if name == "default" and named else str(name)
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef() | ast.Module():
-                if isinstance(parent, ast.FunctionDef | ast.AsyncFunctionDef):
+                if isinstance(parent, Function):
                     pairs = zip(reversed(parent.args.args), reversed(parent.args.defaults), strict=False)
                     return next((a.arg for a, d in pairs if d is child), "")
                 return ""

@@ -9,9 +9,10 @@ from genwright.inspect.analysis.bind import Binding, Signature
 from genwright.inspect.analysis.dataflow import Flow
 from genwright.inspect.analysis.manifest import Interface
 from genwright.inspect.analysis.scopes import Scope
+from genwright.inspect.analysis.syntax import Function
 from genwright.inspect.analysis.values import Local
 
-Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+Definition = Function | ast.ClassDef
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,9 @@
-"""Walks over syntax trees."""
+"""Questions about syntax trees that several modules ask."""
 
 import ast
 from collections.abc import Iterator
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def walk(*roots: ast.AST) -> Iterator[ast.AST]:
@@ -26,6 +28,29 @@ def dotted(node: ast.expr) -> str:
     return ast.unparse(node)
 
 
+def called_name(call: ast.Call) -> str:
+    """The last name of what is called, `generate` of `model.generate(...)`; "" where it has none."""
+    function = call.func
+    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+
+
+def arguments(call: ast.Call) -> list[ast.expr]:
+    """The expressions that a call passes, by position and by keyword."""
+    return [*call.args, *(keyword.value for keyword in call.keywords)]
+
+
+def is_main_guard(statement: ast.stmt) -> bool:
+    """`if __name__ == "__main__":`."""
+    return isinstance(statement, ast.If) and "__name__" in ast.unparse(statement.test)
+
+
+def imported_module(node: ast.ImportFrom, package: str) -> str:
+    """The absolute name of the module that `from ... import` means in a file of a package."""
+    parts = package.split(".") if node.level and package else []
+    parts = parts[: len(parts) - max(node.level - 1, 0)]
+    return ".".join([*parts, *([node.module] if node.module else [])])
+
+
 def statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
     """The statements of a body and of the blocks in it, but not of the functions and classes that it defines."""
     pending: list[ast.AST] = list(body)
@@ -33,7 +58,7 @@ def statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
         node = pending.pop()
         if isinstance(node, ast.stmt):
             yield node
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        if isinstance(node, Function | ast.ClassDef):
             continue
         for name in ("body", "orelse", "finalbody", "handlers", "cases"):
             inner = getattr(node, name, ())

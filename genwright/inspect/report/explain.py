@@ -13,6 +13,7 @@ from genwright.inspect.analysis.interpreter_values import Unknown
 from genwright.inspect.analysis.outputs import output_variables
 from genwright.inspect.analysis.resources import by_kind
 from genwright.inspect.analysis.scenario import Scenario
+from genwright.inspect.analysis.syntax import Function, is_main_guard
 from genwright.inspect.report.messages import SENTENCES, STAGES, told
 from genwright.inspect.report.steps import Step, steps
 from genwright.inspect.rewrite.call_edits import call_edits
@@ -104,7 +105,7 @@ def imports(analysis: Analysis) -> dict[str, list[str]]:
 
 def definitions(analysis: Analysis) -> Iterator[tuple[str, int, str]]:
     for node in analysis.tree.body:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        if isinstance(node, Function | ast.ClassDef):
             arguments = f"({ast.unparse(node.args)})" if not isinstance(node, ast.ClassDef) else ""
             summary = (ast.get_docstring(node) or "").partition("\n")[0]
             yield f"{'class ' if not arguments else ''}{node.name}{arguments}", node.lineno, summary
@@ -161,7 +162,7 @@ class Writer:
     def start(self) -> str:
         """How the script starts."""
         unattended = self.analysis.unattended
-        guards = [n for n in self.analysis.tree.body if isinstance(n, ast.If) and "__name__" in ast.unparse(n.test)]
+        guards = [n for n in self.analysis.tree.body if is_main_guard(n)]
         if guards:
             return self.say("entry_guard", line=guards[0].lineno)
         if unattended.has_entry:

@@ -5,10 +5,10 @@ from typing import Any
 
 from genwright.errors import UserError
 from genwright.inspect.analysis.scenario import literal
+from genwright.inspect.analysis.syntax import Function, called_name
 from genwright.inspect.rewrite.edits import Edits
 
-Container = ast.Module | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
-Function = ast.FunctionDef | ast.AsyncFunctionDef
+Container = ast.Module | Function | ast.ClassDef
 
 
 def plan_overrides(tree: ast.Module, overrides: dict[str, Any], edits: Edits) -> dict[str, str]:
@@ -86,8 +86,7 @@ class _Override:
         for call in ast.walk(self.tree):
             if not isinstance(call, ast.Call):
                 continue
-            called = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
-            if called != function.name and called not in ("Fire", "run"):
+            if called_name(call) not in (function.name, "Fire", "run"):
                 continue
             starred = any(isinstance(a, ast.Starred) for a in call.args)
             if starred or len(call.args) > index or any(k.arg in (name, None) for k in call.keywords):
