@@ -22,6 +22,7 @@ from genwright.cli.inspect_scripts import (
     expand,
     open_scenario,
     open_script,
+    write,
 )
 from genwright.cli.progress import bar
 from genwright.errors import UserError
@@ -51,9 +52,9 @@ def interfaces(
     manifest = draft(repository, project_name(repository), candidates)
     data = json.dumps(manifest.to_dict(), ensure_ascii=False, indent=1) + "\n"
     if out is not None:
-        _write(out, data if out.suffix == ".json" else manifest.to_toml())
+        write(out, data if out.suffix == ".json" else manifest.to_toml())
     if doc is not None:
-        _write(doc, document(manifest, candidates))
+        write(doc, document(manifest, candidates))
     if out is None:
         print(data if as_json else manifest.to_toml(), end="")
 
@@ -114,9 +115,9 @@ def rewrite(
         target = out / _relative(script, files)
         if target.resolve() == script.resolve():
             raise UserError(f"{target} is the original script; choose another folder with --out.")
-        _write(target, made.text, encoding_of(made.text))
+        write(target, made.text, encoding_of(made.text))
         if scenario_out is not None:
-            _write(scenario_out, to_toml(made.scenario, [str(c) for c in made.chosen]))
+            write(scenario_out, to_toml(made.scenario, [str(c) for c in made.chosen]))
         return {**made.to_dict(), "written": str(target), "diff": made.diff}
 
     def show(script: Path, result: Row) -> None:
@@ -160,7 +161,7 @@ def explain(
         repository, known = open_script(script, manifest, repo)
         made = rewrite_script(script, known, given, repository, samples=not no_samples, ask=ask)
         if stages is not None:
-            _write(stages, stages_page(made, known.project, lang))
+            write(stages, stages_page(made, known.project, lang))
         if as_json:
             return explain_data(made, known.project, made.scenario)
         if stages is not None:
@@ -216,14 +217,6 @@ def _uncollected() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
-
-
-def _write(path: Path, text: str, encoding: str = "utf-8") -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding=encoding, newline="")  # keeps the script's line endings
-    except (OSError, UnicodeEncodeError) as error:
-        raise UserError(f"{path} cannot be written: {error}.") from error
 
 
 inspect_runs.add_to(app)

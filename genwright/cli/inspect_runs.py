@@ -3,9 +3,10 @@
 import hashlib
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -23,8 +24,13 @@ from genwright.cli.inspect_scripts import (
 )
 from genwright.cli.progress import bar
 from genwright.errors import UserError
+from genwright.inspect.analysis.source_files import read_bytes
 from genwright.inspect.records.record_index import open_index
 from genwright.inspect.records.stored_runs import StoredRun, open_run, stored_runs
+
+if TYPE_CHECKING:
+    from genwright.inspect.analysis.manifest import Manifest
+    from genwright.inspect.analysis.repository import Repository
 
 _SHOWN = 100  # calls that `show` lists
 _OFFLINE = ("Network is unreachable", "name resolution", "Name or service not known", "Failed to resolve")
@@ -56,17 +62,13 @@ def run(
 ) -> None:
     """Run scripts unattended, each in a process of its own, and record every call of the interfaces."""
     from genwright.dropin.run import folder as dropin_folder
-    from genwright.inspect.analysis.border import project_name
-    from genwright.inspect.analysis.manifest import load_manifest
     from genwright.inspect.isolation.isolation import Isolation
-    from genwright.inspect.run.dispatch import MANIFESTS
     from genwright.inspect.run.launch import launch
-    from genwright.inspect.run.make_plan import Choices
-    from genwright.inspect.run.named_manifests import find_manifest
+    from genwright.inspect.run.make_plan import RunOptions
 
     given = open_scenario(scenario)
     files = expand(scripts)
-    choices = Choices(
+    options = RunOptions(
         mode="mock" if mock else "rewrite" if rewrite else "intercept",
         label=label,
         samples=not no_samples,
@@ -75,29 +77,17 @@ def run(
         folders=[scenario.resolve().parent] if scenario else [],
     )
     isolation = Isolation(network=network, unsafe=unsafe, readable=tuple(path.absolute() for path in read or []))
-    inputs = _fingerprint([p for p in (scenario, manifest) if p], repr((choices.mode, label)))
+    inputs = _fingerprint({"scenario": scenario, "manifest": manifest}, repr((options.mode, label)))
+    echo = len(files) == 1 and not as_json
+    start = partial(launch, scenario=given, options=options, root=records, isolation=isolation, echo=echo)
 
     def one(script: Path) -> StoredRun | None:
-        own = f"{inputs}{_fingerprint([script], str(script.resolve()))}"
-        if resume and any(
-            r.data.get("fingerprint") == own and r.data["status"] == "ended" for r in stored_runs(records)
-        ):
+        own = f"{inputs}{_fingerprint({'script': script}, str(script.resolve()))}"
+        if resume and _has_ended(own, records):
             return None
         repository = open_repository(script, repo)
-        places = [*choices.folders, Path.cwd(), MANIFESTS]
-        known = load_manifest(manifest) if manifest else find_manifest(project_name(repository), places)
-        echo = len(files) == 1 and not as_json
-        return launch(
-            script,
-            given,
-            known,
-            choices=choices,
-            root=records,
-            repository=repository,
-            isolation=isolation,
-            echo=echo,
-            fingerprint=own,
-        )
+        known = _manifest(manifest, repository, options.folders)
+        return start(script, manifest=known, repository=repository, fingerprint=own)
 
     try:
         _each(files, one, as_json, network)
@@ -131,11 +121,8 @@ def show(
     with open_index(run) as index:
         calls = index.calls()
     if as_json:
-        print(
-            json.dumps(
-                {**run.data, "run": run.name, "path": str(run.path), "calls": calls}, ensure_ascii=False, indent=1
-            )
-        )
+        data = {**run.data, "run": run.name, "path": str(run.path), "calls": calls}
+        print(json.dumps(data, ensure_ascii=False, indent=1))
         return
     told = {k: run.data.get(k) for k in ("script", "argv", "mode", "commit", "python", "started", "seconds", "seeds")}
     print(f"{run.name}: {ending(run)}")
@@ -156,6 +143,21 @@ def add_to(app: typer.Typer) -> None:
     app.command()(run)
     app.command("list")(list_runs)
     app.command()(show)
+
+
+def _manifest(file: Path | None, repository: "Repository", folders: Sequence[Path]) -> "Manifest | None":
+    """The manifest that is given, or one of the project's name: beside the scenario, in this folder, or with us."""
+    from genwright.inspect.analysis.border import project_name
+    from genwright.inspect.analysis.manifest import load_manifest
+    from genwright.inspect.run.dispatch import MANIFESTS
+    from genwright.inspect.run.named_manifests import find_manifest
+
+    return load_manifest(file) if file else find_manifest(project_name(repository), [*folders, Path.cwd(), MANIFESTS])
+
+
+def _has_ended(fingerprint: str, records: Path | None) -> bool:
+    runs = (run.data for run in stored_runs(records))
+    return any(data.get("fingerprint") == fingerprint and data["status"] == "ended" for data in runs)
 
 
 def _each(files: list[Path], one: Callable[[Path], StoredRun | None], as_json: bool, network: bool) -> None:
@@ -207,22 +209,18 @@ def _row(run: StoredRun) -> Row:
 
 
 def ending(run: StoredRun) -> str:
-    """How a run ended, in a sentence's part."""
+    """How a run ended, as a part of a sentence."""
     data = run.data
     if data["status"] == "failed":
-        lines = (
-            (run.path / "error.txt").read_text(errors="replace").strip().splitlines() if run.data.get("mode") else []
-        )
+        error = run.path / "error.txt"
+        lines = error.read_text(errors="replace").strip().splitlines() if error.is_file() else []
         return f"failed with exit code {data['exit_code']}" + (f": {lines[-1]}" if lines else "")
     return str(data.get("message") or data["status"])
 
 
-def _fingerprint(files: list[Path], rest: str) -> str:
+def _fingerprint(files: dict[str, Path | None], rest: str) -> str:
     """What tells whether a run was the same: the content of its files, and the rest."""
     digest = hashlib.sha256(rest.encode())
-    for path in files:
-        try:
-            digest.update(path.read_bytes())
-        except OSError as error:
-            raise UserError(f"{path} cannot be read: {error.strerror}.") from error
+    for what, path in files.items():
+        digest.update(read_bytes(path, what) if path else b"")
     return digest.hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""Arguments that the verbs of `genwright inspect` share: scripts, and what is known about them."""
+"""What the verbs of `genwright inspect` share: scripts and what is known about them, and writing a file."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -46,6 +46,15 @@ def open_scenario(file: Path | None) -> "Scenario":
     from genwright.inspect.analysis.scenario import Scenario, load_scenario
 
     return load_scenario(file) if file else Scenario()
+
+
+def write(path: Path, text: str, encoding: str = "utf-8") -> None:
+    """Write a file and its folder; the text keeps its line endings."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding=encoding, newline="")
+    except (OSError, UnicodeEncodeError) as error:
+        raise UserError(f"{path} cannot be written: {error}.") from error
 
 
 def expand(scripts: list[Path]) -> list[Path]:

@@ -161,7 +161,7 @@ class Executor:
 
     def unattended(self) -> None:
         """From here on nobody is needed: not at the keyboard, nor to close windows or visit pages and servers."""
-        self._surroundings.take(self._ui)
+        self._surroundings.install(self._ui)
 
     def input(self, prompt: object = "", /) -> str:
         """Answer as the scenario says; past its answers the input ends, and asking on ends the run."""

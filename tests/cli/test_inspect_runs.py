@@ -97,3 +97,11 @@ def test_an_interrupted_run_has_a_complete_record(scripts: Path, tmp_path: Path)
     assert shown["status"] == "killed" and shown["message"] == "The run was interrupted." and shown["seconds"] > 0
     assert [call["status"] for call in shown["calls"]] == ["returned"]
     assert [file["path"] for file in shown["files"]] == ["work/written.txt"]
+
+
+def test_a_script_that_is_no_regular_file_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "zero.py").symlink_to("/dev/zero")
+    os.mkfifo(tmp_path / "fifo.py")
+    for name in ("zero.py", "fifo.py"):
+        said = inspect("run", name, cwd=tmp_path, code=1).stderr
+        assert said == f"genwright: The script {name} is not a regular file.\n"

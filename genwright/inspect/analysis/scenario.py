@@ -28,7 +28,7 @@ class Scenario:
     failures: str = "raise"  # or "none": an interface that fails gives None, and the script goes on
     dropin: str = ""  # the original whose modules Genwright's stand in for
 
-    def kept(self) -> dict[str, Any]:
+    def for_run(self) -> dict[str, Any]:
         """What the run itself must obey, for its record."""
         ui = {k: v for k, v in {"handler": self.handlers, "arguments": self.handler_arguments}.items() if v}
         kept: dict[str, Any] = {
@@ -121,7 +121,7 @@ def to_toml(scenario: Scenario, notes: list[str]) -> str:
         "environment": scenario.environment,
         "resources": scenario.resources,
         "limits": scenario.limits,
-        "ui": scenario.kept().get("ui", {}),
+        "ui": scenario.for_run().get("ui", {}),
     }
     for name, table in tables.items():
         if table:
@@ -151,7 +151,7 @@ def literal(value: Any) -> str:
         return f"float({str(value)!r})"
     if not isinstance(value, str | bool | int | float):
         raise UserError(
-            f"the value {value!r} cannot be written as a Python literal; use text, numbers, lists or tables."
+            f"The value {value!r} cannot be written as a Python literal; use text, numbers, lists or tables."
         )
     return repr(value)
 

@@ -20,9 +20,9 @@ from genwright.inspect.records.plan_file import RUN, SITE, read_plan
 from genwright.inspect.records.record_index import open_index
 from genwright.inspect.records.records import RecordFolder
 from genwright.inspect.records.research_layout import write_research_layout
-from genwright.inspect.records.run_record import begin_run, now, telling
+from genwright.inspect.records.run_record import begin_run, now, relevant_environment
 from genwright.inspect.records.stored_runs import StoredRun
-from genwright.inspect.run.make_plan import Choices, PlannedRun, plan_run
+from genwright.inspect.run.make_plan import PlannedRun, RunOptions, plan_run
 
 _ROOT = Path(__file__).parents[3]
 _HASHED = 1 << 26
@@ -33,7 +33,7 @@ def launch(
     scenario: Scenario,
     manifest: Manifest | None,
     *,
-    choices: Choices | None = None,
+    options: RunOptions | None = None,
     root: Path | None = None,
     repository: Repository | None = None,
     isolation: Isolation | None = None,
@@ -46,9 +46,9 @@ def launch(
     kept in the record, for who wants to know whether the same was run before.
     """
     repository = repository or Repository.around(script)
-    choices, isolation = choices or Choices(), isolation or Isolation()
-    planned = plan_run(script, manifest, scenario, repository, choices)
-    readable = [*isolation.readable, *choices.folders, *_given_files(scenario)]
+    options, isolation = options or RunOptions(), isolation or Isolation()
+    planned = plan_run(script, manifest, scenario, repository, options)
+    readable = [*isolation.readable, *options.folders, *_given_files(scenario)]
     planned = replace(planned, plan=replace(planned.plan, readable=[str(p.absolute()) for p in readable]))
     return _start(planned, repository, root, isolation, echo, fingerprint)
 
@@ -90,7 +90,7 @@ def _start(
         readable=tuple(dict.fromkeys(path.resolve() for path in readable if path.exists())),
     )
     run = begin_run(plan.project, plan.label, plan.mode, plan.script, plan.argv) | {
-        "environment": telling(environment),
+        "environment": relevant_environment(environment),
         "seeds": {"found": planned.seeds, "set": {"PYTHONHASHSEED": environment["PYTHONHASHSEED"]}},
         "interfaces": {t.name: t.homes[0] if t.homes else "" for t in plan.interfaces},
         "answers": plan.answers,

@@ -31,7 +31,7 @@ class StreamlitPages:
         self._visitor, self._record = visitor, record
         self._said: set[str] = set()
 
-    def take(self) -> None:
+    def install(self) -> None:
         """Stand in wherever streamlit is imported; its package binds the widgets right after this module is."""
         after_import(
             {"streamlit.delta_generator": self._widgets, "streamlit.commands.execution_control": self._control}
