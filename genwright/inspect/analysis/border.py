@@ -109,21 +109,6 @@ def project_name(repository: Repository) -> str:
     return name or "project"
 
 
-def interface_of(definition: Definition) -> Interface:
-    signature = definition.signature
-    return Interface(
-        definition.name,
-        definition.module,
-        definition.kind,
-        signature,
-        tuple(p.name for p in signature.parameters if p.is_file) if signature else (),
-        (signature.returns if signature else None) or "",
-        definition.summary,
-        definition.factories,
-        definition.on_class,
-    )
-
-
 def _pool(
     repository: Repository, script: Path, tree: ast.Module
 ) -> tuple[list[Interface], dict[tuple[str, str], Behaviour]]:
@@ -162,7 +147,7 @@ def _pool(
         member = d.name.rpartition(".")[2]
         meant = d.owner in classes if d.kind != "function" else member in used and (d.module, d.name) not in makers
         if meant and (d.kind != "method" or member in used or member == "__call__"):
-            pool.setdefault((d.module, d.name), interface_of(d))
+            pool.setdefault((d.module, d.name), Interface.of(d))
     return list(pool.values()), does
 
 

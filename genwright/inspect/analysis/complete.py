@@ -14,12 +14,12 @@ from genwright.inspect.analysis.scenario import Scenario, literal
 from genwright.inspect.analysis.source_files import read_data
 from genwright.inspect.analysis.syntax import Function
 from genwright.inspect.analysis.value_choices import Choice, Wanted, choose, medium_of
+from genwright.inspect.media.samples import MEDIUM_OF
 
 if TYPE_CHECKING:
     from genwright.inspect.analysis.analyse import Analysis
 
 _ROUNDS = 8  # a chosen command has required options of its own
-_MEDIA = {".jpg", ".jpeg", ".png", ".wav", ".mp3", ".flac", ".mp4", ".avi", ".mov", ".pdf"}
 _PLACEHOLDER = re.compile(r"[<>{}$*]|\.\.\.|path/to|^/path|your", re.IGNORECASE)
 
 
@@ -93,7 +93,7 @@ def _is_usable(value: Any, option: Option, root: Path) -> bool:
     """Whether a value of an example is no placeholder, nor a picture, sound, video or PDF that is not there."""
     if not isinstance(value, str) or not value or _PLACEHOLDER.search(value):
         return False
-    if Path(value).suffix.lower() in _MEDIA and not (root / value).exists():
+    if Path(value).suffix.lower() in MEDIUM_OF and not (root / value).exists():
         return False
     return not option.choices or value in map(str, option.choices)
 

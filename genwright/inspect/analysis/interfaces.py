@@ -8,9 +8,8 @@ from pathlib import Path
 
 from genwright.errors import UserError
 from genwright.inspect.analysis.behaviour import Behaviour, behaviours, spread
-from genwright.inspect.analysis.border import interface_of
 from genwright.inspect.analysis.definitions import Definition, define
-from genwright.inspect.analysis.manifest import Manifest
+from genwright.inspect.analysis.manifest import Interface, Manifest
 from genwright.inspect.analysis.repository import Repository
 from genwright.inspect.analysis.syntax import called_name, is_main_guard, walk
 
@@ -84,7 +83,7 @@ def draft(repository: Repository, project: str, candidates: list[Candidate]) -> 
             f"Nothing in {repository.root} looks like a model's interface; nearest: {near}; write a manifest by hand."
         )
     owners = {(c.owner.module, c.owner.name): c.owner for c in chosen if c.owner is not None}
-    return Manifest(project, tuple(interface_of(d) for d in [*owners.values(), *(c.definition for c in chosen)]))
+    return Manifest(project, tuple(Interface.of(d) for d in [*owners.values(), *(c.definition for c in chosen)]))
 
 
 def document(manifest: Manifest, candidates: list[Candidate]) -> str:

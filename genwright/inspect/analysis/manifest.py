@@ -15,7 +15,7 @@ from typing import Any
 
 from genwright.errors import UserError
 from genwright.inspect.analysis.bind import Signature
-from genwright.inspect.analysis.definitions import define
+from genwright.inspect.analysis.definitions import Definition, define
 from genwright.inspect.analysis.source_files import read_data
 from genwright.inspect.analysis.syntax import Function
 
@@ -36,6 +36,22 @@ class Interface:
     summary: str = ""
     factories: dict[str, Signature | None] = field(default_factory=dict)  # by name; with its module if it is another
     on_class: bool = False  # a static or class method, which needs no object
+
+    @classmethod
+    def of(cls, definition: Definition) -> "Interface":
+        """The interface that a definition of the project is."""
+        signature = definition.signature
+        return cls(
+            definition.name,
+            definition.module,
+            definition.kind,
+            signature,
+            tuple(p.name for p in signature.parameters if p.is_file) if signature else (),
+            (signature.returns if signature else None) or "",
+            definition.summary,
+            definition.factories,
+            definition.on_class,
+        )
 
     def factory(self, reference: str) -> str:
         """The key of the factory that a script's dotted reference means, or ""."""
@@ -268,19 +284,7 @@ def _from_interface_info(project: str, data: dict[str, Any]) -> Manifest:
         wanted = _with_callers(tree, re.sub(r"^class[ _]", "", str(item.get("Name", "")).strip()))
         named = [d for d in found if d.owner in wanted]
         for definition in named or found:
-            interfaces.setdefault(
-                definition.name,
-                Interface(
-                    definition.name,
-                    module,
-                    definition.kind,
-                    definition.signature,
-                    returns=(definition.signature.returns if definition.signature else None) or "",
-                    summary=definition.summary,
-                    factories=definition.factories,
-                    on_class=definition.on_class,
-                ),
-            )
+            interfaces.setdefault(definition.name, Interface.of(definition))
     if not interfaces:
         raise UserError(f"The interface file of {project} holds no implementation that Python can read.")
     return Manifest(project, tuple(interfaces.values()), str(data.get("Project_Root", "")))

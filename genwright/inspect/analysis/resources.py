@@ -14,15 +14,8 @@ from genwright.inspect.analysis.scopes import Scopes
 from genwright.inspect.analysis.sites import Location
 from genwright.inspect.analysis.syntax import Function, walk
 from genwright.inspect.analysis.values import Items, Text, Values
-from genwright.inspect.media.samples import FOLDERS, SAMPLES
+from genwright.inspect.media.samples import FOLDERS, MEDIUM_OF, SAMPLES
 
-_SUFFIXES = {
-    "image": "jpg jpeg png bmp gif webp tif tiff",
-    "audio": "wav mp3 flac ogg m4a aac opus",
-    "video": "mp4 avi mov mkv webm m4v",
-    "pdf": "pdf",
-}
-_KIND_OF = {f".{suffix}": kind for kind, suffixes in _SUFFIXES.items() for suffix in suffixes.split()}
 _WORDS = {
     "image": {"image", "images", "img", "imgs", "photo", "photos", "picture", "pictures", "face", "faces", "frames"},
     "audio": {"audio", "audios", "wav", "wavs", "sound", "sounds", "speech", "voice", "voices", "song", "music"},
@@ -160,7 +153,7 @@ def _classify(value: str, variable: str) -> tuple[str, bool]:
     last = _last(value)
     if suffix:
         # A suffix decides; one that is no medium's (model.pth) is not ours to replace.
-        return _KIND_OF.get(suffix, ""), False
+        return MEDIUM_OF.get(suffix, ""), False
     words = set(re.split(r"[^a-z]+", f"{last} {variable}".lower()))
     for kind, known in _WORDS.items():
         if words & known:

@@ -11,6 +11,7 @@ from typing import Any
 from PIL import Image
 
 from genwright.errors import UserError
+from genwright.inspect.media.samples import SUFFIXES
 from genwright.inspect.records.stored_runs import Call, StoredRun
 from genwright.inspect.records.values import load_value
 
@@ -18,7 +19,7 @@ _SIDE = 320
 _PIXELS = 40_000_000
 _BYTES = 50_000_000
 _OF_A_CALL = 8
-_KINDS = {".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
+_KINDS = {*SUFFIXES["image"], ".ppm", ".pgm"}
 _FORMATS = ("PNG", "JPEG", "GIF", "BMP", "WEBP", "TIFF", "PPM")
 
 
