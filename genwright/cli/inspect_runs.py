@@ -109,7 +109,7 @@ def list_runs(records: Records = None, as_json: Json = False) -> None:
 
 def show(
     name: RunName,
-    number: Annotated[int | None, typer.Argument(metavar="[CALL]", help="The number of one call.")] = None,
+    number: Annotated[int | None, typer.Argument(metavar="CALL", help="The number of one call.")] = None,
     records: Records = None,
     as_json: Json = False,
 ) -> None:
