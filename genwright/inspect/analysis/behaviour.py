@@ -92,8 +92,11 @@ def behaviours(tree: ast.Module) -> dict[str, Behaviour]:
     return found
 
 
-def spread(files: Iterable[dict[str, Behaviour]]) -> None:
-    """Let each function reach what the functions that it calls do, in its own file first, then by a name known once."""
+def propagate(files: Iterable[dict[str, Behaviour]]) -> None:
+    """Propagate behaviour from callees to callers.
+
+    A callee is looked up in the caller's file first, and elsewhere if only one function there has its name.
+    """
     every = list(files)
     elsewhere: dict[str, list[Behaviour]] = {}
     for file in every:

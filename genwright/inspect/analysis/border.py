@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from genwright.errors import UserError
-from genwright.inspect.analysis.behaviour import CALLS, Behaviour, behaviours, calls_network, spread
+from genwright.inspect.analysis.behaviour import CALLS, Behaviour, behaviours, calls_network, propagate
 from genwright.inspect.analysis.definitions import Definition, define, inherited
 from genwright.inspect.analysis.locate import locate, parse
 from genwright.inspect.analysis.made_models import made_models
@@ -43,7 +43,7 @@ def _draft(
     repository: Repository, script: Path, tree: ast.Module, earlier: Location | None = None
 ) -> tuple[Manifest, Location]:
     pool, location, found = _candidates(repository, script, tree, earlier)
-    chosen = _outside(location, _best(found))
+    chosen = _at_border(location, _best(found))
     if not chosen:
         near = _nearest(found) if found else _unresolved(location)
         raise UserError(f"No call in {script.name} looks like one of a model; {near}; pass a manifest.")
@@ -75,7 +75,7 @@ def _candidates(
             pool = _joined(functions, made, known)
             location = locate(tree, Manifest(name, tuple(pool)), module, package, texts, first)
         found = _judged(location, known, module)
-        if any(c.behaviour.crosses for c in _outside(location, _best(found))):
+        if any(c.behaviour.crosses for c in _at_border(location, _best(found))):
             break
     return pool, location, found
 
@@ -121,7 +121,7 @@ def _pool(
             module = repository.module(file)
             definitions += define(inner, module)
             known[module] = behaviours(inner)
-    spread(known.values())
+    propagate(known.values())
     does = {(m, name): behaviour for m, file in known.items() for name, behaviour in file.items()}
     by_name = {name: behaviour for (_, name), behaviour in does.items()}
     for definition in inherited(definitions):
@@ -240,11 +240,11 @@ def _near(group: list[Crossing]) -> list[Crossing]:
     return [c for c in group if c.score >= max(_LEAST, best * _SHARE)]
 
 
-def _outside(location: Location, chosen: list[Crossing]) -> list[Crossing]:
-    """Of candidates one inside the other, the border.
+def _at_border(location: Location, chosen: list[Crossing]) -> list[Crossing]:
+    """The candidates without those that another one calls, or that call another one.
 
-    That is the script's own function where it gives back a result, and its author marked it as inference or all inside
-    it is a library's or the script's own without such a mark; else the inner call.
+    The outer one stays if it is the script's own function and gives back a result, and either its author marked it as
+    inference, or everything inside it is a library's or the script's own without such a mark. Else the inner one stays.
     """
     scopes = location.flow.scopes
     bodies = _bodies(location, {c.interface.name for c in chosen if c.own})

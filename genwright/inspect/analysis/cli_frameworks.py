@@ -4,13 +4,13 @@ import ast
 from dataclasses import replace
 from typing import Any
 
+from genwright.inspect.analysis.abstract_values import Made, Member, Ref
 from genwright.inspect.analysis.bind import Signature
 from genwright.inspect.analysis.cli_interpreter import CliInterpreter
 from genwright.inspect.analysis.cli_options import CommandLine, Option
 from genwright.inspect.analysis.dataflow import Flow
 from genwright.inspect.analysis.interpreter_values import Unknown
 from genwright.inspect.analysis.syntax import Function
-from genwright.inspect.analysis.values import Made, Member, Ref
 
 
 def read_click(flow: Flow, evaluator: CliInterpreter, calls: list[ast.Call]) -> CommandLine:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from genwright.errors import UserError
+from genwright.inspect.analysis.abstract_values import Ref
 from genwright.inspect.analysis.bind import Parameter, Signature
 from genwright.inspect.analysis.cli_frameworks import refers
 from genwright.inspect.analysis.cli_interpreter import CliInterpreter
@@ -13,7 +14,6 @@ from genwright.inspect.analysis.cli_options import CommandLine, Option
 from genwright.inspect.analysis.dataflow import Flow
 from genwright.inspect.analysis.source_files import read_data
 from genwright.inspect.analysis.syntax import Function
-from genwright.inspect.analysis.values import Ref
 
 _ABSL = {"string": "str", "integer": "int", "float": "float", "bool": "bool", "boolean": "bool", "enum": "str"}
 

@@ -8,10 +8,10 @@ import ast
 from collections.abc import Callable
 from functools import cached_property
 
+from genwright.inspect.analysis.abstract_values import Instance, Items, Local, Ref, Value, Values
 from genwright.inspect.analysis.expressions import NOTHING, Expressions, held_by
 from genwright.inspect.analysis.scopes import Scopes
 from genwright.inspect.analysis.syntax import imported_module
-from genwright.inspect.analysis.values import Instance, Items, Local, Ref, Value, Values
 
 _ROUNDS = 12
 _MOST = 16  # values that are told apart; what may be more is not resolved anyway

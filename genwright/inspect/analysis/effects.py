@@ -10,10 +10,10 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from genwright.inspect.analysis.abstract_values import Local, Ref
 from genwright.inspect.analysis.dataflow import Flow
 from genwright.inspect.analysis.scopes import Scope
 from genwright.inspect.analysis.syntax import arguments, called_name
-from genwright.inspect.analysis.values import Local, Ref
 
 Variable = tuple[Scope | str, str]
 
@@ -87,10 +87,10 @@ class ScriptEffects:
                 self.extenders[same].append(statement)
 
     def same(self, variable: Variable) -> Variable:
-        """One for all variables that may hold the same object."""
+        """The representative of all variables that may hold the same object (union-find, with path halving)."""
         while variable in self._same:
             above = self._same[variable]
-            self._same[variable] = self._same.get(above, above)  # shortens the way of the next question
+            self._same[variable] = self._same.get(above, above)
             variable = above
         return variable
 
@@ -141,7 +141,7 @@ class ScriptEffects:
                 self._join(self.roots(node.target) | self.roots(node.iter))
             case ast.Call() if node not in self.recorded:
                 self._call(node, effects)
-            case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
+            case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)) | ast.MatchMapping(rest=str(name)):
                 effects.binds.add((self.flow.scope(node).home(name) or self.flow.scope(node), name))
 
     def _bound(self, statement: ast.stmt, effects: Effects) -> None:

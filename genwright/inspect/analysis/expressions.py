@@ -6,9 +6,20 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
 
+from genwright.inspect.analysis.abstract_values import (
+    Instance,
+    Items,
+    Local,
+    Made,
+    Member,
+    Partial,
+    Ref,
+    Text,
+    Value,
+    Values,
+)
 from genwright.inspect.analysis.scopes import Scope, Scopes
 from genwright.inspect.analysis.syntax import imported_module
-from genwright.inspect.analysis.values import Instance, Items, Local, Made, Member, Partial, Ref, Text, Value, Values
 
 # Methods of torch modules (and of much that imitates them) that give back the object itself.
 # fmt: off
@@ -56,7 +67,7 @@ class Expressions:
     def values(self, node: ast.expr) -> Values:
         """What an expression may be."""
         if node not in self._memo:
-            self._memo[node] = NOTHING  # a recursive question has no answer of its own
+            self._memo[node] = NOTHING  # ends the recursion of a value that depends on itself
             self._memo[node] = self._evaluate(node)
         return self._memo[node]
 

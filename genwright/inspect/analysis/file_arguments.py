@@ -4,6 +4,7 @@ import ast
 import sys
 from collections.abc import Iterator
 
+from genwright.inspect.analysis.abstract_values import Instance, Made, Member, Ref, Values
 from genwright.inspect.analysis.bind import is_file_name
 from genwright.inspect.analysis.dataflow import Flow
 from genwright.inspect.analysis.definitions import define
@@ -11,7 +12,6 @@ from genwright.inspect.analysis.outputs import argument
 from genwright.inspect.analysis.repository import Repository
 from genwright.inspect.analysis.sites import Location
 from genwright.inspect.analysis.syntax import arguments
-from genwright.inspect.analysis.values import Instance, Made, Member, Ref, Values
 
 # fmt: off
 _IMAGES = (

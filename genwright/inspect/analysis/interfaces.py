@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from genwright.errors import UserError
-from genwright.inspect.analysis.behaviour import Behaviour, behaviours, spread
+from genwright.inspect.analysis.behaviour import Behaviour, behaviours, propagate
 from genwright.inspect.analysis.definitions import Definition, define
 from genwright.inspect.analysis.manifest import Interface, Manifest
 from genwright.inspect.analysis.repository import Repository
@@ -55,7 +55,7 @@ def rank(
             read.append(_File(path, definitions, _called(tree), behaviours(tree), _is_entry(tree)))
     if not read:
         raise UserError(f"{repository.root} has no Python file that can be read.")
-    spread(file.behaviours for file in read)
+    propagate(file.behaviours for file in read)
     called = {name for file in read for name in file.called}
     calling = Counter(name for file in read if file.is_entry for name in file.called - _own(file))
     found: list[Candidate] = []
@@ -121,7 +121,7 @@ def _score(definition: Definition, file: _File, abroad: int, at_home: bool, make
         (1.0, "it returns something", behaviour.returns),
         (0.5, "it is documented", bool(definition.summary)),
         (-2.0, "it only makes the object", makes),
-        (-4.0, "it stands aside", bool(aside)),
+        (-4.0, "it belongs to tests, benchmarks or documentation", bool(aside)),
     ]
     reasons = tuple(reason for points, reason, holds in judged if holds)
     score = sum(points for points, _, holds in judged if holds)

@@ -16,6 +16,7 @@ from typing import Any
 from genwright.errors import UserError
 from genwright.inspect.analysis.bind import Signature
 from genwright.inspect.analysis.definitions import Definition, define
+from genwright.inspect.analysis.scenario import toml_value
 from genwright.inspect.analysis.source_files import read_data
 from genwright.inspect.analysis.syntax import Function
 
@@ -142,17 +143,10 @@ class Manifest:
         return {"project": self.project, "interface": [_entry(i) for i in self.interfaces]}
 
     def to_toml(self) -> str:
-        lines = [f"project = {json.dumps(self.project, ensure_ascii=False)}"]
+        lines = [f"project = {toml_value(self.project)}"]
         for interface in self.interfaces:
             lines += ["", "[[interface]]"]
-            for key, value in _entry(interface).items():
-                if isinstance(value, dict):
-                    inner = ", ".join(
-                        f"{json.dumps(k)} = {json.dumps(v, ensure_ascii=False)}" for k, v in value.items()
-                    )
-                    lines.append(f"{key} = {{ {inner} }}")
-                else:
-                    lines.append(f"{key} = {json.dumps(value, ensure_ascii=False)}")
+            lines += [f"{key} = {toml_value(value)}" for key, value in _entry(interface).items()]
         return "\n".join(lines) + "\n"
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from genwright.inspect.analysis.abstract_values import Items, Text, Values
 from genwright.inspect.analysis.dataflow import Flow
 from genwright.inspect.analysis.file_arguments import read_files
 from genwright.inspect.analysis.outputs import written_path
@@ -13,7 +14,6 @@ from genwright.inspect.analysis.repository import Repository
 from genwright.inspect.analysis.scopes import Scopes
 from genwright.inspect.analysis.sites import Location
 from genwright.inspect.analysis.syntax import Function, walk
-from genwright.inspect.analysis.values import Items, Text, Values
 from genwright.inspect.media.samples import FOLDERS, MEDIUM_OF, SAMPLES
 
 _WORDS = {

@@ -116,7 +116,7 @@ def to_toml(scenario: Scenario, notes: list[str]) -> str:
         "failures": scenario.failures if scenario.failures != "raise" else "",
         "dropin": scenario.dropin,
     }
-    lines += [f"{key} = {_toml(value)}" for key, value in plain.items() if value or key in ("argv", "answers")]
+    lines += [f"{key} = {toml_value(value)}" for key, value in plain.items() if value or key in ("argv", "answers")]
     tables: dict[str, dict[str, Any]] = {
         "environment": scenario.environment,
         "resources": scenario.resources,
@@ -125,17 +125,19 @@ def to_toml(scenario: Scenario, notes: list[str]) -> str:
     }
     for name, table in tables.items():
         if table:
-            lines += ["", f"[{name}]", *(f"{json.dumps(k)} = {_toml(v)}" for k, v in table.items())]
+            lines += ["", f"[{name}]", *(f"{json.dumps(k)} = {toml_value(v)}" for k, v in table.items())]
     if scenario.overrides:
-        lines += ["", "[set]", *(f"{k} = {_toml(v)}" for k, v in scenario.overrides.items())]
+        lines += ["", "[set]", *(f"{k} = {toml_value(v)}" for k, v in scenario.overrides.items())]
     return "\n".join(lines) + "\n"
 
 
-def _toml(value: Any) -> str:
+def toml_value(value: Any) -> str:
+    """A value as TOML writes it; a table is written inline."""
     if isinstance(value, list):
-        return f"[{', '.join(map(_toml, value))}]"
+        return f"[{', '.join(map(toml_value, value))}]"
     if isinstance(value, dict):
-        return "{ " + ", ".join(f"{json.dumps(k)} = {_toml(v)}" for k, v in value.items()) + " }" if value else "{}"
+        items = ", ".join(f"{json.dumps(k)} = {toml_value(v)}" for k, v in value.items())
+        return f"{{ {items} }}" if items else "{}"
     if isinstance(value, float):
         return str(value)
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

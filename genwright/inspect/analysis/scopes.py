@@ -132,6 +132,11 @@ class Scopes(ast.NodeVisitor):
     visit_MatchAs = _captured
     visit_MatchStar = _captured
 
+    def visit_MatchMapping(self, node: ast.MatchMapping) -> None:
+        if node.rest:
+            self._scope.bound.add(node.rest)
+        self.generic_visit(node)
+
     def in_loop(self, node: ast.AST) -> bool:
         """Whether a node runs repeatedly within its own scope."""
         scope = self.of_node[node]

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from genwright.inspect.analysis.abstract_values import Local
 from genwright.inspect.analysis.bind import Binding, Signature
 from genwright.inspect.analysis.dataflow import Flow
 from genwright.inspect.analysis.manifest import Interface
 from genwright.inspect.analysis.scopes import Scope
 from genwright.inspect.analysis.syntax import Function
-from genwright.inspect.analysis.values import Local
 
 Definition = Function | ast.ClassDef
 
@@ -37,7 +37,7 @@ class Site:
         return {"class": "construction", "method": "method", "function": "function"}[self.interface.kind]
 
     @property
-    def word(self) -> str:
+    def run_name(self) -> str:
         """What `run` is given: on a named object the bare method, since the object tells its class."""
         if self.indirect:
             return "__call__"

@@ -3,13 +3,13 @@
 import ast
 from dataclasses import dataclass, field
 
+from genwright.inspect.analysis.abstract_values import Made, Member, Ref
 from genwright.inspect.analysis.bind import Signature
 from genwright.inspect.analysis.cli_options import CommandLine
 from genwright.inspect.analysis.dataflow import Flow
 from genwright.inspect.analysis.scenario import Scenario
 from genwright.inspect.analysis.sites import Location
 from genwright.inspect.analysis.syntax import Function, arguments, is_main_guard
-from genwright.inspect.analysis.values import Made, Member, Ref
 
 _ANSWERED = {
     *("builtins.input", "getpass.getpass", "fileinput.input", "fileinput.FileInput", "click.prompt", "click.confirm"),
@@ -103,7 +103,7 @@ def read_unattended(tree: ast.Module, location: Location, command_line: CommandL
 
 
 def _handlers(location: Location) -> list[str]:
-    """The functions that cross the model and that the script itself does not only call, by name and in their order."""
+    """The functions that cross the model and that the script hands on or never calls, by name and in their order."""
     flow = location.flow
     found = [n for n in location.crossing if isinstance(n, Function | ast.Lambda)]
     handed: set[ast.AST] = set()

@@ -18,11 +18,11 @@ from genwright.inspect.isolation.overlay import home_folders, link_files, outsid
 from genwright.inspect.isolation.sandbox_cgroup import ControlGroup
 from genwright.inspect.isolation.sandbox_watch import Watch
 from genwright.inspect.isolation.written_files import copy_changed, stamps, written_files
+from genwright.inspect.records.secrets import is_secret
 
 # What a run sees of the environment, besides what its scenario gives it.
 ALLOWED = {"PATH", "LANG", "LANGUAGE", "TZ", "TERM", "USER", "LOGNAME", "LD_LIBRARY_PATH", "SSL_CERT_FILE"}
 ALLOWED_PREFIXES = ("LC_", "PYTHON", "OMP_", "MKL_", "OPENBLAS_", "CUDA_", "NVIDIA_", "TORCH_", "TRITON_", "GENWRIGHT_")
-SECRET = ("KEY", "TOKEN", "SECRET", "PASSWORD")
 PROCESSES = 1000  # of a run whose scenario does not say
 THREADS = max(16, 2 * (os.cpu_count() or 1))  # of each process, where their number is limited
 
@@ -190,7 +190,7 @@ class _Run:
         kept = {
             name: value
             for name, value in os.environ.items()
-            if (name in ALLOWED or name.startswith(ALLOWED_PREFIXES)) and not any(part in name for part in SECRET)
+            if (name in ALLOWED or name.startswith(ALLOWED_PREFIXES)) and not is_secret(name)
         }
         if "PYTHONPATH" in kept:  # the working directory is another one
             kept["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, kept["PYTHONPATH"].split(os.pathsep)))

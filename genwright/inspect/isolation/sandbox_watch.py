@@ -111,6 +111,7 @@ class Watch:
                         self._keep(data, target)
 
     def _hear(self, data: bytes) -> None:
+        """Take in what `sandbox_init` reports."""
         for line in data.splitlines():  # each is written at once and is shorter than a pipe's unit
             message = json.loads(line)
             self.refused = message.get("refused", self.refused)

@@ -84,7 +84,7 @@ class RecordFolder:
             (path / "calls").mkdir()
             return cls(path, True)
         except OSError as error:
-            raise UserError(f"The records cannot be written under {base}: {error}.") from error
+            raise UserError(f"The records cannot be written under {base}: {error.strerror}.") from error
 
     @classmethod
     def join_or_make(cls, name: str, label: str) -> "RecordFolder":

@@ -99,7 +99,8 @@ def _run(text: str, run: StoredRun, isolation: Isolation) -> tuple[Ended, str, s
     plan = read_plan(run.path)
     known = [Path(p) for p in ([*plan.path, *plan.readable] if plan is not None else []) if Path(p).exists()]
     readable = (*isolation.readable, *known, run.path, _ROOT)
-    isolation = replace(isolation, limits=Limits(seconds=_SECONDS), environment={"PYTHONPATH": path}, readable=readable)
+    limits = Limits.of_scenario({"seconds": _SECONDS}, run.path)
+    isolation = replace(isolation, limits=limits, environment={"PYTHONPATH": path}, readable=readable)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "slice.py").write_text(text, encoding="utf-8")

@@ -73,7 +73,8 @@ class SlicedCall:
                     raise
                 except BaseException as error:
                     if self._reached is None:
-                        raise UserError(f"The slice fails before its call: {type(error).__name__}: {error}") from error
+                        said = " ".join(str(error).splitlines()[:1])
+                        raise UserError(f"{type(error).__name__} before the call: {said}") from error
             if self._reached is None:
                 raise UserError(f"The slice ends without its call {self._number}.")
             return self._reached[0]

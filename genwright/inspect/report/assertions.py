@@ -52,17 +52,12 @@ def _names(run: StoredRun, findings: list[str]) -> dict[str, Any]:
         "calls": calls,
         "files": list(dict.fromkeys(written)),
         "findings": findings,
-        **{key: _text(run, f"{key}.txt") for key in ("output", "error")},
+        **{key: run.printed(key) for key in ("output", "error")},
         "count": lambda interface: len(of(interface)),
         "results": lambda interface: [c["result"] for c in of(interface)],
         "arguments": lambda interface: [c["keywords"] | dict(enumerate(c["arguments"])) for c in of(interface)],
         **_FUNCTIONS,
     }
-
-
-def _text(run: StoredRun, name: str) -> str:
-    path = run.path / name
-    return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
 
 
 class _RefusedError(Exception):

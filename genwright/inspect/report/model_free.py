@@ -5,7 +5,7 @@ import itertools
 from dataclasses import dataclass
 
 from genwright.inspect.analysis.analyse import Analysis
-from genwright.inspect.analysis.behaviour import behaviours, spread
+from genwright.inspect.analysis.behaviour import behaviours, propagate
 from genwright.inspect.analysis.scopes import Scope, Scopes
 from genwright.inspect.analysis.syntax import Function, arguments
 
@@ -42,7 +42,7 @@ def plain_functions(analysis: Analysis) -> list[PlainFunction]:
     flow = analysis.location.flow
     to_model = analysis.location.crossing
     judged = behaviours(analysis.tree)
-    spread([judged])
+    propagate([judged])
     found = []
     for node in (n for n in flow.nodes if isinstance(n, Function)):
         name = flow.scopes.opened_by[node].name

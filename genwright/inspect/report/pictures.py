@@ -13,7 +13,7 @@ from PIL import Image
 from genwright.errors import UserError
 from genwright.inspect.media.samples import SUFFIXES
 from genwright.inspect.records.stored_runs import Call, StoredRun
-from genwright.inspect.records.values import load_value
+from genwright.inspect.records.stored_values import load_value
 
 _SIDE = 320
 _PIXELS = 40_000_000

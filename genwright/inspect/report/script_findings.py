@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from genwright.inspect.analysis.abstract_values import Ref
 from genwright.inspect.analysis.dataflow import Flow
 from genwright.inspect.analysis.locate import parse
 from genwright.inspect.analysis.syntax import Function, arguments, walk
-from genwright.inspect.analysis.values import Ref
 
 Told = tuple[int, str]  # a line and what is there
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from genwright.inspect.analysis.abstract_values import Ref
 from genwright.inspect.analysis.analyse import Analysis
 from genwright.inspect.analysis.dataflow import Flow
 from genwright.inspect.analysis.syntax import arguments, is_main_guard
-from genwright.inspect.analysis.values import Ref
 from genwright.inspect.rewrite.rewrite import Rewrite
 
 _UNPICKLERS = {"pickle.load", "pickle.loads", "joblib.load", "dill.load", "cloudpickle.load"}

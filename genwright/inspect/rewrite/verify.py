@@ -197,7 +197,9 @@ class _Canonical(_Shown):
         given = list(zip(call.arguments, may_name(site.signature, site.call, site.binding), strict=True))
         named: list[tuple[str | None, str]] = [(n, a) for a, n in given if n is not None]
         key = (
-            "+".join(t for t in (site.interface.name, site.factory) if t) if site.kind == "construction" else site.word
+            "+".join(t for t in (site.interface.name, site.factory) if t)
+            if site.kind == "construction"
+            else site.run_name
         )
         return _mark(key, receiver, [a for a, n in given if n is None], [*named, *call.keywords])
 

@@ -65,3 +65,12 @@ def test_resources_beside_a_scenario_are_found(tmp_path: Path) -> None:
     (tmp_path / "s.toml").write_text('failures = "maybe"\n')
     with pytest.raises(UserError, match="`failures` is one of raise, none"):
         load_scenario(tmp_path / "s.toml")
+
+
+def test_a_plan_of_another_version_is_none(tmp_path: Path) -> None:
+    planned("class_object").write(tmp_path)
+    assert read_plan(tmp_path) is not None
+    text = (tmp_path / "plan.json").read_text()
+    for other in ("{}", text.replace('"label"', '"title"'), "[1]"):
+        (tmp_path / "plan.json").write_text(other)
+        assert read_plan(tmp_path) is None

@@ -1,4 +1,4 @@
-"""What answers in the model's place in a replayed or mocked run, as its plan says."""
+"""What stands in the model's place in a replayed or mocked run, as its plan says."""
 
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from genwright.inspect.replay.replay import Replay
 from genwright.inspect.replay.stand_in_modules import class_of, stand_in_for
 
 
-def answers_for(plan: Plan) -> Replay | Mock:
+def model_stand_in(plan: Plan) -> Replay | Mock:
     """Recorded or made-up results; from here on the model's modules can be imported even if they are not there."""
     known = bool(plan.manifest.get("interface"))
     manifest = parse_manifest(plan.manifest, "the plan") if known else Manifest(plan.project, ())
