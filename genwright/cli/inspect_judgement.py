@@ -1,6 +1,5 @@
 """`genwright inspect replay`, `slice`, `diff` and `report`: what recorded runs tell."""
 
-import json
 import sys
 from itertools import islice
 from pathlib import Path
@@ -10,7 +9,7 @@ import typer
 
 from genwright.cli.app import Json
 from genwright.cli.inspect_runs import Records, RunName, ending
-from genwright.cli.inspect_scripts import write
+from genwright.cli.inspect_scripts import print_json, write
 from genwright.errors import UserError
 from genwright.inspect.records.stored_runs import open_run
 
@@ -120,7 +119,7 @@ def report(
     if as_json:
         told = {"run": run.name, "status": run.data.get("status"), "report": str(page), "comment": prose}
         told |= {"findings": [vars(f) for f in findings], "assertions": [vars(o) for o in outcomes]}
-        print(json.dumps(told, ensure_ascii=False, indent=1))
+        print_json(told)
     else:
         for finding in findings:
             print(finding)
@@ -142,7 +141,9 @@ def add_to(app: typer.Typer) -> None:
 
 def _show_differences(found: "list[Difference]", as_json: bool, told: dict[str, str] | None = None) -> None:
     if as_json:
-        print(json.dumps({**(told or {}), "differences": [vars(d) for d in found]}, ensure_ascii=False, indent=1))
+        print_json({**(told or {}), "differences": [vars(d) for d in found]})
         return
     for difference in found:
         print(difference)
+    if len(found) == _SHOWN:
+        print(f"Only the first {_SHOWN} differences are shown.", file=sys.stderr)

@@ -2,11 +2,12 @@
 
 import hashlib
 import json
+import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,17 +17,19 @@ from genwright.cli.inspect_scripts import (
     ManifestFile,
     NoSamples,
     Root,
+    Row,
     ScenarioFile,
     Scripts,
     expand,
+    for_each,
     open_repository,
     open_scenario,
+    print_json,
 )
-from genwright.cli.progress import bar
 from genwright.errors import UserError
 from genwright.inspect.analysis.source_files import read_bytes
 from genwright.inspect.records.record_index import open_index
-from genwright.inspect.records.stored_runs import StoredRun, open_run, stored_runs
+from genwright.inspect.records.stored_runs import StoredRun, open_run, records_root, stored_runs
 
 if TYPE_CHECKING:
     from genwright.inspect.analysis.manifest import Manifest
@@ -34,9 +37,9 @@ if TYPE_CHECKING:
 
 _SHOWN = 100  # calls that `show` lists
 _OFFLINE = ("Network is unreachable", "name resolution", "Name or service not known", "Failed to resolve")
+_EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Exit|Interrupt)\b")
 _SKIPPED = "it already ran to its end"
 
-Row = dict[str, Any]
 Records = Annotated[Path | None, typer.Option(help="The folder of runs; GENWRIGHT_RECORDS, or ./records.")]
 RunName = Annotated[str, typer.Argument(metavar="RUN", help="A run: its folder, NAME/LABEL-0001, or `last`.")]
 
@@ -66,6 +69,8 @@ def run(
     from genwright.inspect.run.launch import launch
     from genwright.inspect.run.make_plan import RunOptions
 
+    if rewrite and mock:
+        raise UserError("Pass only one of --rewrite and --mock.")
     given = open_scenario(scenario)
     files = expand(scripts)
     options = RunOptions(
@@ -76,21 +81,22 @@ def run(
         path=[dropin_folder(given.dropin)] if given.dropin else [],
         folders=[scenario.resolve().parent] if scenario else [],
     )
-    isolation = Isolation(network=network, unsafe=unsafe, readable=tuple(path.absolute() for path in read or []))
+    isolation = Isolation(network=network, unsafe=unsafe, readable=_existing(read or []))
     inputs = _fingerprint({"scenario": scenario, "manifest": manifest}, repr((options.mode, label)))
     echo = len(files) == 1 and not as_json
     start = partial(launch, scenario=given, options=options, root=records, isolation=isolation, echo=echo)
 
-    def one(script: Path) -> StoredRun | None:
+    def one(script: Path) -> Row:
         own = f"{inputs}{_fingerprint({'script': script}, str(script.resolve()))}"
-        if resume and _has_ended(own, records):
-            return None
+        if resume and _is_done(script, own, records):
+            return {"script": str(script), "skipped": _SKIPPED}
         repository = open_repository(script, repo)
         known = _manifest(manifest, repository, options.folders)
-        return start(script, manifest=known, repository=repository, fingerprint=own)
+        made = start(script, manifest=known, repository=repository, fingerprint=own)
+        return _judged(script, made, network)
 
     try:
-        _each(files, one, as_json, network)
+        for_each("Running", files, one, _show_row, as_json)
     except KeyboardInterrupt:
         print("\ngenwright: Interrupted; `genwright inspect show last` tells what was recorded.", file=sys.stderr)
         raise
@@ -100,8 +106,10 @@ def list_runs(records: Records = None, as_json: Json = False) -> None:
     """List the recorded runs, the last one last."""
     rows = [_row(run) for run in stored_runs(records)]
     if as_json:
-        print(json.dumps(rows, ensure_ascii=False, indent=1))
+        print_json(rows)
         return
+    if not rows:
+        print(f"There is no run in {records or records_root()}.", file=sys.stderr)
     for row in rows:
         seconds = f"{row['seconds']:.2f} s" if row["seconds"] is not None else "-"
         print(f"{row['run']}  {row['status']}  {row['calls']} calls  {seconds}  {row['started']}  {row['script']}")
@@ -116,13 +124,12 @@ def show(
     """Show a run and its calls, or one call."""
     run = open_run(name, records)
     if number is not None:
-        print(json.dumps(vars(run.call(number)), ensure_ascii=False, indent=1, default=str))
+        print_json(vars(run.call(number)))
         return
     with open_index(run) as index:
         calls = index.calls()
     if as_json:
-        data = {**run.data, "run": run.name, "path": str(run.path), "calls": calls}
-        print(json.dumps(data, ensure_ascii=False, indent=1))
+        print_json({**run.data, "run": run.name, "path": str(run.path), "calls": calls})
         return
     told = {k: run.data.get(k) for k in ("script", "argv", "mode", "commit", "python", "started", "seconds", "seeds")}
     print(f"{run.name}: {ending(run)}")
@@ -155,33 +162,24 @@ def _manifest(file: Path | None, repository: "Repository", folders: Sequence[Pat
     return load_manifest(file) if file else find_manifest(project_name(repository), [*folders, Path.cwd(), MANIFESTS])
 
 
-def _has_ended(fingerprint: str, records: Path | None) -> bool:
-    runs = (run.data for run in stored_runs(records))
-    return any(data.get("fingerprint") == fingerprint and data["status"] == "ended" for data in runs)
+def _existing(paths: list[Path]) -> tuple[Path, ...]:
+    missing = [path for path in paths if not path.exists()]
+    if missing:
+        raise UserError(f"--read must be a file or folder, and there is no {missing[0]}.")
+    return tuple(path.absolute() for path in paths)
 
 
-def _each(files: list[Path], one: Callable[[Path], StoredRun | None], as_json: bool, network: bool) -> None:
-    """Run each script; a failing one does not stop the others, and makes the command fail."""
-    rows: list[Row] = []
-    with bar("Running", show=len(files) > 1) as progress:
-        for done, script in enumerate(files):
-            progress(done, len(files))
-            try:
-                made = one(script)
-                rows.append(_judged(script, made, network) if made else {"script": str(script), "skipped": _SKIPPED})
-            except UserError as error:
-                rows.append({"script": str(script), "error": str(error)})
-            if not as_json and "run" in rows[-1]:
-                print("{run}: {status}, {calls} calls, {seconds:.2f} s".format(**rows[-1]), file=sys.stderr)
-            if not as_json and "skipped" in rows[-1]:
-                print(f"{script.name}: left out, because {_SKIPPED}", file=sys.stderr)
-            if "error" in rows[-1] and len(files) > 1:
-                print(f"genwright: {rows[-1]['error']}", file=sys.stderr)
-    if as_json:
-        print(json.dumps(rows if len(files) > 1 else rows[0], ensure_ascii=False, indent=1))
-    failed = [row["error"] for row in rows if "error" in row]
-    if failed:
-        raise UserError(failed[0] if len(files) == 1 else f"{len(failed)} of {len(files)} scripts failed.")
+def _is_done(script: Path, fingerprint: str, records: Path | None) -> bool:
+    """Whether a script already ran to its end, with the same inputs, and its assertions hold."""
+    same = (run for run in stored_runs(records) if run.data.get("fingerprint") == fingerprint)
+    return any("error" not in _judged(script, run, network=True) for run in same)
+
+
+def _show_row(script: Path, row: Row) -> None:
+    if "skipped" in row:
+        print(f"{script}: left out, because {row['skipped']}", file=sys.stderr)
+    else:
+        print("{run}: {status}, {calls} calls, {seconds:.2f} s".format(**row), file=sys.stderr)
 
 
 def _judged(script: Path, run: StoredRun, network: bool) -> Row:
@@ -196,9 +194,9 @@ def _judged(script: Path, run: StoredRun, network: bool) -> Row:
     if run.data["status"] != "ended":
         offline = not network and any(words in ending(run) for words in _OFFLINE)
         hint = " (a run has no network unless you pass --network)" if offline else ""
-        return row | {"error": f"{script.name}: {ending(run)}{hint}"}
+        return row | {"error": f"{script}: {ending(run)}{hint}"}
     if wrong is not None:
-        return row | {"error": f"{script.name}: the assertion `{wrong.assertion}` does not hold: {wrong.reason}"}
+        return row | {"error": f"{script}: the assertion `{wrong.assertion}` does not hold: {wrong.reason}"}
     return row
 
 
@@ -212,9 +210,10 @@ def ending(run: StoredRun) -> str:
     """How a run ended, as a part of a sentence."""
     data = run.data
     if data["status"] == "failed":
-        error = run.path / "error.txt"
-        lines = error.read_text(errors="replace").strip().splitlines() if error.is_file() else []
-        return f"failed with exit code {data['exit_code']}" + (f": {lines[-1]}" if lines else "")
+        lines = run.printed("error").strip().splitlines()
+        # An exception's message may have several lines, of which the first one names it.
+        said = next((line for line in reversed(lines) if _EXCEPTION.match(line)), lines[-1] if lines else "")
+        return f"failed with exit code {data['exit_code']}" + (f": {said}" if said else "")
     return str(data.get("message") or data["status"])
 
 

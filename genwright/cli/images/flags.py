@@ -29,7 +29,6 @@ Out = Annotated[
 ]
 Png = Annotated[bool, typer.Option("--png", help="Also write every image as a PNG file.")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 InceptionFile = Annotated[
     Path | None,
     typer.Option(help="Weights of Inception, from pytorch-fid or NVIDIA.", show_default="those of `pull inception`"),
