@@ -42,8 +42,7 @@ def read_click(flow: Flow, evaluator: CliInterpreter, calls: list[ast.Call]) -> 
     several = any(group for *_, group in commands)
     found = [replace(o, command=name if several else "") for name, options, _, _ in commands for o in options]
     if several:
-        choices = tuple(name for name, *_ in commands if name)
-        found.insert(0, Option("command", required=True, choices=choices, help="which command to run"))
+        found.insert(0, Option.of_commands(name for name, *_ in commands if name))
     return CommandLine("click", tuple(found), commands[0][2])
 
 
@@ -95,8 +94,7 @@ def read_typer(flow: Flow, evaluator: CliInterpreter, calls: list[ast.Call]) -> 
         command = function.name.replace("_", "-") if len(functions) > 1 else ""
         options += [replace(o, command=command) for o in _typer_options(function, evaluator)]
     if len(functions) > 1:
-        names = tuple(getattr(f, "name", "").replace("_", "-") for f in functions)
-        options.insert(0, Option("command", required=True, choices=names, help="which command to run"))
+        options.insert(0, Option.of_commands(f.name.replace("_", "-") for f in functions))
     return CommandLine("typer", tuple(options), getattr(functions[0], "lineno", 0))
 
 
@@ -145,7 +143,7 @@ def read_fire(flow: Flow, evaluator: CliInterpreter, calls: list[ast.Call]) -> C
             makers = [n for n in node.body if isinstance(n, ast.FunctionDef) and n.name == "__init__"]
             commands = [n.name for n in node.body if isinstance(n, ast.FunctionDef) and not n.name.startswith("_")]
             options += [o for maker in makers for o in _fire_options(Signature.of(maker, bound=True))]
-            options.append(Option("command", required=True, choices=tuple(commands), help="which method to run"))
+            options.append(Option.of_commands(commands, help="which method to run"))
         elif isinstance(node, Function | ast.Lambda):
             options += _fire_options(Signature.of(node))
     return CommandLine("fire", tuple(options), launches[0].lineno)

@@ -26,7 +26,7 @@ from genwright.inspect.analysis.interpreter_limits import (
 )
 from genwright.inspect.analysis.interpreter_values import Dotted, Unknown
 from genwright.inspect.analysis.repository import Repository
-from genwright.inspect.analysis.syntax import imported_module
+from genwright.inspect.analysis.syntax import defaults, imported_module
 
 _DEPTH = 12
 
@@ -139,9 +139,8 @@ class CliInterpreter(ExpressionInterpreter):
         parameters = function.node.args
         plain = [*parameters.posonlyargs, *parameters.args]
         names: dict[str, Any] = {a.arg: Unknown(a.arg) for a in [*plain, *parameters.kwonlyargs]}
-        pairs = list(zip(reversed(plain), reversed(parameters.defaults), strict=False))
-        pairs += [(a, d) for a, d in zip(parameters.kwonlyargs, parameters.kw_defaults, strict=True) if d]
-        names |= {a.arg: self._value(d, function.module.names, function.module) for a, d in pairs}
+        module = function.module
+        names |= {a.arg: self._value(d, module.names, module) for a, d in defaults(parameters)}
         names |= {a.arg: v for a, v in zip(plain, arguments, strict=False)}
         names |= keywords
         self._depth += 1

@@ -72,7 +72,7 @@ def _is_command(command_line: CommandLine, word: str) -> bool:
 
 
 def _option_values(analysis: "Analysis", option: Option, examples: list[dict[str, Any]]) -> tuple[list[str], str]:
-    if option.choices and option.help.startswith("which "):
+    if option.choices and option.is_command:
         named = {getattr(n, "name", ""): n for n in analysis.location.flow.nodes if isinstance(n, Function)}
         for command in option.choices:
             function = named.get(str(command).replace("-", "_"))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from genwright.inspect.analysis.abstract_values import Local, Ref
 from genwright.inspect.analysis.dataflow import Flow
 from genwright.inspect.analysis.scopes import Scope
-from genwright.inspect.analysis.syntax import arguments, called_name
+from genwright.inspect.analysis.syntax import Function, arguments, called_name, defaults, passed
 
 Variable = tuple[Scope | str, str]
 
@@ -252,16 +252,14 @@ class ScriptEffects:
                 if isinstance(made, ast.FunctionDef) and made.name == "__init__":
                     self._parameters(call, made)
             return
+        assert isinstance(function, Function | ast.Lambda)
         scope = self.flow.scopes.opened_by[function]
-        parameters: ast.arguments = function.args  # type: ignore[attr-defined]
-        names = [a.arg for a in [*parameters.posonlyargs, *parameters.args]]
-        if names and isinstance(self.flow.scopes.parent.get(function), ast.ClassDef):
-            names = names[1:]
-        for name, argument in zip(names, call.args, strict=False):
-            self._join({(scope, name)} | self.roots(argument))
-        for keyword in call.keywords:
-            if keyword.arg in scope.parameters:
-                self._join({(scope, str(keyword.arg))} | self.roots(keyword.value))
+        given = list(passed(call, function, isinstance(self.flow.scopes.parent.get(function), ast.ClassDef)))
+        stars = [a for a in call.args if isinstance(a, ast.Starred)] + [k.value for k in call.keywords if not k.arg]
+        given += [(name, star) for star in stars for name in scope.parameters]  # any of them may hold an item
+        for name, value in given:
+            if name in scope.parameters:
+                self._join({(scope, name)} | self.roots(value))
 
 
 def head(statement: ast.stmt) -> list[ast.AST]:
@@ -282,8 +280,8 @@ def head(statement: ast.stmt) -> list[ast.AST]:
             given = statement.args
             every = [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg]
             notes = [a.annotation for a in every if a and a.annotation]
-            defaults = [*given.defaults, *(d for d in given.kw_defaults if d)]
-            return [*statement.decorator_list, *defaults, *notes, *([statement.returns] if statement.returns else [])]
+            values = [default for _, default in defaults(given)]
+            return [*statement.decorator_list, *values, *notes, *([statement.returns] if statement.returns else [])]
         case ast.ClassDef():
             return [*statement.decorator_list, *statement.bases, *statement.keywords]
     return [*ast.iter_child_nodes(statement)]

@@ -13,7 +13,7 @@ from genwright.inspect.analysis.outputs import written_path
 from genwright.inspect.analysis.repository import Repository
 from genwright.inspect.analysis.scopes import Scopes
 from genwright.inspect.analysis.sites import Location
-from genwright.inspect.analysis.syntax import Function, walk
+from genwright.inspect.analysis.syntax import Function, defaults, walk
 from genwright.inspect.media.samples import FOLDERS, MEDIUM_OF, SAMPLES
 
 _WORDS = {
@@ -141,8 +141,7 @@ def _variable(node: ast.AST, scopes: Scopes) -> str:
                 return named[-1] if name == "default" and named else str(name)
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef() | ast.Module():
                 if isinstance(parent, Function):
-                    pairs = zip(reversed(parent.args.args), reversed(parent.args.defaults), strict=False)
-                    return next((a.arg for a, d in pairs if d is child), "")
+                    return next((a.arg for a, d in defaults(parent.args) if d is child), "")
                 return ""
         child = parent
     return ""

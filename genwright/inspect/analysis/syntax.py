@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterator
+from itertools import takewhile
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -37,6 +38,23 @@ def called_name(call: ast.Call) -> str:
 def arguments(call: ast.Call) -> list[ast.expr]:
     """The expressions that a call passes, by position and by keyword."""
     return [*call.args, *(keyword.value for keyword in call.keywords)]
+
+
+def passed(call: ast.Call, function: Function | ast.Lambda, bound: bool) -> Iterator[tuple[str, ast.expr]]:
+    """The parameters that a call gives, with their expressions; of positional arguments those before a star.
+
+    The first parameter of a `bound` function is not given by the call.
+    """
+    names = [a.arg for a in [*function.args.posonlyargs, *function.args.args]][bound:]
+    yield from zip(names, takewhile(lambda a: not isinstance(a, ast.Starred), call.args), strict=False)
+    yield from ((k.arg, k.value) for k in call.keywords if k.arg is not None)
+
+
+def defaults(parameters: ast.arguments) -> list[tuple[ast.arg, ast.expr]]:
+    """The parameters that have a default, with it."""
+    plain = [*parameters.posonlyargs, *parameters.args]
+    found = zip(plain[len(plain) - len(parameters.defaults) :], parameters.defaults, strict=True)
+    return [*found, *((a, d) for a, d in zip(parameters.kwonlyargs, parameters.kw_defaults, strict=True) if d)]
 
 
 def is_main_guard(statement: ast.stmt) -> bool:

@@ -1,13 +1,12 @@
 """The part of a script that needs no model: its functions, and how it makes what the interfaces are given."""
 
 import ast
-import itertools
 from dataclasses import dataclass
 
 from genwright.inspect.analysis.analyse import Analysis
 from genwright.inspect.analysis.behaviour import behaviours, propagate
 from genwright.inspect.analysis.scopes import Scope, Scopes
-from genwright.inspect.analysis.syntax import Function, arguments
+from genwright.inspect.analysis.syntax import Function, arguments, passed
 
 # What each variable of a scope is made by: the statements, each with the expression that it takes the value from.
 Bindings = dict[tuple[Scope, str], list[tuple[ast.stmt, ast.AST]]]
@@ -86,18 +85,10 @@ def _bindings(analysis: Analysis) -> Bindings:
                 bound.setdefault((home, node.id), []).append((statement, _source_of(statement)))
         elif isinstance(node, Function):
             for call in flow.callers(node):
-                for name, value in _given(call, node, isinstance(scopes.parent[node], ast.ClassDef)):
+                for name, value in passed(call, node, isinstance(scopes.parent[node], ast.ClassDef)):
                     where = bound.setdefault((scopes.opened_by[node], name), [])
                     where.append((scopes.statement(call), value))
     return bound
-
-
-def _given(call: ast.Call, function: Function, is_method: bool) -> list[tuple[str, ast.expr]]:
-    """The parameters that a call fills, with the expressions; what a star spreads is not told apart."""
-    names = [a.arg for a in [*function.args.posonlyargs, *function.args.args]][is_method:]
-    positional = itertools.takewhile(lambda a: not isinstance(a, ast.Starred), call.args)
-    by_name = [(k.arg, k.value) for k in call.keywords if k.arg is not None]
-    return [*zip(names, positional, strict=False), *by_name]
 
 
 def _origins(value: ast.expr, bound: Bindings, scopes: Scopes, lines: list[str]) -> list[tuple[int, str]]:
