@@ -9,9 +9,9 @@ import pytest
 import torch
 from quant.test_tinygemm import pack_tiles, quantize_groups
 from text.checkpoints.library_folders import write_library_folder
-from text.checkpoints.test_formats import gptfast_tensors, write_bin
 from text.checkpoints.test_opt import write_arrays
 from text.checkpoints.tiny_gguf import tiny_model, write_gguf
+from text.checkpoints.written_formats import gptfast_tensors, write_bin
 from text.deepseek_folders import in_fp8, with_draft
 from text.families import make
 from torch.utils._python_dispatch import TorchDispatchMode

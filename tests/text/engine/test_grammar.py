@@ -13,7 +13,7 @@ import torch
 from text.cache.invariants import available
 from text.engine.setup import check_pages, engine_of
 from text.tiny_chat import make_chat_model
-from text.tokenizer.test_tokenizer import folders, open_folder  # noqa: F401 - a fixture
+from text.tokenizer.tiny_tokenizers import open_folder
 
 from genwright import LLM, SamplingParams
 from genwright.errors import UserError
@@ -211,7 +211,7 @@ def test_without_llguidance_one_sentence_says_what_to_install(llm, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["byte-level", "byte-fallback", "sentencepiece"])
-def test_every_kind_of_tokenizer(folders, name):  # noqa: F811
+def test_every_kind_of_tokenizer(folders, name):
     """Random tokens that the masks allow spell a text that the regular expression matches."""
     pattern, rng = r"[a-z]{1,5}(, [0-9]+){2}; (é|日本|😀)x", np.random.default_rng(0)
     tokenizer = open_folder(folders[name])
