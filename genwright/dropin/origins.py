@@ -16,6 +16,7 @@ class Origin:
 _FLEXLLMGEN = {
     "flex_opt": "flexllmgen.flex_opt",
     "completion": "flexllmgen.apps.completion",
+    "dist_flex_opt": "flexllmgen.dist_flex_opt",
     "opt_config": "flexllmgen.opt_config",
     "profile_bandwidth": "flexllmgen.profile_bandwidth",
     "profile_matmul": "flexllmgen.profile_matmul",
@@ -41,6 +42,9 @@ ORIGINS: Mapping[str, Origin] = {
         },
         # These need mpi4py, CLIP or TensorFlow themselves.
         ("ternary_search", "evaluations.evaluator"),
+    ),
+    "deepseek": Origin(
+        "DeepSeek-V3: its models over many GPUs.", {name: name for name in ("generate", "convert", "fp8_cast_bf16")}
     ),
     "gpt_fast": Origin("gpt-fast: Llama and Mixtral models for one user.", _GPT_FAST),
     "torchbench": Origin("PyTorch's benchmarks/gpt_fast: tracked experiments.", {"benchmark": "benchmark"}),

@@ -71,7 +71,12 @@ def _missing(name: str, error: ImportError) -> str | None:
 def _run_module(name: str, module: str, arguments: list[str]) -> None:
     _import_from(folder(name))
     sys.argv = [module, *arguments]
-    runpy.run_module(module, run_name="__main__", alter_sys=True)
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    except OSError as error:
+        if error.filename is None:
+            raise
+        raise UserError(f"{error.filename} cannot be read or written: {error.strerror}.") from None
     _leave_ranks()
 
 

@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 
 from genwright.errors import UserError
@@ -21,7 +22,7 @@ def loopback() -> str:
 class Children:
     """The processes of ranks 1 to N - 1."""
 
-    def __init__(self, module: str, ranks: int, port: int, threads: int):
+    def __init__(self, module: str, ranks: int, port: int, threads: int, arguments: Sequence[str] = ()):
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         for rank in range(1, ranks):
             place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks}
@@ -30,7 +31,7 @@ class Children:
             env |= {"OMP_NUM_THREADS": str(threads), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
             env.pop("TORCHELASTIC_USE_AGENT_STORE", None)
             self._processes[rank] = subprocess.Popen(
-                [sys.executable, "-m", module], env=env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+                [sys.executable, "-m", module, *arguments], env=env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
             )
 
     def check(self) -> None:

@@ -4,10 +4,11 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+import traceback
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -123,13 +124,16 @@ class Ranks:
             print(sentence, file=sys.stderr, flush=True)
             os._exit(LEFT)
 
-    def leave(self, error: Exception) -> bool:
-        """Tell rank 0 that this rank ends by an error; False if that is only that it lost another rank."""
+    def exit(self, error: Exception) -> NoReturn:
+        """End this process, a rank other than 0, by an error that rank 0 will print; it may be a lost rank."""
         if _is_lost(error):
-            return False
+            os._exit(LEFT)
         kind = "" if isinstance(error, UserError) else f" failed with {type(error).__name__}"
         self._watchdog.report(f"Rank {self.rank}{kind}: {error}")
-        return True
+        if kind:
+            traceback.print_exception(error)
+        sys.stderr.flush()
+        os._exit(1)  # threads that wait for other ranks would not end
 
     @property
     def children(self) -> Children | None:
@@ -146,8 +150,8 @@ class Ranks:
             self._children = None
 
 
-def meet(ranks: int, module: str, threads: int) -> Ranks:
-    """Join the other ranks: those of torchrun, or processes of `module` that are started here."""
+def meet(ranks: int, module: str, threads: int, arguments: Sequence[str] = ()) -> Ranks:
+    """Join the other ranks: those of torchrun, or processes `python -m module arguments` that are started here."""
     if dist.is_initialized():
         raise UserError("A process can run one model over several ranks at a time; close the other one first.")
     place = Place.from_environment()
@@ -157,7 +161,7 @@ def meet(ranks: int, module: str, threads: int) -> Ranks:
     listener = listen(LOCALHOST, 0)
     port = listener.getsockname()[1]
     store = serve_store(listener)
-    children = Children(module, ranks, port, threads)
+    children = Children(module, ranks, port, threads, arguments)
     with _environment("GLOO_SOCKET_IFNAME", loopback()):
         return _connect(Place(0, ranks, 0, ranks, LOCALHOST, port), store, children)
 

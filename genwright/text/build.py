@@ -33,7 +33,7 @@ from genwright.text.engine.executor import PredictingExecutor, ResidentExecutor
 from genwright.text.engine.recorded_steps import RecordingExecutor
 from genwright.text.engine.sharded import ShardedEngine
 from genwright.text.engine.vocabulary_ranks import VocabularyRanks
-from genwright.text.loader import Loader
+from genwright.text.loader import Loader, Model
 from genwright.text.memory import (
     MAX_BATCH,
     STEPS_AHEAD,
@@ -44,6 +44,7 @@ from genwright.text.memory import (
 )
 from genwright.text.ops.backends import new_ops
 from genwright.text.ops.cpu_ops import CpuOps
+from genwright.text.ops.protocol import Weights
 from genwright.text.ops.torch_ops import TorchOps
 from genwright.text.placed_model import load_placed
 from genwright.text.planning import model_facts, plan_model
@@ -260,13 +261,29 @@ def _load(
         return load_placed(loader, ops, config, context, pages, policy, pipeline)
     model = loader.model(context)
     mtp = loader.block(model.cfg.layers) if config.draft == MTP else None
+    sizes = pages[0], most, max_tokens
     if isinstance(ops, CpuOps) and ranks is None and config.graph:
-        return RecordingExecutor(model, ops, pages[0], most, max_tokens, mtp, bits)
+        return RecordingExecutor(model, ops, *sizes, mtp, bits)
+    return resident_executor(model, ops, *sizes, config.graph, mtp, bits, pipeline)
+
+
+def resident_executor(
+    model: Model,
+    ops: TorchOps,
+    pages: int,
+    max_batch: int,
+    max_tokens: int,
+    graph: bool,
+    mtp: Weights | None = None,
+    bits: int | None = None,
+    pipeline: Pipeline | None = None,
+) -> ResidentExecutor:
+    """The executor of a model on one device, with CUDA graphs where its ops allow it and `graph` is set."""
     if not ops.capturable:
-        return ResidentExecutor(model, ops, pages[0], most, max_tokens, mtp, bits, pipeline)
+        return ResidentExecutor(model, ops, pages, max_batch, max_tokens, mtp, bits, pipeline)
     from genwright.text.engine.cuda_graphs import GraphExecutor
     from genwright.text.ops.triton_ops import TritonOps
 
     assert isinstance(ops, TritonOps)
-    graph_tokens = ops.max_graph_tokens(model.cfg, model.blocks, bits) if config.graph else 0
-    return GraphExecutor(model, ops, pages[0], most, max_tokens, mtp, bits, pipeline, graph_tokens)
+    graph_tokens = ops.max_graph_tokens(model.cfg, model.blocks, bits) if graph else 0
+    return GraphExecutor(model, ops, pages, max_batch, max_tokens, mtp, bits, pipeline, graph_tokens)

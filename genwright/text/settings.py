@@ -45,7 +45,9 @@ class EngineConfig:
         "between the tokens of running streams while prompts are read.",
         between=(1, 1 << 16),
     )
-    arch: str | None = setting(None, "Named shape of a checkpoint without a configuration file.")
+    arch: str | None = setting(
+        None, "Named shape, or DeepSeek's configuration file, of a checkpoint without config.json."
+    )
     chat_template: str | None = setting(
         None, "Chat template instead of the checkpoint's: llama-2, llama-3, mistral, chatml or a Jinja file."
     )

@@ -3,14 +3,12 @@
 import os
 import signal
 import sys
-import traceback
 import warnings
 
 import torch
 
 from genwright.device import pick_device
 from genwright.errors import GenwrightWarning, UserError
-from genwright.parallel.launch import LEFT
 from genwright.parallel.ranks import Ranks, meet
 from genwright.parallel.rendezvous import Place
 from genwright.text.build import build_engine, open_model
@@ -63,11 +61,7 @@ def work(ranks: Ranks) -> None:
         grammars = Grammars(tokenizer, checkpoint.config.vocab_size, told["eos_ids"])
         engine.follow(lambda: tokenizer.stream() if tokenizer else None, grammars)
     except Exception as error:
-        own = ranks.leave(error)
-        if own and not isinstance(error, UserError):
-            traceback.print_exc()
-        sys.stderr.flush()
-        os._exit(1 if own else LEFT)  # threads that wait for other ranks would not end
+        ranks.exit(error)
     ranks.close()
     sys.exit(0)
 

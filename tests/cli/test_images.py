@@ -2,6 +2,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -148,16 +149,23 @@ def test_two_ranks_train_as_one_that_accumulates(images, tmp_path):
 
 
 def test_two_ranks_write_the_bytes_of_one(images, model, tmp_path):
+    """The command starts the other rank itself; a mistake is still one sentence."""
     arguments = ["sample", str(model), *map(str, FLAGS), "-n", "18", "--sampler", "onestep", "--seed", "7"]
     arguments += ["--device", "cpu"]
     assert images(*arguments, "--out", "alone")[0] == 0
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command = [*launcher, "-m", "genwright", "images", *arguments, "--batch-size", "5", "--out", tmp_path / "both"]
+    command = [sys.executable, "-m", "genwright", "images", *arguments, "--batch-size", "5", "--ranks", "2"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    both = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
-    assert both.returncode == 0, both.stderr
+
+    def run(*more: str | Path) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([*command, *more], capture_output=True, text=True, env=environment, timeout=300)
+
+    both = run("--out", tmp_path / "both")
+    assert both.returncode == 0 and both.stdout.startswith("18 images of seed 7"), both.stderr
     files = [tmp_path / name / "samples_18x16x16x3.npz" for name in ("alone", "both")]
     assert files[0].read_bytes() == files[1].read_bytes()
+    wrong = run("--out", tmp_path / "both", "--seed", "8")
+    assert wrong.returncode == 1
+    assert wrong.stderr.strip().startswith("genwright: ") and wrong.stderr.count("\n") == 1
 
 
 def test_edit(images, model, tmp_path):

@@ -22,7 +22,12 @@ SHAPE |= {"attention_resolutions": (8,)}
 PRESETS = {"imagenet64": UNetConfig(**SHAPE, num_classes=1000), "bedroom256": UNetConfig(**SHAPE)}
 # What makes the commands of the page small: fewer, smaller images and less training.
 SMALLER = [(r"-n \d+", "-n 4"), ("samples_50000x64x64x3", "samples_4x16x16x3"), ("--image-size 64", "--image-size 8")]
-SMALLER += [(" --compile", ""), (r"--batch-size \d+", ""), (r"--start-scales \d+", "--start-scales 2")]
+SMALLER += [
+    (r" --ranks \d+", ""),
+    (" --compile", ""),
+    (r"--batch-size \d+", ""),
+    (r"--start-scales \d+", "--start-scales 2"),
+]
 TRAINING = "--steps 2 --batch-size 2 --num-channels 32 --num-res-blocks 1 --channel-mult 1 --attention-resolutions 8"
 TRAINING += " --hold-out 0 --pairs 2 --device cpu"
 

@@ -1,9 +1,10 @@
 """Flags and helpers that the images commands share."""
 
 import json
-import os
+import signal
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,8 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from genwright.arguments import setting
+from genwright.errors import UserError
 
 if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
     from genwright.images.sampling.pipeline import ImageModel
 
 Model = Annotated[
@@ -29,7 +33,15 @@ Out = Annotated[
 ]
 Png = Annotated[bool, typer.Option("--png", help="Also write every image as a PNG file.")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+NumRanks = Annotated[
+    int,
+    typer.Option(
+        "--ranks",
+        help="Start this many processes that share the work, each on a GPU if there are any.",
+        min=1,
+        max=1024,
+    ),
+]
 InceptionFile = Annotated[
     Path | None,
     typer.Option(help="Weights of Inception, from pytorch-fid or NVIDIA.", show_default="those of `pull inception`"),
@@ -58,32 +70,53 @@ class ModelFlags:
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process among those of torchrun: its rank, their number, its device, and a barrier."""
+    """This process among the ranks: its rank, their number, its device, a barrier, and their process group."""
 
     rank: int
     world: int
     device: str
     barrier: Callable[[], object] = lambda: None
+    group: "ProcessGroup | None" = None
 
 
 @contextmanager
-def join_ranks(device: str, backend: str = "gloo") -> Iterator[Ranks]:
-    """Join the process group of torchrun, if there is one; every rank takes a GPU."""
-    world = int(os.environ.get("WORLD_SIZE", "1"))
+def join_ranks(device: str, count: int) -> Iterator[Ranks]:
+    """Join torchrun's ranks, or start `count` processes of this command; every rank takes a GPU."""
+    import torch
+    from torch.distributed import barrier
+
+    from genwright.device import pick_device
+    from genwright.parallel.layout import Layout
+    from genwright.parallel.ranks import meet
+    from genwright.parallel.rendezvous import Place
+
+    place = Place.from_environment()
+    world = count if place is None else place.ranks
+    if count not in (1, world):
+        raise UserError(f"torchrun started {world} ranks, but --ranks is {count}.")
     if world == 1:
         yield Ranks(0, 1, device)
         return
-    import torch
-    from torch import distributed
-
-    distributed.init_process_group(backend)
-    if device in ("auto", "cuda") and torch.cuda.is_available():
-        device = f"cuda:{int(os.environ['LOCAL_RANK']) % torch.cuda.device_count()}"
-        torch.cuda.set_device(device)
+    if place is None:
+        torch.set_num_threads(max(torch.get_num_threads() // world, 1))
+    ranks = meet(world, "genwright", torch.get_num_threads(), sys.argv[1:])
     try:
-        yield Ranks(distributed.get_rank(), world, device, distributed.barrier)
+        if ranks.rank:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to every rank, and rank 0 decides
+        if device in ("auto", "cuda") and torch.cuda.is_available():
+            device = f"cuda:{ranks.place.local_rank % torch.cuda.device_count()}"
+            torch.cuda.set_device(device)
+        with nullcontext() if ranks.rank else ranks.guard():
+            ranks.arrange(Layout(tp=world), pick_device(device))
+            yield Ranks(ranks.rank, world, device, barrier, ranks.stage)
+    except BaseException as error:
+        if ranks.rank and isinstance(error, Exception):
+            ranks.exit(error)
+        if ranks.children is not None:
+            ranks.children.end()
+        raise
     finally:
-        distributed.destroy_process_group()
+        ranks.close()
 
 
 def print_result(sentence: str, result: dict[str, Any], as_json: bool) -> None:

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from genwright.arguments import one_of
+from genwright.cli.app import Json
 from genwright.cli.flags import expand
 from genwright.cli.images.flags import (
     Classes,
-    Json,
     Model,
     ModelFlags,
+    NumRanks,
     NumSamples,
     Out,
     Png,
@@ -53,11 +54,12 @@ def sample(
     classes: Classes = None,
     out: Out = None,
     png: Png = False,
+    num_ranks: NumRanks = 1,
     json_output: Json = False,
 ) -> None:
     """Sample images into an .npz file for evaluators, and a grid.png.
 
-    The same command continues a stopped run. torchrun uses several GPUs.
+    The same command continues a stopped run. --ranks or torchrun uses several GPUs.
     """
     from genwright.images.model.checkpoint import describe
     from genwright.images.sampling.output import SampleFolder
@@ -68,7 +70,7 @@ def sample(
     asked = sampler_settings(describe(model).sampler, **settings)
     folder = SampleFolder(out) if out is not None else None
     found = (folder and folder.settings()) or {}
-    with join_ranks(flags.device) as ranks:
+    with join_ranks(flags.device, num_ranks) as ranks:
         seed = found.get("seed") if seed is None else seed
         if ranks.world > 1 and (seed is None or out is None):
             raise UserError("Several ranks need --seed and --out, so that they write one set of images.")

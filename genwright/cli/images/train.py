@@ -8,8 +8,9 @@ from typing import Annotated, Any
 import typer
 
 from genwright.cli import progress
+from genwright.cli.app import Json
 from genwright.cli.flags import SHOW_DEFAULTS, expand
-from genwright.cli.images.flags import Device, Json, join_ranks, print_result
+from genwright.cli.images.flags import Device, NumRanks, join_ranks, print_result
 from genwright.images.model.unet_config import UNetConfig
 from genwright.images.training.training_settings import RunSettings, TrainerSettings
 
@@ -29,9 +30,10 @@ def train(
         str | None, typer.Option(help="Use the original's settings as defaults: imagenet64 or lsun256.")
     ] = None,
     device: Device = "auto",
+    num_ranks: NumRanks = 1,
     json_output: Json = False,
 ) -> None:
-    """Train a model of images. torchrun uses several GPUs. The same command continues a stopped run."""
+    """Train a model of images. --ranks or torchrun uses several GPUs. The same command continues a stopped run."""
     from genwright.device import pick_device
     from genwright.images.data.dataset import read_data
     from genwright.images.training.recipes import find_recipe
@@ -44,8 +46,7 @@ def train(
         settings = {name: defaults[name] for name in defaults.keys() - run_defaults.keys()} | settings
     trainer_settings, run_settings = TrainerSettings(**settings), RunSettings(**run)
     dataset = read_data(data, shape.pop("image_size", None))
-    backend = "nccl" if pick_device(device).type == "cuda" else "gloo"
-    with join_ranks(device, backend) as ranks:
+    with join_ranks(device, num_ranks) as ranks:
         try:
             with progress.stages(show=ranks.rank == 0) as tell:
                 training = TrainingRun(
@@ -56,6 +57,7 @@ def train(
                     pick_device(ranks.device),
                     rank=ranks.rank,
                     world=ranks.world,
+                    group=ranks.group,
                     teacher_progress=partial(tell, "the teacher's images"),
                 )
                 result = training(partial(tell, "steps"))

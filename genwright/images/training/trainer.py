@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed import ProcessGroup, all_reduce
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from genwright.errors import UserError
@@ -45,6 +46,7 @@ class Trainer:
         lpips: losses.Norm | None = None,
         rank: int = 0,
         world: int = 1,
+        group: ProcessGroup | None = None,  # of these ranks; None is torch's default group
         compiled: bool = False,
         teacher_progress: Callable[[int, int], None] = lambda done, total: None,
     ):
@@ -56,7 +58,8 @@ class Trainer:
                 f"batch_size must be a multiple of {settings.accumulate * world}, accumulate times ranks, "
                 f"not {settings.batch_size}."
             )
-        self.settings, self.batches, self.rank, self.world, self.micro = settings, batches, rank, world, micro
+        self.settings, self.batches, self.micro = settings, batches, micro
+        self.rank, self.world, self.group = rank, world, group
         self.device = batches.device
         self.norm = losses.loss_norm(settings.norm, lpips)
         self.unet = _to_device(unet, self.device).train().requires_grad_(True)
@@ -246,11 +249,9 @@ class Trainer:
         return torch.optim.AdamW(self.trained, s.lr, betas=betas, weight_decay=s.weight_decay, fused=True)
 
     def _sum_over_ranks(self, total: Tensor) -> None:
-        from torch import distributed
-
         grads = [parameter.grad for parameter in self.trained if parameter.grad is not None]
         flat = torch.cat([total.view(1), *(grad.flatten() for grad in grads)])
-        distributed.all_reduce(flat)
+        all_reduce(flat, group=self.group)
         total.copy_(flat[0])
         for grad, part in zip(grads, flat[1:].split([grad.numel() for grad in grads]), strict=True):
             grad.copy_(part.view_as(grad))

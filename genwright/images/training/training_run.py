@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.distributed import ProcessGroup
 
 from genwright.errors import UserError
 from genwright.images.data.dataset import Batches, ImageDataset
@@ -49,6 +50,7 @@ class TrainingRun:
         *,
         rank: int = 0,
         world: int = 1,
+        group: ProcessGroup | None = None,
         teacher_progress: Callable[[int, int], None] = lambda done, total: None,
     ):
         self.run, self.settings, self.device, self.rank = run, settings, device, rank
@@ -78,6 +80,7 @@ class TrainingRun:
             lpips=Lpips.load(run.lpips, device) if run.lpips else None,
             rank=rank,
             world=world,
+            group=group,
             compiled=run.compile,
             teacher_progress=teacher_progress,
         )

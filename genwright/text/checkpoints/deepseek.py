@@ -194,15 +194,17 @@ class DeepSeekShards(Checkpoint):
         return chosen[0] if len(chosen) == 1 else torch.cat(chosen, dim=cut)
 
     def _find_config(self, arch: str | None) -> dict[str, Any]:
-        """config.json, else DeepSeek's config_*.json, else a named shape."""
-        found = [self.folder / "config.json"]
-        if not found[0].exists():
+        """The file or the shape that `arch` names, else config.json, else DeepSeek's config_*.json, else a shape."""
+        named = Path(arch) if arch is not None and arch.endswith(".json") else None
+        found = [named or self.folder / "config.json"]
+        if not found[0].exists() and named is None:
             found = sorted(self.folder.glob("config_*.json"))
         if len(found) > 1:
             names = ", ".join(path.name for path in found)
             raise UserError(f"{self.folder} has several configurations, {names}; keep only that of these shards.")
-        self.config_path = str(found[0]) if found and arch is None else self.path
-        if not found or arch is not None:
+        by_shape = not found or (arch is not None and named is None)
+        self.config_path = self.path if by_shape else str(found[0])
+        if by_shape:
             return find_shape(self.folder, arch, self._fits)
         config = read_json(found[0])
         if "model_type" in config or "architectures" in config:

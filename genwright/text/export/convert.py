@@ -26,12 +26,19 @@ from genwright.text.config import Rope
 from genwright.text.ops.rope import frequencies
 
 FORMATS = ("safetensors", "bf16", "gptfast", "deepseek")
+GGUF_FORMATS = ("gguf", "q8_0", "q4_0", "q4_1")  # which gguf.py writes
 SHARD_BYTES = 5 << 30
 Progress = Callable[[int, int], None]
 
 
 def convert(
-    checkpoint: Checkpoint, target: Path, form: str, dtype: torch.dtype | None, progress: Progress, ranks: int = 1
+    checkpoint: Checkpoint,
+    target: Path,
+    form: str,
+    dtype: torch.dtype | None,
+    progress: Progress,
+    ranks: int = 1,
+    draft: bool = True,  # with the multi-token-prediction layer, if there is one
 ) -> None:
     """Write the new folder `target`; it appears complete or not at all.
 
@@ -39,12 +46,13 @@ def convert(
     FP8 weights dequantized and all others kept. The form `deepseek` is cut for `ranks`.
     """
     if form not in FORMATS:
-        raise UserError(f"The format must be one of {', '.join(FORMATS)}, not {form!r}.")
-    check_tensors(checkpoint, has_draft(checkpoint))
+        raise UserError(f"The format must be one of {', '.join((*FORMATS, *GGUF_FORMATS))}, not {form!r}.")
+    draft = draft and has_draft(checkpoint)
+    check_tensors(checkpoint, draft)
     if form == "gptfast":
         dtype = dtype or parse_dtype(checkpoint.config.dtype)
     with new_folder(target) as part:
-        entries = _entries(checkpoint, dtype, dequantize=form == "bf16")
+        entries = _entries(checkpoint, dtype, draft, dequantize=form == "bf16")
         packed = any(kind == VALUES for _, kind in entries.values())
         config = hugging_face_config(checkpoint, dtype)
         if packed:
@@ -90,11 +98,11 @@ def write_config_files(checkpoint: Checkpoint, folder: Path, config: dict[str, A
         tokenizer.save(folder)
 
 
-def _entries(checkpoint: Checkpoint, dtype: torch.dtype | None, dequantize: bool) -> dict[str, Entry]:
-    """The tensors to write, with the multi-token-prediction layer if there is one."""
+def _entries(checkpoint: Checkpoint, dtype: torch.dtype | None, draft: bool, dequantize: bool) -> dict[str, Entry]:
+    """The tensors to write, with or without the multi-token-prediction layer."""
     cfg = checkpoint.config
     weights = architecture(cfg).weight_map(cfg)
-    draft, stored_names = has_draft(checkpoint), set(checkpoint.names())
+    stored_names = set(checkpoint.names())
     names = [source.name for source in weights.tensors(draft)]
     copies = [source.name for source in weights.copies if draft and source.name in stored_names]
     names += [name for name in copies if checkpoint.dtype(name) != VALUES]

@@ -16,10 +16,8 @@ PROMPT = torch.tensor([[5, 17, 200, 31, 8, 90]])
 
 def quantized(checkpoint: Path, tmp_path: Path, **settings) -> Path:
     """The file that the command writes, in a folder of the same name as the checkpoint's."""
-    from model import transformer_configs
     from quantize import quantize
 
-    transformer_configs.update(SHAPES)
     folder = tmp_path / checkpoint.name
     folder.mkdir(exist_ok=True)
     for file in checkpoint.iterdir():
@@ -146,6 +144,14 @@ def test_gptq_makes_the_outputs_on_its_text_better(checkpoints: Path, tmp_path: 
         exact = found if exact is None else exact
         errors.append(float((found - exact).norm()))
     assert errors[2] < 0.9 * errors[1]
+
+
+def test_a_file_is_quantized_once(checkpoints: Path, tmp_path: Path) -> None:
+    from quantize import quantize
+
+    path = quantized(checkpoints / "tiny", tmp_path, mode="int8")
+    with pytest.raises(UserError, match=r"model_int8\.pth is int8 already"):
+        quantize(path)
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import pytest
 import torch
 from quant.test_tinygemm import pack_tiles, quantize_groups, widen
 from safetensors.torch import load_file, save_file
-from text.checkpoints.test_formats import gptfast_tensors
 from text.checkpoints.tiny_gguf import tiny_model, write_gguf
+from text.checkpoints.written_formats import gptfast_tensors
 from text.families import make, reference_logits
 
 from genwright import LLM, SamplingParams
