@@ -14,9 +14,8 @@ from genwright.quant.formats import Format
 from genwright.quant.int4 import Int4, pack
 from genwright.quant.int8 import Int8
 from genwright.quant.packed import Packed
-from genwright.quant.tiles import ROWS, Codes, Tiles, collect
+from genwright.quant.tiles import ROWS, Codes, Scales, Tiles, collect
 
-Scales = tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]
 CHUNK = 1 << 20  # elements that are dequantized at a time, so that their float32 values stay in the CPU's cache
 NIBBLES = 0x0F0F0F0F0F0F0F0F
 # What the 4-bit codes of IQ4_NL and IQ4_XS, and of MXFP4, stand for, plus 128.
@@ -71,28 +70,28 @@ def _repack(blocks: Tensor, kind: int, rows: int) -> Packed:
     return Int4(pack(nibbles), scales, minimums, nibbles.shape[1], group)
 
 
-# The scales, minimums, and factors of both, of blocks uint8 [n, bytes]: each [n, groups of a block] or None.
+# The scales of blocks uint8 [n, bytes], as those of a matrix of n rows.
 
 
 def _d(blocks: Tensor) -> Scales:
-    return _half(blocks, 0), None, None, None
+    return Scales(_half(blocks, 0))
 
 
 def _dm(blocks: Tensor) -> Scales:
-    return _half(blocks, 0), _half(blocks, 2), None, None
+    return Scales(_half(blocks, 0), _half(blocks, 2))
 
 
 def _q2_k(blocks: Tensor) -> Scales:
     # A scale in the lower half of a byte and a minimum in the upper half, for every 16 columns.
     scales, minimums = (part.view(torch.int8) for part in (blocks[:, :16] & 15, blocks[:, :16] >> 4))
-    return scales, minimums, _half(blocks, 80), -_half(blocks, 82)
+    return Scales(scales, minimums, _half(blocks, 80), -_half(blocks, 82))
 
 
 def _q3_k(blocks: Tensor) -> Scales:
     low, high = blocks[:, 96:104], blocks[:, 104:108]
     low = torch.cat((low & 15, low >> 4), dim=1)
     high = torch.cat([high >> 2 * i & 3 for i in range(4)], dim=1) << 4
-    return (low | high).view(torch.int8) - 32, None, _half(blocks, 108), None
+    return Scales((low | high).view(torch.int8) - 32, factors=_half(blocks, 108))
 
 
 def _q4_k(blocks: Tensor) -> Scales:
@@ -102,23 +101,23 @@ def _q4_k(blocks: Tensor) -> Scales:
     first, low = blocks[:, 4:12].reshape(-1, 2, 4), blocks[:, 12:16]
     other = torch.stack((low & 15, low >> 4), dim=1) | first >> 6 << 4
     scales, minimums = torch.cat((first & 63, other), dim=2).view(torch.int8).unbind(1)
-    return scales, minimums, _half(blocks, 0), -_half(blocks, 2)
+    return Scales(scales, minimums, _half(blocks, 0), -_half(blocks, 2))
 
 
 def _q6_k(blocks: Tensor) -> Scales:
-    return blocks[:, 192:208].view(torch.int8), None, _half(blocks, 208), None
+    return Scales(blocks[:, 192:208].view(torch.int8), factors=_half(blocks, 208))
 
 
 def _iq4_xs(blocks: Tensor) -> Scales:
     # Six bits for each 32 columns: two in the 16 bits at 2, four in the bytes from 4 to 8.
     high = torch.stack([blocks[:, 2 + i // 4] >> 2 * (i % 4) & 3 for i in range(8)], dim=1) << 4
     low = torch.stack((blocks[:, 4:8] & 15, blocks[:, 4:8] >> 4), dim=2).view(-1, 8)
-    return (low | high).view(torch.int8) - 32, None, _half(blocks, 0), None
+    return Scales((low | high).view(torch.int8) - 32, factors=_half(blocks, 0))
 
 
 def _mxfp4(blocks: Tensor) -> Scales:
     # A power of two; the table has twice the values of e2m1.
-    return torch.ldexp(torch.ones(len(blocks), 1), blocks[:, :1].int() - 128), None, None, None
+    return Scales(torch.ldexp(torch.ones(len(blocks), 1), blocks[:, :1].int() - 128))
 
 
 def _half(blocks: Tensor, at: int) -> Tensor:
@@ -174,7 +173,7 @@ class BlockType:
     def codes(self, blocks: Tensor) -> Codes:
         """The integers and scales of blocks uint8 [n, bytes], as a matrix of n rows."""
         assert self.scales is not None
-        return Codes(self.integers(blocks), self.bits, self.group, *self.scales(blocks), self.zero, self.table)
+        return Codes(self.integers(blocks), self.bits, self.group, self.scales(blocks), self.zero, self.table)
 
     def integers(self, blocks: Tensor) -> Tensor:
         where = self.where
@@ -215,6 +214,7 @@ TYPES = {
     30: BlockType("BF16", 1, 2, stored=torch.bfloat16),
     39: BlockType("MXFP4", 32, 17, Bits(nibbles=(1, 16)), _mxfp4, zero=128, table=E2M1),
 }
+
 
 @dataclass(frozen=True)
 class BlockFormat(Format):

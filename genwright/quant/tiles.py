@@ -5,8 +5,9 @@ a unit of 32 columns holds columns 4 k to 4 k + 3 of one row, and the words k of
 fewer than 8 bits store the lower four bits of words k and k + 4 together, and the others apart.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple, TypeGuard
 
 import torch
 from torch import Tensor
@@ -24,27 +25,33 @@ LOW = 0x0F0F0F0F
 PIECE = 1 << 19  # elements that are converted at a time, so that they stay in the cache
 
 
+class Scales(NamedTuple):
+    """Scales and minimums [rows, groups]: float16 or float32, or int8 with float16 factors [rows, blocks]."""
+
+    scales: Tensor
+    minimums: Tensor | None = None
+    factors: Tensor | None = None  # of the scales, one for every BLOCK columns
+    minimum_factors: Tensor | None = None
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> "Scales":
+        scales, *others = self
+        return Scales(function(scales), *(None if each is None else function(each) for each in others))
+
+
 @dataclass(frozen=True)
 class Codes:
-    """A matrix as integers: q uint8 [rows, columns], scales and minimums [rows, groups], factors [rows, blocks].
-
-    The scales are float16 or float32, or int8 and multiplied by float16 factors, one for every BLOCK columns.
-    """
+    """A matrix as integers: q uint8 [rows, columns]."""
 
     q: Tensor
     bits: int  # 4, 5, 6 or 8
     group: int  # columns per scale
-    scales: Tensor
-    minimums: Tensor | None = None
-    factors: Tensor | None = None  # of the scales
-    minimum_factors: Tensor | None = None
+    scales: Scales
     zero: int = 0
     table: tuple[int, ...] | None = None  # what a 4-bit code stands for, from 0 to 255
 
     def by_rows(self, rows: int) -> "Codes":
         """The same integers as a matrix of fewer rows."""
-        tensors = {name: value.reshape(rows, -1) for name, value in vars(self).items() if isinstance(value, Tensor)}
-        return replace(self, **tensors)
+        return replace(self, q=self.q.view(rows, -1), scales=self.scales.map(lambda each: each.reshape(rows, -1)))
 
     def dequantize(self, out: Tensor) -> Tensor:
         """Write the weights to `out`, float32 [rows, columns]; the columns must be whole groups."""
@@ -54,10 +61,11 @@ class Codes:
             out.copy_(torch.tensor(self.table, dtype=torch.uint8)[self.q.int()])
         if self.zero:
             out.sub_(self.zero)
-        grouped = out.view(len(out), self.scales.shape[1], -1)
-        grouped.mul_(_times(self.scales, self.factors)[..., None])
-        if self.minimums is not None:
-            grouped.add_(_times(self.minimums, self.minimum_factors)[..., None])
+        scales, minimums, factors, minimum_factors = self.scales
+        grouped = out.view(len(out), scales.shape[1], -1)
+        grouped.mul_(_times(scales, factors)[..., None])
+        if minimums is not None:
+            grouped.add_(_times(minimums, minimum_factors)[..., None])
         return out
 
 
@@ -109,10 +117,8 @@ class Tiles(Packed):
         q = words.contiguous().view(torch.uint8).view(len(rows), -1)
         if self.scales.shape[-2] > 1:
             q = pad(q, (0, self.scales.shape[-2] * self.group - q.shape[1]))
-        others = (self.scales, self.minimums, self.factors, self.minimum_factors)
-        scales, *rest = (None if each is None else each[tile, :, lane] for each in others)
-        assert scales is not None
-        return Codes(q, self.bits, self.group, scales, *rest, self.zero, self.table)
+        scales = Scales(self.scales, self.minimums, self.factors, self.minimum_factors)
+        return Codes(q, self.bits, self.group, scales.map(lambda each: each[tile, :, lane]), self.zero, self.table)
 
     def dequantize(self, dtype: torch.dtype) -> Tensor:
         if self.codes.dim() > 4:
@@ -122,6 +128,17 @@ class Tiles(Packed):
             codes = self.take(rows)
             result[rows] = codes.dequantize(torch.empty(codes.q.shape))[:, : self.inputs].to(dtype)
         return result
+
+
+@dataclass(frozen=True)
+class Table(Tiles):
+    """A matrix of which a step looks up rows, in `dtype`; it may be multiplied too."""
+
+    dtype: torch.dtype = torch.float32
+
+    def look_up(self, rows: Tensor) -> Tensor:
+        codes = self.take(rows)
+        return codes.dequantize(torch.empty(codes.q.shape))[:, : self.inputs].to(self.dtype)
 
 
 def tile(codes: Codes) -> Tiles:
@@ -137,15 +154,12 @@ def tile(codes: Codes) -> Tiles:
         high = (parts << shifts).sum(dim=3, dtype=torch.int32)
     if codes.bits < 8:
         words = words[:, :, :4] & LOW | (words[:, :, 4:] & LOW) << 4
-    others = (codes.scales, codes.minimums, codes.factors, codes.minimum_factors)
-    scales, *rest = (None if each is None else by_tiles(each) for each in others)
-    assert scales is not None
-    stored = words.contiguous(), high, scales, *rest
-    return Tiles(*stored, rows, columns, codes.bits, codes.group, codes.zero, codes.table)
+    scales = codes.scales.map(by_tiles)
+    return Tiles(words.contiguous(), high, *scales, rows, columns, codes.bits, codes.group, codes.zero, codes.table)
 
 
-def tileable(weight: Weight) -> bool:
-    """Whether `as_tiles` takes a weight: a matrix of int8 or int4 whose groups are 1, 2, 4, 8 ... units or whole rows."""
+def tileable(weight: Weight) -> TypeGuard[Int4 | Int8]:
+    """Whether `as_tiles` takes a weight: a matrix whose groups are 1, 2, 4, 8 ... units or whole rows."""
     if not isinstance(weight, Int4 | Int8) or len(weight.shape) != 2 or not weight.scales.is_cpu:
         return False
     units, rest = divmod(weight.group, UNIT)
@@ -170,10 +184,9 @@ def join(parts: Sequence[Packed]) -> list[Packed]:
 def collect(rows: int, pieces: Iterable[Codes]) -> Tiles:
     """Lay out a matrix that comes in pieces, of whole tiles but for the last; only one piece is held twice."""
     whole: Tiles | None = None
-    first = 0
+    tiles, first = -(-rows // ROWS), 0
     for piece in map(tile, pieces):
         if whole is None:
-            tiles = -(-rows // ROWS)
             whole = replace(piece.map(lambda tensor: tensor.new_empty(tiles, *tensor.shape[1:])), rows=rows)
         for target, part in zip(whole.tensors().values(), piece.tensors().values(), strict=True):
             target[first : first + len(part)] = part
@@ -184,10 +197,10 @@ def collect(rows: int, pieces: Iterable[Codes]) -> Tiles:
 
 def _codes(weight: Int4 | Int8) -> Codes:
     if isinstance(weight, Int8):
-        return Codes(weight.values.view(torch.uint8) ^ 128, 8, weight.group, weight.scales, zero=128)
+        return Codes(weight.values.view(torch.uint8) ^ 128, 8, weight.group, Scales(weight.scales), zero=128)
     q = int4.unpack(weight.words)[:, : weight.inputs].to(torch.uint8)
     zero = int4.ZERO if weight.minimums is None else 0
-    return Codes(q, 4, weight.group, weight.scales, weight.minimums, zero=zero)
+    return Codes(q, 4, weight.group, Scales(weight.scales, weight.minimums), zero=zero)
 
 
 def by_tiles(rows: Tensor) -> Tensor:

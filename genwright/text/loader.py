@@ -19,7 +19,7 @@ from genwright.quant.formats import Format
 from genwright.quant.fp8 import BLOCK
 from genwright.quant.mixed import Mixed
 from genwright.quant.packed import Packed, Weight, tensors_of
-from genwright.quant.tiles import ROWS, join, tileable
+from genwright.quant.tiles import ROWS, Table, Tiles, join, tileable
 from genwright.text.architectures.protocol import Architecture
 from genwright.text.architectures.registry import architecture
 from genwright.text.architectures.weight_map import Part, Source, Sources, WeightMap
@@ -114,7 +114,8 @@ class Loader:
             outer.setdefault("head", outer["embed"])
         context, tables = -(-max_context // PAGE) * PAGE, rope_tables(cfg, max_context, self.device)
         head = self.weights.outer.get("head", self.weights.outer["embed"])
-        columns = self._part(head[0], (self.forms("head", head) or [None])[0]).length
+        forms = self.forms("head", head)
+        columns = self._part(head[0], None if forms is None else forms[0]).length
         own = columns, self.cache_spec()
         return Model(cfg, architecture(cfg), outer, loaded, self.dtype, self.device, context, tables, *own)
 
@@ -142,10 +143,11 @@ class Loader:
         return self.bytes(self.outer_sources()) + sum(map(self.block_bytes, layers))
 
     def outer_sources(self) -> dict[str, Sources]:
-        """The weights outside the blocks; a tied head is one of them if it is packed, as the embedding never is."""
+        """The weights outside the blocks; a tied head is one of them if it is packed and the embedding is not."""
         outer, embed = dict(self.weights.outer), self.weights.outer["embed"]
         first, last = self.own_layers.start == 0, self.own_layers.stop == self.checkpoint.config.layers
-        if "head" not in outer and (self.forms("head", embed) is not None or not first):
+        packed = self.forms("head", embed) is not None and self.forms("embed", embed) is None
+        if "head" not in outer and (packed or not first):
             outer["head"] = embed
         return {name: sources for name, sources in outer.items() if (first if name in BEFORE_BLOCKS else last)}
 
@@ -157,7 +159,8 @@ class Loader:
         total = 0
         for name, sources in block.items():
             own, itemsize = self._own(sources), self._dtype(name).itemsize
-            for source, form in zip(own, self.forms(name, own) or [None] * len(own), strict=True):
+            forms: Sequence[Format | None] = self.forms(name, own) or [None] * len(own)
+            for source, form in zip(own, forms, strict=True):
                 shape = self._part(source, form).shape(source.shape)
                 total += prod(shape) * itemsize if form is None else form.bytes(shape)
         return total
@@ -165,6 +168,8 @@ class Loader:
     def forms(self, name: str, sources: Sources) -> Sequence[Format] | None:
         """The formats that a weight's matrices are packed in; None if they are not packed."""
         unpacked = {*LOOKED_UP, *self.weights.unpacked, *self.weights.exact}
+        if name == "embed" and self.tiled and self.quant is None:
+            unpacked.discard(name)
         if name in unpacked or any(len(source.shape) != 2 for source in sources):
             return None
         stored = [self.checkpoint.format(source.name) for source in sources]
@@ -226,6 +231,8 @@ class Loader:
             matrices += join(parts)
         if self.tiled and (whole or not name.startswith(EXPERTS)):
             matrices = [tiles_of_integers(matrix) if tileable(matrix) else matrix for matrix in matrices]
+        if name == "embed" and isinstance(matrices[0], Tiles):
+            return Table(**vars(matrices[0]), dtype=self.dtype)
         return matrices[0] if len(matrices) == 1 else Mixed(tuple(matrices))
 
     def _fuse(self, sources: Sources, dtype: torch.dtype) -> torch.Tensor:

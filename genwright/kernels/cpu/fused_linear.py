@@ -111,7 +111,9 @@ def operand(x: torch.Tensor, weight: Weight, bias: torch.Tensor | None = None) -
     if isinstance(weight, torch.Tensor) and not (weight.dtype == x.dtype and (bias is None or bias.dtype == x.dtype)):
         return None
     found = _operands.get(weight)
-    moved = isinstance(weight, torch.Tensor) and isinstance(found, RowOperand) and found.matrix.values != weight.data_ptr()
+    moved = (
+        isinstance(weight, torch.Tensor) and isinstance(found, RowOperand) and found.matrix.values != weight.data_ptr()
+    )
     if found is None or moved:
         found = _operands[weight] = _operand(weight)
     return found
@@ -176,4 +178,3 @@ def kernel(form: str = "Float32", scales: str = "ROWS") -> ctypes.CDLL | None:
         library.widen.argtypes = [matrix, integer, integer, pointer, ctypes.c_bool, ctypes.c_int]
         library.row_floats.argtypes, library.row_floats.restype = [matrix], integer
     return library
-

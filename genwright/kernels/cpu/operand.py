@@ -84,8 +84,9 @@ class Operand(ABC):
         """
         x = self.check(x).contiguous()
         y = x.new_empty(len(x), self.outputs // (2 if gate else 1))
-        others = [None if tensor is None else tensor.to(x.dtype).contiguous() for tensor in (norm, bias, residual)]
-        self.run(Arguments(x, y, *others, eps, gate, exact, recording))
+        tensors = (None if t is None else t.to(x.dtype).contiguous() for t in (norm, bias, residual))
+        norm, bias, residual = tensors
+        self.run(Arguments(x, y, norm, bias, residual, eps, gate, exact, recording))
         return y
 
     def many_tokens(self, x: torch.Tensor, bias: torch.Tensor | None = None, *, exact: bool = True) -> torch.Tensor:

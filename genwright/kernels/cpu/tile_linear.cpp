@@ -11,15 +11,16 @@
 
 namespace {
 
-constexpr int TOKENS = LANES == 16 ? 8 : 4;  // at a time
 
 struct Rounded {                // a token's x in the columns of a unit
+  static constexpr int TOKENS = LANES == 16 ? 8 : 4;  // at a time
   uint32_t high[WORDS], low[WORDS];
   int32_t offset[GROUPS];       // -zero times the sum of a group's codes
   float scale, sums[GROUPS];    // of the rounded x
 };
 
 struct Exact {
+  static constexpr int TOKENS = 4;
   float x[COLUMNS], sums[GROUPS];
 };
 
@@ -135,15 +136,50 @@ int64_t multiply(Product<Tiles>& p, int threads) {
     for (int64_t i = 0; i < p.tokens * units; i++) convert((const float*)prepared.data() + i * COLUMNS, w.zero, x[i]);
   };
   return by_chunks(p, threads, convert_inputs, [&](int64_t row, int64_t end, float* products, int64_t to_token) {
-    for (int64_t token = 0; token < p.tokens; token += TOKENS) {
-      const int count = std::min<int64_t>(TOKENS, p.tokens - token);
+    for (int64_t token = 0; token < p.tokens; token += X::TOKENS) {
+      const int count = std::min<int64_t>(X::TOKENS, p.tokens - token);
       tiles(w, x.data() + token * units, row, end, count, products + token * to_token, to_token,
-             std::make_integer_sequence<int, TOKENS>());
+             std::make_integer_sequence<int, X::TOKENS>());
     }
   });
 }
 
+struct Lookup {         // `Lookup` of tile_linear.py
+  Progress progress;    // units of work: rows of y
+  Tiles w;
+  const int64_t* rows;  // [count]
+  void* y;              // [count, inputs]
+  int64_t count, bf16;
+};
+
+void dequantize_row(const Tiles& w, int64_t row, void* to, int64_t at, bool bf16) {
+  const int64_t units = w.units(), number = row / ROWS;
+  const int v = row % ROWS / LANES, lane = row % LANES;
+  Scales scales(w, number, v);
+  for (int64_t unit = 0; unit < units; unit++) {
+    scales.enter(unit / BLOCK_UNITS);
+    Words q[WORDS];
+    unpack(w, number * units + unit, v, q);
+    float values[COLUMNS];
+    for (int g = 0; g < GROUPS; g++) {
+      const float scale = scales.scale(unit, g)[lane], minimum = MINIMUMS ? scales.minimum(unit, g)[lane] : 0;
+      for (int i = g * (COLUMNS / GROUPS); i < (g + 1) * (COLUMNS / GROUPS); i++)
+        values[i] = (int32_t(q[i / 4][lane] >> 8 * (i % 4) & 255) - int32_t(w.zero)) * scale + minimum;
+    }
+    for (int64_t i = 0, column = unit * COLUMNS; i < COLUMNS && column + i < w.inputs; i += LANES)
+      write(rounded(load<Vector>(values + i), bf16), to, at + column + i, w.inputs - column - i, bf16);
+  }
+}
+
 }  // namespace
+
+// One thread's part of y = W[rows].
+extern "C" int64_t look_up_part(Lookup* p, int) {
+  int64_t finished = 0;
+  for (int64_t i; (i = p->progress.take(1, p->count)) >= 0; finished++)
+    dequantize_row(p->w, p->rows[i], p->y, i * p->w.inputs, p->bf16);
+  return finished;
+}
 
 // One thread's part of y = x W^T with its epilogue. Every thread converts x for itself.
 extern "C" int64_t rounded_part(Product<Tiles>* p, int threads) { return multiply<Rounded>(*p, threads); }

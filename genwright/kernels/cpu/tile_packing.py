@@ -31,10 +31,9 @@ def tiles_of_blocks(raw: Tensor, kind: int) -> Tiles:
     block, rows = TYPES[kind], len(raw)
     assert block.scales is not None
     columns = raw.shape[1] // block.bytes * block.elements
-    scales = block.scales(raw.reshape(-1, block.bytes))
-    others = (None if each is None else by_tiles(each.reshape(rows, -1)) for each in scales)
+    scales = block.scales(raw.reshape(-1, block.bytes)).map(lambda each: by_tiles(each.reshape(rows, -1)))
     codes, high = _integers(raw, columns, block.bits, block.elements, block.bytes, block.where)
-    return Tiles(codes, high, *others, rows, columns, block.bits, block.group, block.zero, block.table)
+    return Tiles(codes, high, *scales, rows, columns, block.bits, block.group, block.zero, block.table)
 
 
 def tiles_of_integers(weight: Int4 | Int8) -> Tiles:

@@ -8,7 +8,9 @@ from torch import Tensor
 from genwright.kernels.cpu.attention import paged_attention, rope_write
 from genwright.kernels.cpu.calls import Recording
 from genwright.kernels.cpu.fused_linear import How, few_tokens_linear, few_tokens_operand, operand
+from genwright.kernels.cpu.tile_linear import look_up
 from genwright.quant.packed import Weight
+from genwright.quant.tiles import Table
 from genwright.text.cache.layout import LayerCache
 from genwright.text.config import Attention
 from genwright.text.ops.protocol import Fused, Weights
@@ -33,6 +35,10 @@ class CpuOps(TorchOps):
             return few_tokens_linear(x, weight, bias, **self._how)
         found = operand(x, weight, bias)  # its kernel computes each row alone, whatever the number of rows
         return super().product(x, weight, bias) if found is None else found.product(x, bias)
+
+    def look_up(self, rows: Tensor, table: Tensor | Table) -> Tensor:
+        found = look_up(rows, table, self.recording) if isinstance(table, Table) else None
+        return super().look_up(rows, table) if found is None else found
 
     def fused_linear(
         self, x: Tensor, weight: Weight, bias: Tensor | None = None, **fused: Unpack[Fused]
