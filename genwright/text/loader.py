@@ -180,15 +180,16 @@ class Loader:
             return None
         if not self.tiled and not all(form.portable and form == formats[0] for form in formats):
             return None
-        if name.startswith(EXPERTS) and not (formats[0].portable and len(set(formats)) == 1):
-            return None  # the matrices of a stack must be alike
+        if name.startswith(EXPERTS):  # the matrices of a stack must be alike
+            one = len(set(formats)) == 1 and (formats[0].portable or self._whole_tiles(formats[0], sources))
+            return formats if one else None
         return formats
 
     def quantized(self, source: Source, form: Format, tiled: bool = False) -> Iterator[Packed]:
         """A matrix in a format, some rows at a time: as stored if that is its format, else quantized on the device."""
         stored = self.checkpoint.format(source.name)
         if stored == form:
-            read = self.checkpoint.tiles if tiled else self.checkpoint.packed
+            read = self.checkpoint.tiles if tiled or not form.portable else self.checkpoint.packed
             packed = read(source.name, self._part(source, form))
             yield packed.map(lambda tensor: tensor.to(self.device))
             return
@@ -221,19 +222,27 @@ class Loader:
             fused = self._fuse(sources, self._dtype(name))
             return fused.add_(1) if name in self.weights.one_added else fused
         matrices: list[Packed] = []
-        whole = True  # tiles
         for form, some in groupby(zip(forms, sources, strict=True), key=itemgetter(0)):
-            parts: list[Packed] = []
-            for _, source in some:
-                parts += self.quantized(source, form, self.tiled and not name.startswith(EXPERTS))
-                self._report()
-            whole &= all(part.shape[0] % ROWS == 0 for part in parts)
-            matrices += join(parts)
-        if self.tiled and (whole or not name.startswith(EXPERTS)):
-            matrices = [tiles_of_integers(matrix) if tileable(matrix) else matrix for matrix in matrices]
+            matrices += self._joined(form, [source for _, source in some], name.startswith(EXPERTS))
         if name == "embed" and isinstance(matrices[0], Tiles):
             return Table(**vars(matrices[0]), dtype=self.dtype)
         return matrices[0] if len(matrices) == 1 else Mixed(tuple(matrices))
+
+    def _joined(self, form: Format, sources: Sources, stack: bool) -> list[Packed]:
+        """Matrices of one format as a single one if possible, in tiles if those of each matrix of a stack are whole."""
+        whole = self.tiled and self._whole_tiles(form, sources if stack else sources[:-1])
+        parts: list[Packed] = []
+        for source in sources:
+            for piece in self.quantized(source, form, whole):
+                parts.append(tiles_of_integers(piece) if whole and tileable(piece) else piece)
+            self._report()
+        joined = join(parts)
+        if self.tiled and not stack:
+            joined = [tiles_of_integers(matrix) if tileable(matrix) else matrix for matrix in joined]
+        return joined
+
+    def _whole_tiles(self, form: Format, sources: Sources) -> bool:
+        return not any(self._part(source, form).shape(source.shape)[0] % ROWS for source in sources)
 
     def _fuse(self, sources: Sources, dtype: torch.dtype) -> torch.Tensor:
         shapes = [self._part(source, None).shape(source.shape) for source in sources]
