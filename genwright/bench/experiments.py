@@ -106,7 +106,7 @@ _7B, _8B, _70B = "random:llama-2-7b", "random:llama-3.1-8b", "random:llama-3.1-7
 _1B = "random:tinyllama-1.1b"
 _CPU, _BF16 = EngineConfig(device="cpu"), EngineConfig(device="cuda", dtype="bfloat16")
 _INT8, _INT4 = replace(_BF16, quant="int8"), replace(_BF16, quant="int4:g32")
-_FP8 = replace(_BF16, quant="fp8", round_inputs=True)
+_FP8 = replace(_BF16, quant="fp8", fp8_inputs=True)
 _SMALL = (Point(1, 256, 48),)
 _LATENT = tuple(Point(batch) for batch in (1, 8, 64))
 _BATCHES = tuple(Point(batch, 512, 64) for batch in (1, 2, 4, 8, 16, 32, 64, 128, 256))

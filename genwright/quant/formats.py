@@ -34,6 +34,11 @@ class Format:
         group = "" if self.group is None else f":g{self.group}"
         return self.kind + group + ":asym" * self.asymmetric + ":channel" * self.channel + ":f32" * self.wide
 
+    @property
+    def portable(self) -> bool:
+        """Whether every device and file can hold it."""
+        return True
+
     def quantize(self, weight: Tensor) -> Packed:
         """Quantize a matrix [outputs, inputs] of any float dtype, rounding to nearest."""
         scales_dtype = torch.float32 if self.group is None or self.wide else torch.float16
@@ -68,7 +73,14 @@ class Format:
 
     def bytes(self, shape: tuple[int, ...]) -> int:
         """Size of a matrix of this shape."""
-        return sum(tensor.nbytes for tensor in self._empty(shape).tensors().values())
+        rows, columns = shape
+        if self.kind == "fp8":
+            scales = rows if self.channel else -(-rows // fp8.BLOCK) * -(-columns // fp8.BLOCK)
+            return rows * columns + 4 * scales
+        groups = rows * (1 if self.group is None else -(-columns // self.group))
+        if self.kind == "int8":
+            return rows * columns + groups * (4 if self.group is None else 2)
+        return rows * -(-columns // int4.WORD) * 4 + groups * 2 * (1 + self.asymmetric)
 
     def assemble(self, shape: tuple[int, ...], tensors: Mapping[str, Tensor]) -> Packed:
         """A matrix of this shape from the tensors named in `entries`."""

@@ -10,6 +10,7 @@ import torch
 
 from genwright.errors import GenwrightWarning, UserError
 from genwright.kernels.cpu.amx import has_bf16
+from genwright.kernels.cpu.calls import runner
 from genwright.parallel.pipeline import Pipeline
 from genwright.parallel.ranks import Ranks
 from genwright.placement.footprint import STEP_TOKENS, Workload
@@ -81,9 +82,8 @@ def build_engine(
     if ranks is not None:
         ranks.arrange(config.layout, device)
         config = config.with_settings({"graph": config.graph and ranks.on_device})
-    ops = new_ops(
-        config.backend, device, config.deterministic, None if ranks is None else ranks.stage, config.round_inputs
-    )
+    group, inputs = None if ranks is None else ranks.stage, (config.exact_inputs, config.fp8_inputs)
+    ops = new_ops(config.backend, device, config.deterministic, group, *inputs)
     loaders = _loaders(checkpoint, config, device, progress, 0 if ranks is None else ranks.rank)
     sharing = (1, True) if ranks is None else (ranks.place.local_ranks, ranks.on_device)
     pages, max_context = divide_memory(loaders, config, device, *sharing)
@@ -220,20 +220,21 @@ def _loader(
     rank: int = 0,
 ) -> Loader:
     dtype = _pick_dtype(config.dtype, device, checkpoint)
-    if quant == KEEP and checkpoint.only_widened:
-        kinds, name = " and ".join(checkpoint.only_widened), str(dtype).removeprefix("torch.")
+    tiled = device.type == "cpu" and config.backend in ("auto", "cpu") and runner() is not None
+    if quant == KEEP and not tiled and checkpoint.only_tiled:
+        kinds, name = " and ".join(checkpoint.only_tiled), str(dtype).removeprefix("torch.")
         warnings.warn(
-            f"{checkpoint.path} has weights in {kinds}, which cannot be kept packed yet; they are unpacked to {name}, "
+            f"{checkpoint.path} has weights in {kinds}, which only the CPU kernels read; they are unpacked to {name}, "
             "which takes more memory. Pass quant int8 or int4 to pack them again.",
             GenwrightWarning,
             stacklevel=4,
         )
-    packed = quant == KEEP or checkpoint.stays_packed
+    packed = quant == KEEP or checkpoint.stays_packed or tiled
     layout, layers = config.layout, checkpoint.config.layers
     if layers < layout.pp:
         raise UserError(f"{checkpoint.path} has {layers} layers, which are too few for {layout.pp} stages.")
     part = rank % layout.tp, layout.tp, layout.expert_parallel, layout.layers(rank, layers) if layout.pp > 1 else None
-    return Loader(checkpoint, dtype, device, packed, _weight_format(quant), progress, *part)
+    return Loader(checkpoint, dtype, device, packed, tiled, _weight_format(quant), progress, *part)
 
 
 def _pick_dtype(name: str, device: torch.device, checkpoint: Checkpoint) -> torch.dtype:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from genwright.errors import UserError
+from genwright.kernels.cpu.tile_packing import tiles_of_blocks
 from genwright.quant.formats import Format
 from genwright.quant.ggml import FORMATS, TYPES, dequantize, repack
 from genwright.quant.packed import Packed
@@ -63,7 +64,7 @@ _PART = re.compile(r"(.+)-[0-9]{5}-of-([0-9]{5})\.gguf", re.DOTALL)
 class GGUF(Checkpoint):
     """The file is memory-mapped; float tensors are views of it, quantized ones are dequantized on request."""
 
-    stays_packed = False  # a CPU computes faster with dequantized weights
+    stays_packed = False  # except by the CPU kernels
 
     def __init__(self, path: Path) -> None:
         header, *others = _open_parts(path)
@@ -82,7 +83,7 @@ class GGUF(Checkpoint):
             what = f"have {len(tensors)} tensors, not {count!r:.20} as its {SPLIT_TENSORS} says"
             raise UserError(f"{self.path} and its other parts {what}.")
         kinds = {tensor.kind for tensor in self._tensors.values()}
-        self.only_widened = sorted(TYPES[k].name for k in kinds if TYPES[k].stored is None and k not in FORMATS)
+        self.only_tiled = sorted(TYPES[k].name for k in kinds if k in FORMATS and not FORMATS[k].portable)
         self.hf_config = self._hugging_face_config()
         self.config = read_config(self.hf_config, self.path)
 
@@ -119,9 +120,13 @@ class GGUF(Checkpoint):
                 wide = wide - self._names.norm_offset
             return narrow(halves_from_neighbours(wide, self.config.head_dim) if self._reorder(name) else wide, part)
         if part is None:
-            return dequantize(self._rows(name), stored.kind, kind).view(shape)
-        aligned, inside = part.align(block.elements if part.axis == 1 else 1, shape[part.axis])
-        return dequantize(self._rows(name, aligned), stored.kind, kind).narrow(*inside)
+            wide = dequantize(self._rows(name), stored.kind, kind).view(shape)
+        else:
+            aligned, inside = part.align(block.elements if part.axis == 1 else 1, shape[part.axis])
+            wide = dequantize(self._rows(name, aligned), stored.kind, kind).narrow(*inside)
+        if block.stored is None:
+            stored.release()
+        return wide
 
     def format(self, name: str) -> Format | None:
         return None if name in self._latent else FORMATS.get(self._tensors[name].kind)
@@ -133,6 +138,12 @@ class GGUF(Checkpoint):
 
     def packed(self, name: str, part: Part | None = None) -> Packed:
         return repack(self._rows(name, part), self._tensors[name].kind)
+
+    def tiles(self, name: str, part: Part | None = None) -> Packed:
+        stored = self._tensors[name]
+        result = tiles_of_blocks(self._rows(name, part), stored.kind)
+        stored.release()
+        return result
 
     def _rows(self, name: str, part: Part | None = None) -> torch.Tensor:
         """Stored bytes of a matrix, or of a part in whole blocks: uint8 [rows, bytes] in Hugging Face's row order."""

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from genwright.placement.weight_stream import Arriving
 from genwright.quant.packed import Packed, Weight
+from genwright.quant.tiles import Table
 from genwright.text.cache.layout import CacheSpec, LayerCache
 from genwright.text.config import Attention, Mla, Moe
 from genwright.text.ops import deterministic
@@ -49,10 +50,15 @@ class TorchOps(Ops):
     def embedding(self, tokens: Tensor, weights: Weights, name: str) -> Tensor:
         table = weights[name]
         if self.group is None:
-            return F.embedding(tokens, table)
-        local = tokens - self.rank * len(table)
-        here = (local >= 0) & (local < len(table))
-        return self.all_reduce(F.embedding(local.clamp(0, len(table) - 1), table) * here[:, None])
+            return self.look_up(tokens, table)
+        local = tokens - self.rank * table.shape[0]
+        size = table.shape[0]
+        here = (local >= 0) & (local < size)
+        return self.all_reduce(self.look_up(local.clamp(0, size - 1), table) * here[:, None])
+
+    def look_up(self, rows: Tensor, table: Tensor | Table) -> Tensor:
+        """Some rows of a table."""
+        return table.look_up(rows) if isinstance(table, Table) else F.embedding(rows, table)
 
     def norm(self, x: Tensor, weights: Weights, name: str, eps: float) -> Tensor:
         return rms_norm(x, weights[name], eps)

@@ -30,10 +30,10 @@ class TritonMixtures(TorchOps):
         device: torch.device,
         deterministic: bool = False,
         group: torch.distributed.ProcessGroup | None = None,
-        round_inputs: bool = False,
+        fp8_inputs: bool = False,
     ) -> None:
         super().__init__(deterministic, group)
-        self.round_inputs = round_inputs
+        self.fp8_inputs = fp8_inputs
         self._pdl = torch.cuda.get_device_capability(device) >= (9, 0)
 
     def add_moe(self, x: Tensor, weights: Weights, norm: str, eps: float, moe: Moe) -> Tensor:
@@ -78,7 +78,7 @@ class TritonMixtures(TorchOps):
         return y.view(*ids.shape, y.shape[1])
 
     def _grouped_product(self, x: Tensor, weight: Weight, groups: Groups, share: int, gate: bool = False) -> Tensor:
-        rounded = self.round_inputs and self._pdl and not self.deterministic  # the GPUs that have PDL multiply fp8
+        rounded = self.fp8_inputs and self._pdl and not self.deterministic  # the GPUs that have PDL multiply fp8
         if rounded and isinstance(weight, Fp8Blocks) and serves(weight):
             return grouped_fp8_matmul(x, weight, groups, share, gate, pdl=True)
         return grouped_matmul(x, weight, groups, share, gate, pdl=self._pdl)

@@ -49,9 +49,9 @@ class TritonOps(TritonMixtures):
         device: torch.device,
         deterministic: bool = False,
         group: torch.distributed.ProcessGroup | None = None,
-        round_inputs: bool = False,
+        fp8_inputs: bool = False,
     ) -> None:
-        super().__init__(device, deterministic, group, round_inputs)
+        super().__init__(device, deterministic, group, fp8_inputs)
         self._scratch: dict[tuple[int, int], DecodeScratch] = {}
         self._rope_scratch: dict[tuple[int, int], Scratch] = {}
         self._latent_scratch: dict[int, LatentScratch] = {}
@@ -64,7 +64,7 @@ class TritonOps(TritonMixtures):
             return y
         if not isinstance(weight, Packed):
             return linear(x, weight, bias)
-        if self.round_inputs and isinstance(weight, Fp8Blocks) and fp8_inputs.serves(x, weight):
+        if self.fp8_inputs and isinstance(weight, Fp8Blocks) and fp8_inputs.serves(x, weight):
             return fp8_inputs.fp8_linear(x, weight, bias, pdl=self._pdl)
         if len(x) <= MAX_UNPACKING_ROWS:
             return packed_matmul(x, weight, bias)
