@@ -11,7 +11,7 @@ from torch.distributed import DistError, Store, TCPStore
 
 from genwright.errors import UserError
 
-ARRIVAL = 50  # seconds until a rank that has not arrived ends all of them
+ARRIVAL = 45  # seconds until a rank that has not arrived ends all of them
 LOCALHOST = "127.0.0.1"
 
 

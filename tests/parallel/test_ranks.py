@@ -21,7 +21,7 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_rank_that_never_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The real limit is 50 s; `test_worker.py` waits for it at full size."""
+    """The real limit is 45 s; `test_worker.py` waits for it at full size."""
     monkeypatch.setattr(rendezvous, "ARRIVAL", 1.0)
     with pytest.raises(UserError, match=r"^Rank 1, 2 of 3 did not start within 1\.0 s\.$"):
         meet(3, "waits", 1)
