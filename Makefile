@@ -25,10 +25,10 @@ browser: .venv/ready
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt playwright
 	$(BIN)/pytest tests/serve/test_page.py
 
-# Public clients of the server's APIs, in an environment of their own; needs Node and npm.
+# Public clients of the server's APIs, in an environment of their own; needs Node and npm. litellm imports mcp for tools.
 clients: .venv/ready
 	test -x build/clients/bin/python || $(PYTHON) -m venv build/clients
-	build/clients/bin/pip install --quiet --disable-pip-version-check langchain-openai litellm
+	build/clients/bin/pip install --quiet --disable-pip-version-check langchain-openai litellm mcp
 	npm install --silent --prefix build/clients openai
 	GENWRIGHT_CLIENTS=build/clients $(BIN)/pytest tests/serve/test_other_clients.py
 

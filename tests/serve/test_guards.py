@@ -22,7 +22,7 @@ def guarded(endless_model: Path, tmp_path_factory: pytest.TempPathFactory):
     made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", *subject]
     subprocess.run([*made, "-keyout", key, "-out", cert], check=True, capture_output=True)
     flags += ["--tls-cert", cert, "--tls-key", key]
-    flags += ["--max-tokens", "50", "--max-prompt", "100", "--timeout", "2", "--cors", "https://page.example"]
+    flags += ["--max-tokens", "50", "--max-prompt", "100", "--cors", "https://page.example"]
     with running(endless_model, folder, *flags, "--max-context", "8192", "--log-file", "/dev/full") as server:
         assert server.url.startswith("https://")
         server.tls = ssl.create_default_context(cafile=cert)
@@ -42,7 +42,7 @@ def test_keys_guard_everything_but_health(guarded: Running) -> None:
     assert status == 401 and body["error"]["type"] == "authentication_error" and body["type"] == "error"
 
 
-def test_limits_of_size_tokens_and_time(guarded: Running) -> None:
+def test_limits_of_size_and_tokens(guarded: Running) -> None:
     key = {"authorization": "Bearer second"}
     post = lambda body: guarded.request("POST", "/v1/chat/completions", body, key)  # noqa: E731
     status, body = post({**ASK, "user": "x" * 20_000})

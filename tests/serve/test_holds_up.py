@@ -160,7 +160,7 @@ def test_fuzzed_requests(endless: Running, full_size: bool) -> None:
 @pytest.fixture(scope="module")
 def small(endless_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """A server with a short time limit and no queue."""
-    flags = ("--max-context", "50000", "--max-queue", "0", "--timeout", "3", "--log-prompts")
+    flags = ("--max-context", "50000", "--max-queue", "0", "--timeout", "8", "--log-prompts")
     with running(endless_model, tmp_path_factory.mktemp("small"), *flags) as server:
         yield server
 
@@ -171,7 +171,7 @@ def test_a_full_queue_and_the_time_limit(small: Running) -> None:
     status, answer = small.post("/v1/chat/completions", SHORT)
     assert status == 503 and "queue is full" in answer["error"]["message"] and small.headers["retry-after"] == "1"
     received = read_all(full, b"seconds")
-    assert b"504 Gateway" in received and b"longer than 3 seconds" in received
+    assert b"504 Gateway" in received and b"longer than 8 seconds" in received
     small.wait_for("num_requests_running", 0)
     is_well(small)
     assert small.line()["body"] == SHORT, "--log-prompts asks for it"
@@ -199,7 +199,7 @@ def test_kill_9_of_the_engine(small: Running) -> None:
 
 def test_sigterm_lets_answers_end_and_refuses_new_ones(endless_model: Path, tmp_path: Path) -> None:
     """An answer that outlasts the timeout ends with an error."""
-    with running(endless_model, tmp_path, "--max-context", "50000", "--shutdown-timeout", "3") as server:
+    with running(endless_model, tmp_path, "--max-context", "50000", "--shutdown-timeout", "8") as server:
         short = server.open("/v1/chat/completions", {**LONG, "stream": True, "max_tokens": 300})
         long = server.open("/v1/chat/completions", {**LONG, "stream": True, "max_tokens": 49_000})
         assert short.recv(10) and long.recv(10)
