@@ -126,3 +126,19 @@ def test_logits_are_the_originals(name: str, checkpoints: Path, original: Path, 
         torch.testing.assert_close(
             ours(PROMPTS[:, start:end], start), theirs(PROMPTS[:, start:end], start), rtol=rough, atol=10 * rough
         )
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_gpu_gives_the_logits_of_a_cpu(name: str, checkpoints: Path) -> None:
+    from model import ModelArgs, Transformer
+
+    found = []
+    for device in ("cpu", "cuda"):
+        with torch.device(device):
+            model = Transformer(ModelArgs(**SHAPES[name]))
+        model(PROMPTS[:, :5].to(device))
+        load_model(model, checkpoints / f"{name}-mp1" / "model0-mp1.safetensors")
+        model(PROMPTS[:, :69].to(device))
+        found.append(model(PROMPTS[:, 69:].to(device), 69).float().cpu())
+    assert (found[0] - found[1]).norm() / found[0].norm() < 0.03
