@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test acceptance browser gpu bench format
+.PHONY: demo test acceptance browser clients gpu bench format
 
 demo: .venv/ready
 	$(BIN)/genwright generate "What is the capital of France?" --chat
@@ -24,6 +24,13 @@ browser: .venv/ready
 	command -v chromium > /dev/null || apt-get install --yes --quiet chromium
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt playwright
 	$(BIN)/pytest tests/serve/test_page.py
+
+# Public clients of the server's APIs, in an environment of their own; needs Node and npm.
+clients: .venv/ready
+	test -x build/clients/bin/python || $(PYTHON) -m venv build/clients
+	build/clients/bin/pip install --quiet --disable-pip-version-check langchain-openai litellm
+	npm install --silent --prefix build/clients openai
+	GENWRIGHT_CLIENTS=build/clients $(BIN)/pytest tests/serve/test_other_clients.py
 
 # The GPU's tests, and one table of figures, by the machine's own Python (PyTorch, pytest) and without an installation.
 gpu:

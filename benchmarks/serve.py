@@ -34,10 +34,12 @@ def start_server(model: str, flags: list[str]) -> tuple["subprocess.Popen[str]",
     command = [sys.executable, "-m", "genwright", "serve", model, "--port", "0", "--log-file", os.devnull, *flags]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
+    said = []
     for line in process.stderr:
         if found := re.search(r"http://\S+", line):
             return process, found[0]
-    raise SystemExit("The server did not start.")
+        said.append(line)
+    raise SystemExit(f"The server did not start.\n{''.join(said)}")
 
 
 def request(prompt: list[int] | str, tokens: int, stream: bool = True) -> dict[str, object]:
@@ -103,11 +105,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--peer", help="The address of another server of the same model.")
     parser.add_argument("--max-context", type=int, default=2048)
+    parser.add_argument("--gpu-mem", help="Of each of the two engines, such as 40GiB.")
     arguments = parser.parse_args()
     model = resolve(arguments.model)
-    llm = LLM(model, max_context=arguments.max_context)
+    llm = LLM(model, max_context=arguments.max_context, gpu_mem=arguments.gpu_mem)
     prompt = [(37 * place) % 1000 + 100 for place in range(arguments.prompt_tokens)]
-    process, url = start_server(model, ["--max-context", str(arguments.max_context)])
+    memory = ["--gpu-mem", arguments.gpu_mem] if arguments.gpu_mem else []
+    process, url = start_server(model, ["--max-context", str(arguments.max_context), *memory])
     try:
         compare(llm, url, arguments, prompt)
     finally:

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from genwright.inspect.records.stored_runs import StoredRun
+from genwright.inspect.records.stored_values import store_value
 from genwright.inspect.records.summary import summarise
-from genwright.inspect.records.values import store_value
 
 
 def record_run(folder: Path, source: str, model: dict[str, Any], **data: Any) -> StoredRun:

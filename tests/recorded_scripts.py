@@ -13,7 +13,7 @@ from genwright.inspect.analysis.repository import Repository
 from genwright.inspect.analysis.scenario import parse_scenario
 from genwright.inspect.records.stored_runs import StoredRun
 from genwright.inspect.run.launch import launch
-from genwright.inspect.run.make_plan import Choices
+from genwright.inspect.run.make_plan import RunOptions
 
 MODEL = load_manifest(PROJECT / "tinymodel.toml")
 
@@ -24,7 +24,7 @@ def record(
     scenario: Mapping[str, Any] | None = None,
     manifest: Manifest | None = MODEL,
     name: str = "script.py",
-    **choices: Any,
+    **options: Any,
 ) -> StoredRun:
     """Run a script that finds the fixtures' model, and give its record."""
     home = folder / "scripts"
@@ -36,7 +36,7 @@ def record(
         script,
         parse_scenario(dict(given), "the test"),
         manifest,
-        choices=Choices(**choices),
+        options=RunOptions(**options),
         root=folder / "records",
         repository=Repository(home),
     )

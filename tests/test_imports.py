@@ -27,6 +27,7 @@ TEXT = (
     ("llm",),
     ("worker", "tool_chat"),
     ("build", "generation_config"),
+    ("placed_model",),
     ("memory",),
     ("planning",),
     ("engine+drafts", "export"),

@@ -38,6 +38,7 @@ CHANGED = {
     "path/to/model": "smollm2",
     "--max-new-tokens 64": "--max-new-tokens 2",
     "quantize folder": f"quantize {MODEL}",
+    "convert folder": f"convert {MODEL}",
     "plan random:opt-30b": "plan random:opt-125m",
     "genwright bench": f"genwright bench {MODEL} --prompt-length 3 --max-new-tokens 2 --samples 1",
     "--num-samples 81": "--num-samples 2",

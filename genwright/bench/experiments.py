@@ -106,7 +106,9 @@ _7B, _8B, _70B = "random:llama-2-7b", "random:llama-3.1-8b", "random:llama-3.1-7
 _1B = "random:tinyllama-1.1b"
 _CPU, _BF16 = EngineConfig(device="cpu"), EngineConfig(device="cuda", dtype="bfloat16")
 _INT8, _INT4 = replace(_BF16, quant="int8"), replace(_BF16, quant="int4:g32")
+_FP8 = replace(_BF16, quant="fp8", fp8_inputs=True)
 _SMALL = (Point(1, 256, 48),)
+_LATENT = tuple(Point(batch) for batch in (1, 8, 64))
 _BATCHES = tuple(Point(batch, 512, 64) for batch in (1, 2, 4, 8, 16, 32, 64, 128, 256))
 
 EXPERIMENTS = {
@@ -135,8 +137,22 @@ EXPERIMENTS = {
         Experiment("llama3_8b_8k", _8B, _BF16, "after 8,000 tokens", (Point(1, 8000, 192),)),
         Experiment("llama3_8b_batch", _8B, _BF16, "1 to 256 sequences", _BATCHES, 3),
         Experiment("llama3_8b_prefill", _8B, _BF16, "a prompt of 2,048 tokens", (Point(1, 2048, 16),)),
+        Experiment(
+            *("llama3_8b_prefill_fp8", _8B, _FP8, "the same in fp8, with rounded inputs"), points=(Point(1, 2048, 16),)
+        ),
         Experiment("llama3_8b_serving", _8B, _BF16, "512 requests", _serving(512, (64, 1024), (32, 256)), 3),
         Experiment("llama3_70b_int4", _70B, _INT4, "70 B on one GPU"),
+        Experiment("deepseek_v2_lite_bf16", "random:deepseek-v2-lite", _BF16, "latent attention, 64 experts", _LATENT),
+        Experiment(
+            *(
+                "deepseek_v3_fp8",
+                "random:deepseek-v3,layers=12",
+                _FP8,
+                "as much of V3 as fits, rounded as it was trained",
+            ),
+            points=(*_LATENT, Point(1, 8000, 192)),
+            samples=3,
+        ),
     )
 }
 DEFAULTS = {

@@ -90,16 +90,23 @@ def run_tasks(
     llm: LLM, tasks: Sequence[str], folder: Path | None, limit: int | None, progress: Progress
 ) -> dict[str, dict[str, Any]]:
     """Run tasks and return their figures by name; `folder` may hold more tasks."""
+    results: dict[str, dict[str, Any]] = evaluate_model(HarnessModel(llm, progress), tasks, folder, limit)["results"]
+    return results
+
+
+def evaluate_model(
+    model: TemplateLM, tasks: Sequence[str], folder: Path | None = None, limit: int | None = None
+) -> dict[str, Any]:
+    """What the harness finds for a model class of its own: `results` has the figures of each task."""
     manager = TaskManager(include_path=None if folder is None else str(folder))
     unknown = [task for task in tasks if task not in manager.all_tasks]
     if unknown:
         raise UserError(f"lm-evaluation-harness has no task {unknown[0]!r}; `lm_eval ls tasks` lists them.")
     try:
-        found = lm_eval.simple_evaluate(
-            HarnessModel(llm, progress), tasks=list(tasks), limit=limit, task_manager=manager, bootstrap_iters=1000
+        found: dict[str, Any] = lm_eval.simple_evaluate(
+            model, tasks=list(tasks), limit=limit, task_manager=manager, bootstrap_iters=1000
         )
     except (OSError, ValueError, RuntimeError) as error:  # mostly a data set that cannot be downloaded
         why = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
         raise UserError(f"lm-evaluation-harness could not run {', '.join(tasks)}: {why}.") from None
-    results: dict[str, dict[str, Any]] = found["results"]
-    return results
+    return found

@@ -6,11 +6,15 @@ from pathlib import Path
 import torch
 from torch.profiler import ProfilerActivity, _ExperimentalConfig, profile
 
+from genwright.errors import UserError
+
 MOST = 10  # operations listed
 
 
 def profiled(run: Callable[[], object], path: Path) -> str:
     """Run a function under the profiler, write the trace, and list the most expensive operations."""
+    if not path.parent.is_dir():
+        raise UserError(f"There is no folder {path.parent} for the trace {path.name}.")
     on_gpu = torch.cuda.is_available()
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
     everywhere = _ExperimentalConfig(profile_all_threads=True)  # the engine has a thread of its own

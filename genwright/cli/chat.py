@@ -12,7 +12,7 @@ import typer
 
 from genwright.cli.app import new_app
 from genwright.cli.flags import expand
-from genwright.cli.options import load
+from genwright.cli.options import ModelArgument, load
 from genwright.cli.prompt import open_prompt
 from genwright.errors import UserError
 from genwright.text.catalogue import DEFAULT
@@ -41,9 +41,7 @@ RETRY_TEMPERATURE = 0.7  # for /retry at temperature 0, where the answer would b
 def chat(
     config: EngineConfig,
     params: Annotated[dict[str, Any], SamplingParams],
-    model: Annotated[
-        str, typer.Argument(help="A checkpoint's path, a name from `genwright pull`, or random:NAME.")
-    ] = DEFAULT,
+    model: ModelArgument = DEFAULT,
     system: Annotated[str | None, typer.Option(help="A system message.")] = None,
     context_shift: Annotated[
         bool, typer.Option("--context-shift", help="Drop the oldest turns when the context fills up.")

@@ -16,7 +16,11 @@ def convert(
     source: Source,
     target: Target,
     to: Annotated[
-        str, typer.Option(help="safetensors, bf16 (safetensors with FP8 weights as bfloat16), gptfast or deepseek.")
+        str,
+        typer.Option(
+            help="safetensors, bf16 (safetensors with FP8 weights as bfloat16), gptfast, deepseek, gguf, or GGUF's "
+            "q8_0, q4_0 or q4_1."
+        ),
     ] = "safetensors",
     model_parallel: Annotated[
         int | None, typer.Option(help="Write DeepSeek's shards for this many ranks.", min=1, max=4096)
@@ -24,11 +28,13 @@ def convert(
     dtype: Annotated[str, typer.Option(help="auto (as stored), float32, float16 or bfloat16.")] = "auto",
     arch: Arch = None,
 ) -> None:
-    """Write a checkpoint as a Hugging Face safetensors folder, as gpt-fast's model.pth or as DeepSeek's shards."""
+    """Write a checkpoint as a safetensors folder, a GGUF file, gpt-fast's model.pth or DeepSeek's shards."""
     from genwright.text.catalogue import resolve
     from genwright.text.checkpoints.open import open_checkpoint
     from genwright.text.checkpoints.protocol import parse_dtype
+    from genwright.text.export.convert import GGUF_FORMATS
     from genwright.text.export.convert import convert as write
+    from genwright.text.export.gguf import write_gguf
 
     if model_parallel is not None and to not in ("safetensors", "deepseek"):
         raise UserError(f"--model-parallel writes DeepSeek's shards; it cannot be used with --to {to}.")
@@ -37,7 +43,10 @@ def convert(
             "--to bf16 converts FP8 weights and keeps the others as stored; it cannot be used with --dtype."
         )
     checkpoint = open_checkpoint(resolve(source), arch)
-    form = to if model_parallel is None else "deepseek"
+    form, kind = to if model_parallel is None else "deepseek", None if dtype == "auto" else parse_dtype(dtype)
     with bar("Converting") as progress:
-        write(checkpoint, target, form, None if dtype == "auto" else parse_dtype(dtype), progress, model_parallel or 1)
+        if form in GGUF_FORMATS:
+            write_gguf(checkpoint, target, form, kind, progress)
+        else:
+            write(checkpoint, target, form, kind, progress, model_parallel or 1)
     print(f"Wrote {target}.")

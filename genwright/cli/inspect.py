@@ -3,10 +3,10 @@
 import gc
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -17,18 +17,19 @@ from genwright.cli.inspect_scripts import (
     ManifestFile,
     NoSamples,
     Root,
+    Row,
     ScenarioFile,
     Scripts,
     expand,
+    for_each,
     open_scenario,
     open_script,
+    write,
 )
 from genwright.cli.progress import bar
 from genwright.errors import UserError
 
 app = new_app(no_args_is_help=True, help=__doc__)
-
-Row = dict[str, Any]  # the JSON object of one script
 
 
 @app.command()
@@ -51,9 +52,9 @@ def interfaces(
     manifest = draft(repository, project_name(repository), candidates)
     data = json.dumps(manifest.to_dict(), ensure_ascii=False, indent=1) + "\n"
     if out is not None:
-        _write(out, data if out.suffix == ".json" else manifest.to_toml())
+        write(out, data if out.suffix == ".json" else manifest.to_toml())
     if doc is not None:
-        _write(doc, document(manifest, candidates))
+        write(doc, document(manifest, candidates))
     if out is None:
         print(data if as_json else manifest.to_toml(), end="")
 
@@ -65,6 +66,7 @@ def locate(scripts: Scripts, manifest: ManifestFile = None, repo: Root = None, a
     from genwright.inspect.analysis.locate import locate as locate_sites
     from genwright.inspect.analysis.locate import parse
 
+    @_uncollected()
     def one(script: Path) -> Row:
         repository, known = open_script(script, manifest, repo)
         tree = parse(repository.source(script), script.name)
@@ -81,7 +83,7 @@ def locate(scripts: Scripts, manifest: ManifestFile = None, repo: Root = None, a
         for gap in found["unresolved"]:
             print(f"  {gap['line']}: {gap['text']}: not resolved: {gap['reason']}")
 
-    _for_each(scripts, one, show, as_json)
+    for_each("Inspecting", expand(scripts), one, show, as_json)
 
 
 @app.command()
@@ -106,6 +108,7 @@ def rewrite(
     if scenario_out is not None and len(files) > 1:
         raise UserError(f"--scenario-out writes the scenario of one script, not of {len(files)}.")
 
+    @_uncollected()
     def one(script: Path) -> Row:
         repository, known = open_script(script, manifest, repo)
         made = rewrite_script(script, known, given, repository, samples=not no_samples, ask=ask, must_call=True)
@@ -114,9 +117,9 @@ def rewrite(
         target = out / _relative(script, files)
         if target.resolve() == script.resolve():
             raise UserError(f"{target} is the original script; choose another folder with --out.")
-        _write(target, made.text, encoding_of(made.text))
+        write(target, made.text, encoding_of(made.text))
         if scenario_out is not None:
-            _write(scenario_out, to_toml(made.scenario, [str(c) for c in made.chosen]))
+            write(scenario_out, to_toml(made.scenario, [str(c) for c in made.chosen]))
         return {**made.to_dict(), "written": str(target), "diff": made.diff}
 
     def show(script: Path, result: Row) -> None:
@@ -130,7 +133,7 @@ def rewrite(
         for gap in result["unresolved"]:
             print(f"  line {gap['line']}: {gap['text']}: not resolved: {gap['reason']}", file=sys.stderr)
 
-    _for_each(scripts, one, show, as_json)
+    for_each("Inspecting", files, one, show, as_json)
 
 
 @app.command()
@@ -156,18 +159,19 @@ def explain(
     if stages is not None and len(files) > 1:
         raise UserError(f"--stages writes the page of one script, not of {len(files)}.")
 
+    @_uncollected()
     def one(script: Path) -> Row:
         repository, known = open_script(script, manifest, repo)
         made = rewrite_script(script, known, given, repository, samples=not no_samples, ask=ask)
         if stages is not None:
-            _write(stages, stages_page(made, known.project, lang))
+            write(stages, stages_page(made, known.project, lang))
         if as_json:
             return explain_data(made, known.project, made.scenario)
         if stages is not None:
             return {"text": f"{stages}\n"}
         return {"text": explain_text(made, known.project, made.scenario, lang)}
 
-    _for_each(scripts, one, lambda _, result: print(result["text"], end=""), as_json)
+    for_each("Inspecting", files, one, lambda _, result: print(result["text"], end=""), as_json)
 
 
 def _relative(script: Path, files: list[Path]) -> Path:
@@ -177,33 +181,6 @@ def _relative(script: Path, files: list[Path]) -> Path:
     if script.suffix != ".ipynb":
         return name
     return name.with_suffix(".py") if len(same) == 1 else Path(f"{name}.py")
-
-
-def _for_each(
-    scripts: list[Path], one: Callable[[Path], Row], show: Callable[[Path, Row], None], as_json: bool
-) -> None:
-    """Apply `one` to each script and print the results; of several scripts, a failing one does not stop the others."""
-    files = expand(scripts)
-    results: list[Row] = []
-    failures = 0
-    with bar("Inspecting", show=len(files) > 1) as progress:
-        for done, script in enumerate(files):
-            progress(done, len(files))
-            try:
-                with _uncollected():
-                    results.append(one(script))
-                if not as_json:
-                    show(script, results[-1])
-            except UserError as error:
-                if len(files) == 1:
-                    raise
-                failures += 1
-                results.append({"script": str(script), "error": str(error)})
-                print(f"genwright: {error}", file=sys.stderr)
-    if as_json:
-        print(json.dumps(results if len(files) > 1 else results[0], ensure_ascii=False, indent=1))
-    if failures:
-        raise UserError(f"{failures} of {len(files)} scripts failed.")
 
 
 @contextmanager
@@ -216,14 +193,6 @@ def _uncollected() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
-
-
-def _write(path: Path, text: str, encoding: str = "utf-8") -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding=encoding, newline="")  # keeps the script's line endings
-    except (OSError, UnicodeEncodeError) as error:
-        raise UserError(f"{path} cannot be written: {error}.") from error
 
 
 inspect_runs.add_to(app)

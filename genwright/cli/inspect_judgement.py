@@ -1,6 +1,5 @@
 """`genwright inspect replay`, `slice`, `diff` and `report`: what recorded runs tell."""
 
-import json
 import sys
 from itertools import islice
 from pathlib import Path
@@ -10,6 +9,7 @@ import typer
 
 from genwright.cli.app import Json
 from genwright.cli.inspect_runs import Records, RunName, ending
+from genwright.cli.inspect_scripts import print_json, write
 from genwright.errors import UserError
 from genwright.inspect.records.stored_runs import open_run
 
@@ -65,7 +65,7 @@ def slice_run(
     if out is None:
         print(made.text, end="")
     else:
-        _write(out, made.text)
+        write(out, made.text)
     print(f"{made.kept} of {made.total} statements; it gives the recorded arguments", file=sys.stderr)
 
 
@@ -113,13 +113,13 @@ def report(
     except Exception as error:  # whatever goes wrong with a model, nothing depends on it
         print(f"genwright: {error if isinstance(error, UserError) else f'No comment: {error!r}.'}", file=sys.stderr)
     page = out or run.path / "report.html"
-    _write(page, report_page(run, findings, outcomes, commentator, prose))
+    write(page, report_page(run, findings, outcomes, commentator, prose))
     if junit is not None:
-        _write(junit, junit_text(run, findings, outcomes))
+        write(junit, junit_text(run, findings, outcomes))
     if as_json:
         told = {"run": run.name, "status": run.data.get("status"), "report": str(page), "comment": prose}
         told |= {"findings": [vars(f) for f in findings], "assertions": [vars(o) for o in outcomes]}
-        print(json.dumps(told, ensure_ascii=False, indent=1))
+        print_json(told)
     else:
         for finding in findings:
             print(finding)
@@ -141,14 +141,9 @@ def add_to(app: typer.Typer) -> None:
 
 def _show_differences(found: "list[Difference]", as_json: bool, told: dict[str, str] | None = None) -> None:
     if as_json:
-        print(json.dumps({**(told or {}), "differences": [vars(d) for d in found]}, ensure_ascii=False, indent=1))
+        print_json({**(told or {}), "differences": [vars(d) for d in found]})
         return
     for difference in found:
         print(difference)
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"{path} cannot be written: {error.strerror}.") from error
+    if len(found) == _SHOWN:
+        print(f"Only the first {_SHOWN} differences are shown.", file=sys.stderr)

@@ -2,10 +2,12 @@
 
 import hashlib
 import json
+import re
 import sys
-from collections.abc import Callable
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,22 +17,29 @@ from genwright.cli.inspect_scripts import (
     ManifestFile,
     NoSamples,
     Root,
+    Row,
     ScenarioFile,
     Scripts,
     expand,
+    for_each,
     open_repository,
     open_scenario,
+    print_json,
 )
-from genwright.cli.progress import bar
 from genwright.errors import UserError
+from genwright.inspect.analysis.source_files import read_bytes
 from genwright.inspect.records.record_index import open_index
-from genwright.inspect.records.stored_runs import StoredRun, open_run, stored_runs
+from genwright.inspect.records.stored_runs import StoredRun, open_run, records_root, stored_runs
+
+if TYPE_CHECKING:
+    from genwright.inspect.analysis.manifest import Manifest
+    from genwright.inspect.analysis.repository import Repository
 
 _SHOWN = 100  # calls that `show` lists
 _OFFLINE = ("Network is unreachable", "name resolution", "Name or service not known", "Failed to resolve")
+_EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Exit|Interrupt)\b")
 _SKIPPED = "it already ran to its end"
 
-Row = dict[str, Any]
 Records = Annotated[Path | None, typer.Option(help="The folder of runs; GENWRIGHT_RECORDS, or ./records.")]
 RunName = Annotated[str, typer.Argument(metavar="RUN", help="A run: its folder, NAME/LABEL-0001, or `last`.")]
 
@@ -56,17 +65,15 @@ def run(
 ) -> None:
     """Run scripts unattended, each in a process of its own, and record every call of the interfaces."""
     from genwright.dropin.run import folder as dropin_folder
-    from genwright.inspect.analysis.border import project_name
-    from genwright.inspect.analysis.manifest import load_manifest
     from genwright.inspect.isolation.isolation import Isolation
-    from genwright.inspect.run.dispatch import MANIFESTS
     from genwright.inspect.run.launch import launch
-    from genwright.inspect.run.make_plan import Choices
-    from genwright.inspect.run.named_manifests import find_manifest
+    from genwright.inspect.run.make_plan import RunOptions
 
+    if rewrite and mock:
+        raise UserError("Pass only one of --rewrite and --mock.")
     given = open_scenario(scenario)
     files = expand(scripts)
-    choices = Choices(
+    options = RunOptions(
         mode="mock" if mock else "rewrite" if rewrite else "intercept",
         label=label,
         samples=not no_samples,
@@ -74,33 +81,22 @@ def run(
         path=[dropin_folder(given.dropin)] if given.dropin else [],
         folders=[scenario.resolve().parent] if scenario else [],
     )
-    isolation = Isolation(network=network, unsafe=unsafe, readable=tuple(path.absolute() for path in read or []))
-    inputs = _fingerprint([p for p in (scenario, manifest) if p], repr((choices.mode, label)))
+    isolation = Isolation(network=network, unsafe=unsafe, readable=_existing(read or []))
+    inputs = _fingerprint({"scenario": scenario, "manifest": manifest}, repr((options.mode, label)))
+    echo = len(files) == 1 and not as_json
+    start = partial(launch, scenario=given, options=options, root=records, isolation=isolation, echo=echo)
 
-    def one(script: Path) -> StoredRun | None:
-        own = f"{inputs}{_fingerprint([script], str(script.resolve()))}"
-        if resume and any(
-            r.data.get("fingerprint") == own and r.data["status"] == "ended" for r in stored_runs(records)
-        ):
-            return None
+    def one(script: Path) -> Row:
+        own = f"{inputs}{_fingerprint({'script': script}, str(script.resolve()))}"
+        if resume and _is_done(script, own, records):
+            return {"script": str(script), "skipped": _SKIPPED}
         repository = open_repository(script, repo)
-        places = [*choices.folders, Path.cwd(), MANIFESTS]
-        known = load_manifest(manifest) if manifest else find_manifest(project_name(repository), places)
-        echo = len(files) == 1 and not as_json
-        return launch(
-            script,
-            given,
-            known,
-            choices=choices,
-            root=records,
-            repository=repository,
-            isolation=isolation,
-            echo=echo,
-            fingerprint=own,
-        )
+        known = _manifest(manifest, repository, options.folders)
+        made = start(script, manifest=known, repository=repository, fingerprint=own)
+        return _judged(script, made, network)
 
     try:
-        _each(files, one, as_json, network)
+        for_each("Running", files, one, _show_row, as_json)
     except KeyboardInterrupt:
         print("\ngenwright: Interrupted; `genwright inspect show last` tells what was recorded.", file=sys.stderr)
         raise
@@ -110,8 +106,10 @@ def list_runs(records: Records = None, as_json: Json = False) -> None:
     """List the recorded runs, the last one last."""
     rows = [_row(run) for run in stored_runs(records)]
     if as_json:
-        print(json.dumps(rows, ensure_ascii=False, indent=1))
+        print_json(rows)
         return
+    if not rows:
+        print(f"There is no run in {records or records_root()}.", file=sys.stderr)
     for row in rows:
         seconds = f"{row['seconds']:.2f} s" if row["seconds"] is not None else "-"
         print(f"{row['run']}  {row['status']}  {row['calls']} calls  {seconds}  {row['started']}  {row['script']}")
@@ -119,23 +117,19 @@ def list_runs(records: Records = None, as_json: Json = False) -> None:
 
 def show(
     name: RunName,
-    number: Annotated[int | None, typer.Argument(metavar="[CALL]", help="The number of one call.")] = None,
+    number: Annotated[int | None, typer.Argument(metavar="CALL", help="The number of one call.")] = None,
     records: Records = None,
     as_json: Json = False,
 ) -> None:
     """Show a run and its calls, or one call."""
     run = open_run(name, records)
     if number is not None:
-        print(json.dumps(vars(run.call(number)), ensure_ascii=False, indent=1, default=str))
+        print_json(vars(run.call(number)))
         return
     with open_index(run) as index:
         calls = index.calls()
     if as_json:
-        print(
-            json.dumps(
-                {**run.data, "run": run.name, "path": str(run.path), "calls": calls}, ensure_ascii=False, indent=1
-            )
-        )
+        print_json({**run.data, "run": run.name, "path": str(run.path), "calls": calls})
         return
     told = {k: run.data.get(k) for k in ("script", "argv", "mode", "commit", "python", "started", "seconds", "seeds")}
     print(f"{run.name}: {ending(run)}")
@@ -158,28 +152,34 @@ def add_to(app: typer.Typer) -> None:
     app.command()(show)
 
 
-def _each(files: list[Path], one: Callable[[Path], StoredRun | None], as_json: bool, network: bool) -> None:
-    """Run each script; a failing one does not stop the others, and makes the command fail."""
-    rows: list[Row] = []
-    with bar("Running", show=len(files) > 1) as progress:
-        for done, script in enumerate(files):
-            progress(done, len(files))
-            try:
-                made = one(script)
-                rows.append(_judged(script, made, network) if made else {"script": str(script), "skipped": _SKIPPED})
-            except UserError as error:
-                rows.append({"script": str(script), "error": str(error)})
-            if not as_json and "run" in rows[-1]:
-                print("{run}: {status}, {calls} calls, {seconds:.2f} s".format(**rows[-1]), file=sys.stderr)
-            if not as_json and "skipped" in rows[-1]:
-                print(f"{script.name}: left out, because {_SKIPPED}", file=sys.stderr)
-            if "error" in rows[-1] and len(files) > 1:
-                print(f"genwright: {rows[-1]['error']}", file=sys.stderr)
-    if as_json:
-        print(json.dumps(rows if len(files) > 1 else rows[0], ensure_ascii=False, indent=1))
-    failed = [row["error"] for row in rows if "error" in row]
-    if failed:
-        raise UserError(failed[0] if len(files) == 1 else f"{len(failed)} of {len(files)} scripts failed.")
+def _manifest(file: Path | None, repository: "Repository", folders: Sequence[Path]) -> "Manifest | None":
+    """The manifest that is given, or one of the project's name: beside the scenario, in this folder, or with us."""
+    from genwright.inspect.analysis.border import project_name
+    from genwright.inspect.analysis.manifest import load_manifest
+    from genwright.inspect.run.dispatch import MANIFESTS
+    from genwright.inspect.run.named_manifests import find_manifest
+
+    return load_manifest(file) if file else find_manifest(project_name(repository), [*folders, Path.cwd(), MANIFESTS])
+
+
+def _existing(paths: list[Path]) -> tuple[Path, ...]:
+    missing = [path for path in paths if not path.exists()]
+    if missing:
+        raise UserError(f"--read must be a file or folder, and there is no {missing[0]}.")
+    return tuple(path.absolute() for path in paths)
+
+
+def _is_done(script: Path, fingerprint: str, records: Path | None) -> bool:
+    """Whether a script already ran to its end, with the same inputs, and its assertions hold."""
+    same = (run for run in stored_runs(records) if run.data.get("fingerprint") == fingerprint)
+    return any("error" not in _judged(script, run, network=True) for run in same)
+
+
+def _show_row(script: Path, row: Row) -> None:
+    if "skipped" in row:
+        print(f"{script}: left out, because {row['skipped']}", file=sys.stderr)
+    else:
+        print("{run}: {status}, {calls} calls, {seconds:.2f} s".format(**row), file=sys.stderr)
 
 
 def _judged(script: Path, run: StoredRun, network: bool) -> Row:
@@ -194,9 +194,9 @@ def _judged(script: Path, run: StoredRun, network: bool) -> Row:
     if run.data["status"] != "ended":
         offline = not network and any(words in ending(run) for words in _OFFLINE)
         hint = " (a run has no network unless you pass --network)" if offline else ""
-        return row | {"error": f"{script.name}: {ending(run)}{hint}"}
+        return row | {"error": f"{script}: {ending(run)}{hint}"}
     if wrong is not None:
-        return row | {"error": f"{script.name}: the assertion `{wrong.assertion}` does not hold: {wrong.reason}"}
+        return row | {"error": f"{script}: the assertion `{wrong.assertion}` does not hold: {wrong.reason}"}
     return row
 
 
@@ -207,22 +207,19 @@ def _row(run: StoredRun) -> Row:
 
 
 def ending(run: StoredRun) -> str:
-    """How a run ended, in a sentence's part."""
+    """How a run ended, as a part of a sentence."""
     data = run.data
     if data["status"] == "failed":
-        lines = (
-            (run.path / "error.txt").read_text(errors="replace").strip().splitlines() if run.data.get("mode") else []
-        )
-        return f"failed with exit code {data['exit_code']}" + (f": {lines[-1]}" if lines else "")
+        lines = run.printed("error").strip().splitlines()
+        # An exception's message may have several lines, of which the first one names it.
+        said = next((line for line in reversed(lines) if _EXCEPTION.match(line)), lines[-1] if lines else "")
+        return f"failed with exit code {data['exit_code']}" + (f": {said}" if said else "")
     return str(data.get("message") or data["status"])
 
 
-def _fingerprint(files: list[Path], rest: str) -> str:
+def _fingerprint(files: dict[str, Path | None], rest: str) -> str:
     """What tells whether a run was the same: the content of its files, and the rest."""
     digest = hashlib.sha256(rest.encode())
-    for path in files:
-        try:
-            digest.update(path.read_bytes())
-        except OSError as error:
-            raise UserError(f"{path} cannot be read: {error.strerror}.") from error
+    for what, path in files.items():
+        digest.update(read_bytes(path, what) if path else b"")
     return digest.hexdigest()[:16]

@@ -1,10 +1,14 @@
-"""Arguments that the verbs of `genwright inspect` share: scripts, and what is known about them."""
+"""What the verbs of `genwright inspect` share: scripts and what is known about them, batches, and output."""
 
+import json
+import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from genwright.cli.progress import bar
 from genwright.errors import UserError
 
 if TYPE_CHECKING:
@@ -12,6 +16,7 @@ if TYPE_CHECKING:
     from genwright.inspect.analysis.repository import Repository
     from genwright.inspect.analysis.scenario import Scenario
 
+Row = dict[str, Any]  # the JSON object of one script
 Scripts = Annotated[
     list[Path], typer.Argument(metavar="SCRIPT...", help="The scripts or notebooks, or folders of them.")
 ]
@@ -46,6 +51,48 @@ def open_scenario(file: Path | None) -> "Scenario":
     from genwright.inspect.analysis.scenario import Scenario, load_scenario
 
     return load_scenario(file) if file else Scenario()
+
+
+def for_each(
+    title: str, files: list[Path], one: Callable[[Path], Row], show: Callable[[Path, Row], None], as_json: bool
+) -> None:
+    """Apply `one` to each script and show its row; of several scripts a failing one does not stop the others.
+
+    A script has failed if `one` raises a UserError or its row has an `error`.
+    """
+    rows: list[Row] = []
+    with bar(title, show=len(files) > 1) as progress:
+        for done, script in enumerate(files):
+            progress(done, len(files))
+            try:
+                rows.append(one(script))
+                if not as_json:
+                    show(script, rows[-1])
+            except UserError as error:
+                is_named = len(files) == 1 or str(script) in str(error)
+                rows.append({"script": str(script), "error": str(error) if is_named else f"{script}: {error}"})
+            if "error" in rows[-1] and len(files) > 1:
+                print(f"genwright: {rows[-1]['error']}", file=sys.stderr)
+    if as_json:
+        print_json(rows if len(files) > 1 else rows[0])
+    failed = [row["error"] for row in rows if "error" in row]
+    if failed:
+        raise UserError(failed[0] if len(files) == 1 else f"{len(failed)} of {len(files)} scripts failed.")
+
+
+def write(path: Path, text: str, encoding: str = "utf-8") -> None:
+    """Write a file and its folder; the text keeps its line endings."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding=encoding, newline="")
+    except (OSError, UnicodeEncodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UserError(f"{path} cannot be written: {reason}.") from error
+
+
+def print_json(data: Any) -> None:
+    """Print what a program reads."""
+    print(json.dumps(data, ensure_ascii=False, indent=1, default=str))
 
 
 def expand(scripts: list[Path]) -> list[Path]:

@@ -11,7 +11,9 @@ from genwright.text.settings import EngineConfig
 if TYPE_CHECKING:
     from genwright.text.llm import LLM
 
-Model = Annotated[str, typer.Option(help="A checkpoint's path, a name from `genwright pull`, or random:NAME.")]
+_MODEL = "A checkpoint's path, a name from `genwright pull`, or random:NAME."
+Model = Annotated[str, typer.Option(help=_MODEL)]
+ModelArgument = Annotated[str, typer.Argument(help=_MODEL)]
 
 
 def load(model: str, config: EngineConfig) -> "LLM":

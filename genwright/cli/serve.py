@@ -2,12 +2,12 @@
 
 import importlib.util
 from functools import partial
-from typing import Annotated
 
 import typer
 
 from genwright.cli.app import new_app
 from genwright.cli.flags import expand
+from genwright.cli.options import ModelArgument
 from genwright.cli.progress import bar
 from genwright.errors import UserError
 from genwright.serve.server_settings import ServerSettings
@@ -23,9 +23,7 @@ PACKAGES = ("starlette", "uvicorn", "uvloop", "httptools", "prometheus_client")
 def serve(
     config: EngineConfig,
     settings: ServerSettings,
-    model: Annotated[
-        str, typer.Argument(help="A checkpoint's path, a name from `genwright pull`, or random:NAME.")
-    ] = DEFAULT,
+    model: ModelArgument = DEFAULT,
 ) -> None:
     """Serve a model over HTTP, until SIGTERM or Ctrl-C."""
     if missing := [name for name in PACKAGES if importlib.util.find_spec(name) is None]:

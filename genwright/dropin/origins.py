@@ -16,6 +16,7 @@ class Origin:
 _FLEXLLMGEN = {
     "flex_opt": "flexllmgen.flex_opt",
     "completion": "flexllmgen.apps.completion",
+    "dist_flex_opt": "flexllmgen.dist_flex_opt",
     "opt_config": "flexllmgen.opt_config",
     "profile_bandwidth": "flexllmgen.profile_bandwidth",
     "profile_matmul": "flexllmgen.profile_matmul",

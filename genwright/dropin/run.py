@@ -1,6 +1,7 @@
 """Run an original's command on our modules, or a user's script with our modules ahead of its own."""
 
 import os
+import re
 import runpy
 import sys
 from pathlib import Path
@@ -50,19 +51,40 @@ def run_script(name: str, script: str, arguments: list[str]) -> None:
     sys.argv = [script, *arguments]
     try:
         runpy.run_path(script, run_name="__main__")
-    except ModuleNotFoundError as error:
-        package = (error.name or "").partition(".")[0]
-        if not (package and (folder(name) / package).is_dir()):
+    except ImportError as error:
+        if (missing := _missing(name, error)) is None:
             raise
-        raise UserError(
-            f"The drop-in {name} has no module {error.name}; docs/coming-from.md says what it has."
-        ) from None
+        raise UserError(f"The drop-in {name} has no {missing}; docs/coming-from.md says what it has.") from None
+    _leave_ranks()
+
+
+def _missing(name: str, error: ImportError) -> str | None:
+    """What a script imported of the original that the drop-in does not have."""
+    if isinstance(error, ModuleNotFoundError):
+        package = (error.name or "").partition(".")[0]
+        return f"module {error.name}" if package and (folder(name) / package).is_dir() else None
+    found = re.match(r"cannot import name '(\w+)'", error.msg)
+    ours = error.path is not None and Path(error.path).is_relative_to(folder(name))
+    return f"{found[1]} in {error.name}" if found and ours else None
 
 
 def _run_module(name: str, module: str, arguments: list[str]) -> None:
     _import_from(folder(name))
     sys.argv = [module, *arguments]
-    runpy.run_module(module, run_name="__main__", alter_sys=True)
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    except OSError as error:
+        if error.filename is None:
+            raise
+        raise UserError(f"{error.filename} cannot be read or written: {error.strerror}.") from None
+    _leave_ranks()
+
+
+def _leave_ranks() -> None:
+    """Destroy the process group that a script left behind, because its threads may abort the process at its end."""
+    dist = sys.modules.get("torch.distributed")
+    if dist is not None and dist.is_available() and dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def _import_from(*folders: Path) -> None:

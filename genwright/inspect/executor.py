@@ -18,15 +18,15 @@ from genwright.inspect.records.records import Record, RecordFolder, RecordPath, 
 from genwright.inspect.records.run_record import begin_run, end_run_at_exit
 from genwright.inspect.records.streams import recorded_stream
 from genwright.inspect.records.summary import summarise
-from genwright.inspect.run.arguments import ArgumentNames
+from genwright.inspect.run.argument_names import ArgumentNames
 from genwright.inspect.run.call_limit import CallLimit
 from genwright.inspect.run.dispatch import Dispatch, member_of
-from genwright.inspect.run.processes import run_this_file_in_children
+from genwright.inspect.run.spawned_rewrite import run_this_file_in_children
 from genwright.inspect.surroundings.surroundings import Surroundings
 
 
-class Answers(Protocol):
-    """What may stand in the model's place: recorded results, or made-up ones."""
+class ModelStandIn(Protocol):
+    """What stands in the model's place in a replayed or mocked run: recorded results, or made-up ones."""
 
     def answer(self, event: str, interface: str, args: tuple, kwargs: dict[str, Any], target: Any = None) -> Any:
         """The result of a call; `target` is what it would have called."""
@@ -55,7 +55,7 @@ class Executor:
         plan = None if self.folder.made else read_plan(self.folder.path)
         self.sites = plan.sites if plan is not None else CallSites()
         self._surroundings = Surroundings(self.folder, self.sites)
-        self.stand_in = _answers(plan) if plan is not None else None
+        self.stand_in = _stand_in(plan) if plan is not None else None
         if plan is not None:
             lead_children_here()
         self._obey(plan.scenario if plan is not None else {})
@@ -161,7 +161,7 @@ class Executor:
 
     def unattended(self) -> None:
         """From here on nobody is needed: not at the keyboard, nor to close windows or visit pages and servers."""
-        self._surroundings.take(self._ui)
+        self._surroundings.install(self._ui)
 
     def input(self, prompt: object = "", /) -> str:
         """Answer as the scenario says; past its answers the input ends, and asking on ends the run."""
@@ -242,13 +242,13 @@ def _find_manifest(name: str, folders: list[Path]) -> Any:
     return find_manifest(name, folders)
 
 
-def _answers(plan: Plan) -> Answers | None:
-    """What a replay or a mock puts in the model's place."""
+def _stand_in(plan: Plan) -> ModelStandIn | None:
+    """What a replay or a mock puts in the model's place; None if the model itself runs."""
     if plan.mode not in ("replay", "mock"):
         return None
-    from genwright.inspect.replay.answers import answers_for
+    from genwright.inspect.replay.model_stand_in import model_stand_in
 
-    return answers_for(plan)
+    return model_stand_in(plan)
 
 
 class _On:

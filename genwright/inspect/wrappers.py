@@ -14,7 +14,9 @@ MARK = "_genwright_recorded"
 def wrap(original: Any, record: Callable[..., Any]) -> Any:
     """`record` in the place of a function; a call that is being compiled is the function's own."""
     torch = sys.modules.get("torch")
-    is_compiling = torch.compiler.is_compiling if torch is not None else _never
+    is_compiling = _never
+    if torch is not None:  # while torch itself is imported, it has no compiler yet
+        is_compiling = torch.compiler.is_compiling if hasattr(torch, "compiler") else _is_compiling
 
     @functools.wraps(original)
     def recorded(*args: Any, **kwargs: Any) -> Any:
@@ -24,6 +26,11 @@ def wrap(original: Any, record: Callable[..., Any]) -> Any:
 
     setattr(recorded, MARK, True)
     return recorded
+
+
+def _is_compiling() -> bool:
+    compiling: bool = sys.modules["torch"].compiler.is_compiling()
+    return compiling
 
 
 def _never() -> bool:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -117,4 +116,4 @@ def _view(data: Tensor, entry: Entry) -> Tensor:
 
 
 def _assemble(template: Weight, fields: Mapping[str, Tensor]) -> Weight:
-    return replace(template, **fields) if isinstance(template, Packed) else fields[""]
+    return template.with_tensors(fields) if isinstance(template, Packed) else fields[""]

@@ -20,26 +20,33 @@ Entry = tuple[tuple[int, ...], torch.dtype]  # shape and dtype
 
 @dataclass(frozen=True)
 class Format:
-    """How matrices are quantized. Scales per group are float16; scales per row and fp8's are float32."""
+    """How matrices are quantized. Scales per group are float16 unless `wide`; scales per row and fp8's are float32."""
 
     kind: str  # int8, int4 or fp8
     group: int | None = None  # columns per scale; None for one scale per row; unused by fp8
     asymmetric: bool = False  # int4: with a minimum per group
     channel: bool = False  # fp8: one scale per row instead of one per block
+    wide: bool = False  # scales and minimums per group are float32, which holds those of other libraries exactly
 
     @property
     def name(self) -> str:
         """The name that `parse_format` reads, with defaults written out."""
         group = "" if self.group is None else f":g{self.group}"
-        return self.kind + group + ":asym" * self.asymmetric + ":channel" * self.channel
+        return self.kind + group + ":asym" * self.asymmetric + ":channel" * self.channel + ":f32" * self.wide
+
+    @property
+    def portable(self) -> bool:
+        """Whether every device and file can hold it."""
+        return True
 
     def quantize(self, weight: Tensor) -> Packed:
         """Quantize a matrix [outputs, inputs] of any float dtype, rounding to nearest."""
+        scales_dtype = torch.float32 if self.group is None or self.wide else torch.float16
         if self.kind == "int4":
             assert self.group is not None
-            return int4.quantize(weight, self.group, self.asymmetric)
+            return int4.quantize(weight, self.group, self.asymmetric, scales_dtype)
         if self.kind == "int8":
-            return int8.quantize(weight, self.group, torch.float32 if self.group is None else torch.float16)
+            return int8.quantize(weight, self.group, scales_dtype)
         return fp8.quantize_rows(weight) if self.channel else fp8.quantize(weight)
 
     def of_head(self, stored: "Format | None") -> "Format":
@@ -66,7 +73,14 @@ class Format:
 
     def bytes(self, shape: tuple[int, ...]) -> int:
         """Size of a matrix of this shape."""
-        return sum(tensor.nbytes for tensor in self._empty(shape).tensors().values())
+        rows, columns = shape
+        if self.kind == "fp8":
+            scales = rows if self.channel else -(-rows // fp8.BLOCK) * -(-columns // fp8.BLOCK)
+            return rows * columns + 4 * scales
+        groups = rows * (1 if self.group is None else -(-columns // self.group))
+        if self.kind == "int8":
+            return rows * columns + groups * (4 if self.group is None else 2)
+        return rows * -(-columns // int4.WORD) * 4 + groups * 2 * (1 + self.asymmetric)
 
     def assemble(self, shape: tuple[int, ...], tensors: Mapping[str, Tensor]) -> Packed:
         """A matrix of this shape from the tensors named in `entries`."""
@@ -79,13 +93,16 @@ class Format:
 
 def parse_format(text: str) -> Format:
     """Parse a name such as `int4:g64:asym`; `int4` is short for `int4:g32`."""
-    found = re.fullmatch(r"(?:(int8)(?::g(\d{1,6}))?|(int4)(?::g(\d{1,6}))?(:asym)?|(fp8)(:channel)?)", text)
+    found = re.fullmatch(
+        r"(?:(int8)(?::g(\d{1,6})(:f32)?)?|(int4)(?::g(\d{1,6}))?(:asym)?(:f32)?|(fp8)(:channel)?)", text
+    )
     if found is None:
         raise UserError(f"Weight format {text!r:.60} is unknown; choose {EXAMPLES}.")
-    digits = found[2] or found[4]
-    group = int(digits) if digits else GROUP if found[3] else None
+    digits = found[2] or found[5]
+    group = int(digits) if digits else GROUP if found[4] else None
     if group is not None and (group % 8 or not 8 <= group <= MAX_GROUP):
         raise UserError(
             f"The group of weight format {text!r} must be a multiple of 8 columns up to {MAX_GROUP:,}, not {group}."
         )
-    return Format(found[1] or found[3] or found[6], group, bool(found[5]), bool(found[7]))
+    kind = found[1] or found[4] or found[8]
+    return Format(kind, group, bool(found[6]), bool(found[9]), bool(found[3] or found[7]))

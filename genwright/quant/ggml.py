@@ -14,9 +14,13 @@ from genwright.quant.formats import Format
 from genwright.quant.int4 import Int4, pack
 from genwright.quant.int8 import Int8
 from genwright.quant.packed import Packed
+from genwright.quant.tiles import ROWS, Codes, Scales, Tiles, collect
 
 CHUNK = 1 << 20  # elements that are dequantized at a time, so that their float32 values stay in the CPU's cache
 NIBBLES = 0x0F0F0F0F0F0F0F0F
+# What the 4-bit codes of IQ4_NL and IQ4_XS, and of MXFP4, stand for, plus 128.
+IQ4 = (1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241)
+E2M1 = (128, 129, 130, 131, 132, 134, 136, 140, 128, 127, 126, 125, 124, 122, 120, 116)
 
 
 def dequantize(raw: Tensor, kind: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -25,7 +29,6 @@ def dequantize(raw: Tensor, kind: int, dtype: torch.dtype = torch.float32) -> Te
     block = TYPES[kind]
     if block.stored is not None:
         return raw.view(block.stored).to(dtype)
-    assert block.dequantize is not None
     columns = raw.shape[1] // block.bytes * block.elements
     blocks = raw.reshape(-1, block.bytes)
     result = torch.empty(len(blocks), block.elements, dtype=dtype)
@@ -34,7 +37,7 @@ def dequantize(raw: Tensor, kind: int, dtype: torch.dtype = torch.float32) -> Te
     for start in range(0, len(blocks), step):
         target = result[start : start + step]
         values = target if dtype == torch.float32 else scratch[: len(target)]
-        block.dequantize(blocks[start : start + step], values)
+        block.codes(blocks[start : start + step]).dequantize(values)
         if values is not target:
             target.copy_(values)
     return result.view(-1, columns)
@@ -48,6 +51,14 @@ def repack(raw: Tensor, kind: int) -> Packed:
     return type(parts[0]).cat(parts)
 
 
+def tiles(raw: Tensor, kind: int) -> Tiles:
+    """Rows of any quantized type in the CPU's layout; raw as for `dequantize`."""
+    block = TYPES[kind]
+    columns = raw.shape[1] // block.bytes * block.elements
+    pieces = raw.split(max(1, CHUNK // columns // ROWS) * ROWS)
+    return collect(len(raw), (block.codes(rows.reshape(-1, block.bytes)).by_rows(len(rows)) for rows in pieces))
+
+
 def _repack(blocks: Tensor, kind: int, rows: int) -> Packed:
     half = blocks.contiguous().view(torch.float16).view(rows, -1, blocks.shape[1] // 2)
     scales = half[:, :, 0].contiguous()
@@ -59,61 +70,59 @@ def _repack(blocks: Tensor, kind: int, rows: int) -> Packed:
     return Int4(pack(nibbles), scales, minimums, nibbles.shape[1], group)
 
 
-def _q4_0(blocks: Tensor, out: Tensor) -> None:
-    out.copy_(_nibbles(blocks[:, 2:], 16)).sub_(8).mul_(_half(blocks, 0))
+# The scales of blocks uint8 [n, bytes], as those of a matrix of n rows.
 
 
-def _q4_1(blocks: Tensor, out: Tensor) -> None:
-    out.copy_(_nibbles(blocks[:, 4:], 16)).mul_(_half(blocks, 0)).add_(_half(blocks, 2))
+def _d(blocks: Tensor) -> Scales:
+    return Scales(_half(blocks, 0))
 
 
-def _q5_0(blocks: Tensor, out: Tensor) -> None:
-    q = _nibbles(blocks[:, 6:], 16).add_(_fifth_bits(blocks[:, 2:6]))
-    out.copy_(q).sub_(16).mul_(_half(blocks, 0))
+def _dm(blocks: Tensor) -> Scales:
+    return Scales(_half(blocks, 0), _half(blocks, 2))
 
 
-def _q5_1(blocks: Tensor, out: Tensor) -> None:
-    q = _nibbles(blocks[:, 8:], 16).add_(_fifth_bits(blocks[:, 4:8]))
-    out.copy_(q).mul_(_half(blocks, 0)).add_(_half(blocks, 2))
+def _q2_k(blocks: Tensor) -> Scales:
+    # A scale in the lower half of a byte and a minimum in the upper half, for every 16 columns.
+    scales, minimums = (part.view(torch.int8) for part in (blocks[:, :16] & 15, blocks[:, :16] >> 4))
+    return Scales(scales, minimums, _half(blocks, 80), -_half(blocks, 82))
 
 
-def _q8_0(blocks: Tensor, out: Tensor) -> None:
-    out.copy_(blocks[:, 2:].view(torch.int8)).mul_(_half(blocks, 0))
+def _q3_k(blocks: Tensor) -> Scales:
+    low, high = blocks[:, 96:104], blocks[:, 104:108]
+    low = torch.cat((low & 15, low >> 4), dim=1)
+    high = torch.cat([high >> 2 * i & 3 for i in range(4)], dim=1) << 4
+    return Scales((low | high).view(torch.int8) - 32, factors=_half(blocks, 108))
 
 
-def _q4_k(blocks: Tensor, out: Tensor) -> None:
-    _affine_sub_blocks(blocks, _nibbles(blocks[:, 16:], 32), out)
-
-
-def _q5_k(blocks: Tensor, out: Tensor) -> None:
-    # Bit i of the 32 bytes at 16 is the fifth bit of sub-block i.
-    fifth = torch.stack([(blocks[:, 16:48] >> i & 1) << 4 for i in range(8)], dim=1)
-    _affine_sub_blocks(blocks, _nibbles(blocks[:, 48:], 32).add_(fifth.view(-1, 256)), out)
-
-
-def _q6_k(blocks: Tensor, out: Tensor) -> None:
-    # Each half of 128 elements has 64 bytes of low nibbles and 32 bytes with the two high bits of its four quarters.
-    high = blocks[:, 128:192].reshape(-1, 2, 32)
-    high = torch.stack([(high >> 2 * quarter & 3) << 4 for quarter in range(4)], dim=2)
-    q = _nibbles(blocks[:, :128], 64).add_(high.view(-1, 256))
-    scales = blocks[:, 192:208].view(torch.int8) * _half(blocks, 208)
-    out.copy_(q).sub_(32).view(-1, 16, 16).mul_(scales[:, :, None])
-
-
-def _affine_sub_blocks(blocks: Tensor, q: Tensor, out: Tensor) -> None:
+def _q4_k(blocks: Tensor) -> Scales:
     """Q4_K and Q5_K: eight sub-blocks of 32 with 6-bit scales and minima, packed into the 12 bytes at offset 4."""
     # Bytes 0-3 and 4-7: the first four scales and minima; their top two bits are the high bits of the other four.
     # Bytes 8-11: the low nibbles of the other four, scales in the low half and minima in the high half.
     first, low = blocks[:, 4:12].reshape(-1, 2, 4), blocks[:, 12:16]
     other = torch.stack((low & 15, low >> 4), dim=1) | first >> 6 << 4
-    scale, minimum = torch.cat((first & 63, other), dim=2).unbind(1)
-    out = out.copy_(q).view(-1, 8, 32)
-    out.mul_((scale * _half(blocks, 0))[:, :, None]).sub_((minimum * _half(blocks, 2))[:, :, None])
+    scales, minimums = torch.cat((first & 63, other), dim=2).view(torch.int8).unbind(1)
+    return Scales(scales, minimums, _half(blocks, 0), -_half(blocks, 2))
+
+
+def _q6_k(blocks: Tensor) -> Scales:
+    return Scales(blocks[:, 192:208].view(torch.int8), factors=_half(blocks, 208))
+
+
+def _iq4_xs(blocks: Tensor) -> Scales:
+    # Six bits for each 32 columns: two in the 16 bits at 2, four in the bytes from 4 to 8.
+    high = torch.stack([blocks[:, 2 + i // 4] >> 2 * (i % 4) & 3 for i in range(8)], dim=1) << 4
+    low = torch.stack((blocks[:, 4:8] & 15, blocks[:, 4:8] >> 4), dim=2).view(-1, 8)
+    return Scales((low | high).view(torch.int8) - 32, factors=_half(blocks, 0))
+
+
+def _mxfp4(blocks: Tensor) -> Scales:
+    # A power of two; the table has twice the values of e2m1.
+    return Scales(torch.ldexp(torch.ones(len(blocks), 1), blocks[:, :1].int() - 128))
 
 
 def _half(blocks: Tensor, at: int) -> Tensor:
-    """The float16 at a byte offset of every block, float32 [blocks, 1]."""
-    return blocks.view(torch.float16)[:, at // 2].float()[:, None]
+    """The float16 at a byte offset of every block, [blocks, 1]."""
+    return blocks[:, at : at + 2].clone(memory_format=torch.contiguous_format).view(torch.float16)
 
 
 def _nibbles(packed: Tensor, width: int) -> Tensor:
@@ -123,43 +132,118 @@ def _nibbles(packed: Tensor, width: int) -> Tensor:
     return torch.stack((words, words >> 4), dim=2).bitwise_and_(NIBBLES).view(torch.uint8).view(len(packed), -1)
 
 
-def _fifth_bits(packed: Tensor) -> Tensor:
-    """Four bytes of bits, lowest first, as 0 or 16 per element; uint8 [blocks, 4] -> [blocks, 32]."""
-    table = (torch.arange(256)[:, None] >> torch.arange(8) & 1) << 4  # the eight bits of every byte
+def _pairs(packed: Tensor) -> Tensor:
+    """For each 32 bytes, their lowest two bits, then the next ones; uint8 [blocks, bytes] -> [blocks, 4 * bytes]."""
+    quarters = packed.reshape(len(packed), -1, 32)
+    return torch.stack([quarters >> 2 * i & 3 for i in range(4)], dim=2).view(len(packed), -1)
+
+
+def _bits(packed: Tensor) -> Tensor:
+    """Four bytes of bits, lowest first, as 0 or 1 per element; uint8 [blocks, 4] -> [blocks, 32]."""
+    table = torch.arange(256)[:, None] >> torch.arange(8) & 1  # the eight bits of every byte
     return table.to(torch.uint8).view(torch.int64).take(packed.long()).view(torch.uint8)
 
 
 @dataclass(frozen=True)
+class Bits:
+    """Where the integers of a block are: the sum of these parts, each by its byte offset."""
+
+    bytes: int | None = None  # signed; 128 is added
+    nibbles: tuple[int, int] | None = None  # and how many bytes' low halves come before their high halves
+    pairs: tuple[int, int] | None = None  # 64 bytes; for each 32, their lowest two bits, then the next ones; left shift
+    plane: tuple[int, int] | None = None  # 32 bytes; bit i of each for the i-th 32 columns; left shift
+    word: tuple[int, int] | None = None  # 4 bytes; bit i for column i; left shift
+
+
+@dataclass(frozen=True)
 class BlockType:
-    """The elements and bytes of a block, and either its float dtype or the function that dequantizes it."""
+    """The elements and bytes of a block, and either its float dtype or how its integers and scales are read."""
 
     name: str
     elements: int
     bytes: int
-    dequantize: Callable[[Tensor, Tensor], None] | None = None  # blocks uint8 [n, bytes], out float32 [n, elements]
+    where: Bits = Bits()
+    scales: Callable[[Tensor], Scales] | None = None
+    bits: int = 4  # of an integer
+    group: int = 32  # elements per scale
+    zero: int = 0
+    table: tuple[int, ...] | None = None
     stored: torch.dtype | None = None
+
+    def codes(self, blocks: Tensor) -> Codes:
+        """The integers and scales of blocks uint8 [n, bytes], as a matrix of n rows."""
+        assert self.scales is not None
+        return Codes(self.integers(blocks), self.bits, self.group, self.scales(blocks), self.zero, self.table)
+
+    def integers(self, blocks: Tensor) -> Tensor:
+        where = self.where
+        if where.bytes is not None:
+            return blocks[:, where.bytes :] ^ 128
+        q = torch.zeros(len(blocks), self.elements, dtype=torch.uint8)
+        if where.nibbles is not None:
+            first, width = where.nibbles
+            q = _nibbles(blocks[:, first : first + self.elements // 2], width)
+        if where.pairs is not None:
+            first, shift = where.pairs
+            q += _pairs(blocks[:, first : first + 64]) << shift
+        if where.plane is not None:
+            first, shift = where.plane
+            planes = [(blocks[:, first : first + 32] >> i & 1) << shift for i in range(8)]
+            q += torch.stack(planes, dim=1).view(-1, 256)
+        if where.word is not None:
+            first, shift = where.word
+            q += _bits(blocks[:, first : first + 4]) << shift
+        return q
 
 
 TYPES = {
     0: BlockType("F32", 1, 4, stored=torch.float32),
     1: BlockType("F16", 1, 2, stored=torch.float16),
-    2: BlockType("Q4_0", 32, 18, _q4_0),
-    3: BlockType("Q4_1", 32, 20, _q4_1),
-    6: BlockType("Q5_0", 32, 22, _q5_0),
-    7: BlockType("Q5_1", 32, 24, _q5_1),
-    8: BlockType("Q8_0", 32, 34, _q8_0),
-    12: BlockType("Q4_K", 256, 144, _q4_k),
-    13: BlockType("Q5_K", 256, 176, _q5_k),
-    14: BlockType("Q6_K", 256, 210, _q6_k),
+    2: BlockType("Q4_0", 32, 18, Bits(nibbles=(2, 16)), _d, zero=8),
+    3: BlockType("Q4_1", 32, 20, Bits(nibbles=(4, 16)), _dm),
+    6: BlockType("Q5_0", 32, 22, Bits(nibbles=(6, 16), word=(2, 4)), _d, bits=5, zero=16),
+    7: BlockType("Q5_1", 32, 24, Bits(nibbles=(8, 16), word=(4, 4)), _dm, bits=5),
+    8: BlockType("Q8_0", 32, 34, Bits(bytes=2), _d, bits=8, zero=128),
+    10: BlockType("Q2_K", 256, 84, Bits(pairs=(16, 0)), _q2_k, group=16),
+    11: BlockType("Q3_K", 256, 110, Bits(pairs=(32, 0), plane=(0, 2)), _q3_k, group=16, zero=4),
+    12: BlockType("Q4_K", 256, 144, Bits(nibbles=(16, 32)), _q4_k),
+    13: BlockType("Q5_K", 256, 176, Bits(nibbles=(48, 32), plane=(16, 4)), _q4_k, bits=5),
+    14: BlockType("Q6_K", 256, 210, Bits(nibbles=(0, 64), pairs=(128, 4)), _q6_k, bits=6, group=16, zero=32),
+    20: BlockType("IQ4_NL", 32, 18, Bits(nibbles=(2, 16)), _d, zero=128, table=IQ4),
+    23: BlockType("IQ4_XS", 256, 136, Bits(nibbles=(8, 16)), _iq4_xs, zero=128, table=IQ4),
     30: BlockType("BF16", 1, 2, stored=torch.bfloat16),
+    39: BlockType("MXFP4", 32, 17, Bits(nibbles=(1, 16)), _mxfp4, zero=128, table=E2M1),
 }
 
-# Types that our own formats hold exactly.
-FORMATS = {2: Format("int4", 32), 3: Format("int4", 32, asymmetric=True), 8: Format("int8", 32)}
+
+@dataclass(frozen=True)
+class BlockFormat(Format):
+    """A type that only tiles hold; a matrix may be split between its blocks."""
+
+    number: int = 0  # its key in TYPES
+
+    @property
+    def portable(self) -> bool:
+        return False
+
+    def bytes(self, shape: tuple[int, ...]) -> int:
+        block = TYPES[self.number]
+        one = tiles(torch.zeros(ROWS, block.bytes, dtype=torch.uint8), self.number)
+        size = sum(tensor.nbytes for tensor in one.tensors().values())
+        return size * -(-shape[0] // ROWS) * -(-shape[1] // block.elements)
+
+
+# The formats that hold each quantized type exactly: one of ours, or tiles.
+FORMATS: dict[int, Format] = {
+    number: BlockFormat(block.name, block.elements, number=number)
+    for number, block in TYPES.items()
+    if block.stored is None
+}
+FORMATS |= {2: Format("int4", 32), 3: Format("int4", 32, asymmetric=True), 8: Format("int8", 32)}
 
 # Types that are not supported; their names are for error messages.
 OTHER_TYPES = {
-    9: "Q8_1", 10: "Q2_K", 11: "Q3_K", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S",
-    20: "IQ4_NL", 21: "IQ3_S", 22: "IQ2_S", 23: "IQ4_XS", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64",
-    29: "IQ1_M", 34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4", 40: "NVFP4", 41: "Q1_0",
+    9: "Q8_1", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S",
+    21: "IQ3_S", 22: "IQ2_S", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64",
+    29: "IQ1_M", 34: "TQ1_0", 35: "TQ2_0", 40: "NVFP4", 41: "Q1_0",
 }  # fmt: skip

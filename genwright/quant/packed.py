@@ -1,7 +1,7 @@
 """Packed: the base class of quantized weights."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Self
 
@@ -26,9 +26,13 @@ class Packed(ABC):
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value for name, value in values.items() if isinstance(value, Tensor)}
 
+    def with_tensors(self, tensors: Mapping[str, Tensor]) -> Self:
+        """The same weight with other tensors, by field name."""
+        return replace(self, **tensors)
+
     def map(self, function: Callable[[Tensor], Tensor]) -> Self:
         """The same weight with `function` applied to each of its tensors."""
-        return replace(self, **{name: function(tensor) for name, tensor in self.tensors().items()})
+        return self.with_tensors({name: function(tensor) for name, tensor in self.tensors().items()})
 
     @classmethod
     def cat(cls, parts: Sequence[Self]) -> Self:

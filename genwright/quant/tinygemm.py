@@ -18,16 +18,21 @@ def columns(words: Tensor) -> int:
 
 def repack(words: Tensor, scales_and_zeros: Tensor, inputs: int, group: int) -> Int4:
     """Convert the first `inputs` columns to Int4; the minimum z - 8 s is rounded to float16."""
-    rows, outer, _, inner = words.shape
-    q = unpack(words).view(rows, outer, 8, 4, inner, 2, 2, 2)  # row, pair of columns, word, tile, half, one of the pair
-    q = q.permute(0, 2, 1, 4, 5, 6, 3, 7).reshape(rows * 8, -1)[:, :inputs]
+    q = untile(words)[:, :inputs]
     used = scales_and_zeros[: -(-inputs // group)].float().transpose(0, 1)  # [n, groups, 2]
     scales, zeros = used.unbind(-1)
     minimums = (zeros - ZERO * scales).to(torch.float16)
     return Int4(pack(q), scales.to(torch.float16), minimums, inputs, group)
 
 
+def untile(words: Tensor) -> Tensor:
+    """q [n, k] of tiles."""
+    rows, outer, _, inner = words.shape
+    q = unpack(words).view(rows, outer, 8, 4, inner, 2, 2, 2)  # row, pair of columns, word, tile, half, one of the pair
+    return q.permute(0, 2, 1, 4, 5, 6, 3, 7).reshape(rows * 8, -1)
+
+
 def tile(q: Tensor, inner: int) -> Tensor:
-    """The words of q [n, k], 0 <= q <= 15, for `inner` inner tiles: the inverse of the order that `repack` reads."""
+    """The words of q [n, k], 0 <= q <= 15, for `inner` inner tiles: the inverse of `untile`."""
     q = q.view(q.shape[0] // 8, 8, q.shape[1] // (16 * inner), inner // 2, 2, 2, 4, 2)
     return pack(q.permute(0, 2, 1, 6, 3, 4, 5, 7).reshape(q.shape[0], q.shape[2], 32, inner // 2, 8)).squeeze(-1)

@@ -9,17 +9,18 @@ from typing import Any
 from starlette.requests import Request
 
 from genwright.serve.chat_messages import template_messages
-from genwright.serve.chat_prompt import ChatPrompt, ToolUse, constraining_field
-from genwright.serve.frames import End
+from genwright.serve.chat_prompt import ChatPrompt, constraining_field
+from genwright.serve.field_checks import object_of
+from genwright.serve.frames import End, ToolUse
 from genwright.serve.generation import Choice, Parts, complete, open_stream, prepare, usage
 from genwright.serve.http_errors import RequestError
 from genwright.serve.logprobs import TokenTexts
-from genwright.serve.request_fields import CHAT, body_schema, constraint, response_schema, sampling_fields
+from genwright.serve.request_fields import CHAT, constraint, response_schema, sampling_fields
 from genwright.serve.service import FINGERPRINT, Service
 from genwright.serve.sse import DONE, EventStream, compact, event, quote
 from genwright.text.engine.request import Logprob
 
-SCHEMA = body_schema(CHAT, "messages")
+SCHEMA = object_of(CHAT, "messages")
 
 
 async def chat_completions(service: Service, request: Request, given: dict[str, Any]) -> dict[str, Any] | EventStream:
@@ -37,11 +38,11 @@ async def chat_completions(service: Service, request: Request, given: dict[str, 
     writer = ChatWriter(f"chatcmpl-{secrets.token_hex(12)}", name, TokenTexts(service.tokenizer), chat)
     if given.get("stream"):
         include_usage = bool(given.get("stream_options", {}).get("include_usage"))
-        parts = await open_stream(service, request, [chat.ids], params)
+        parts = await open_stream(service, request, [chat.ids], params, chat.use)
         return EventStream(writer.events(parts, params.n, include_usage))
     if "stream_options" in given:
         raise RequestError("stream_options needs stream to be true.", "stream_options")
-    choices = await complete(service, request, [chat.ids], params)
+    choices = await complete(service, request, [chat.ids], params, chat.use)
     return {
         **writer.head("chat.completion"),
         "choices": [writer.choice(index, choice, params.logprobs is not None) for index, choice in enumerate(choices)],

@@ -2,27 +2,17 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from genwright.errors import UserError
 from genwright.serve.chat_messages import Messages, tool_call
+from genwright.serve.frames import ToolUse
 from genwright.serve.http_errors import RequestError
 from genwright.serve.service import Service
 from genwright.serve.sse import quote
 from genwright.text.tokenizer.control_tokens import MARK
-from genwright.text.tool_calls import Delta, ToolParser, describe_tools, tool_grammar, tool_style
-
-FALLBACK = "hermes"  # the style of models whose chat template has no place for tools
-
-
-@dataclass(frozen=True)
-class ToolUse:
-    """The tools that the model may call, and whether it must, as chat completions have them."""
-
-    tools: list[dict[str, Any]] = field(default_factory=list)
-    choice: Any = "auto"  # none, auto, required, or {"type": "function", "function": {"name": ...}}
-    parallel: bool = True
+from genwright.text.tool_calls import Delta, ToolParser, chosen_functions, describe_tools, parse_tool_calls, tool_style
+from genwright.text.tool_calls.styles import DEFAULT
 
 
 def named_choice(name: str) -> dict[str, Any]:
@@ -56,14 +46,15 @@ class PlainText:
 class ChatPrompt:
     """A chat that the model is to answer; `prefill` is the beginning of the answer.
 
-    The grammar that makes tool calls right is added to `asked`.
+    `use` is for the engine, whose grammar makes calls right; None if there are no tools.
     """
 
     def __init__(self, service: Service, messages: Messages, use: ToolUse, asked: dict[str, Any], prefill: str = ""):
         tokenizer = service.need_tokenizer()
         style = tool_style(tokenizer.chat_template or "")
         tools = use.tools if use.choice != "none" else []
-        self._style = (style or FALLBACK) if tools else None
+        self._style, self._tools = style or DEFAULT, tools
+        self.use = use if tools else None
         if not tools and use.choice not in ("none", "auto"):
             raise RequestError("tool_choice needs tools to choose from.", "tool_choice")
         if tools:
@@ -73,7 +64,7 @@ class ChatPrompt:
                     "tools",
                 )
             try:
-                asked["grammar"] = tool_grammar(tools, use.choice, style or FALLBACK, use.parallel)
+                chosen_functions(tools, use.choice)
             except UserError as error:
                 raise RequestError(str(error), "tools" if str(error).startswith("tools") else "tool_choice") from None
         if style is None:
@@ -85,20 +76,14 @@ class ChatPrompt:
 
     def parser(self) -> Parser:
         """Reads one answer's text, piece by piece."""
-        return PlainText() if self._style is None else ToolParser(self._style)
+        return ToolParser(self._style, self._tools) if self._tools else PlainText()
 
     def parse(self, text: str) -> tuple[str, list[dict[str, Any]]]:
         """The text and the tool calls of a whole answer."""
-        content, calls = "", dict[int, dict[str, Any]]()
-        parser = self.parser()
-        for delta in (*parser.feed(text), *parser.finish()):
-            if delta.kind == "text":
-                content += delta.text
-            elif delta.kind == "name":
-                calls[delta.index] = tool_call(delta.id, delta.text, "")
-            else:
-                calls[delta.index]["function"]["arguments"] += delta.text
-        return content, list(calls.values())
+        if not self._tools:
+            return text, []
+        content, calls = parse_tool_calls(text, self._style, self._tools)
+        return content, [tool_call(call.id, call.name, call.arguments) for call in calls]
 
     @staticmethod
     def delta(delta: Delta) -> bytes:

@@ -8,21 +8,22 @@ from typing import Any
 
 from starlette.requests import Request
 
+from genwright.serve.field_checks import object_of
 from genwright.serve.generation import Choice, Parts, complete, open_stream, prepare, usage
 from genwright.serve.http_errors import RequestError
 from genwright.serve.logprobs import TokenTexts
-from genwright.serve.request_fields import COMPLETION, body_schema, constraint, sampling_fields
+from genwright.serve.request_fields import COMPLETION, constraint, sampling_fields
 from genwright.serve.service import FINGERPRINT, Service
 from genwright.serve.sse import DONE, EventStream, compact, event, quote
 from genwright.text.engine.request import SamplingParams
 
-SCHEMA = body_schema(COMPLETION, "prompt")
+SCHEMA = object_of(COMPLETION, "prompt")
 DEFAULT_TOKENS = 16  # of an answer, in OpenAI's API
 
 
 async def completions(service: Service, request: Request, given: dict[str, Any]) -> dict[str, Any] | EventStream:
     name = service.model_name(given, request.scope["record"])
-    request.scope["record"].constrained_by = "regex" if "regex" in given else "grammar"
+    request.scope["record"].constrained_by = next((key for key in ("regex", "grammar") if key in given), None)
     prompts = await prepare(request, prompt_ids, service, given["prompt"])
     asked = sampling_fields(given) | constraint(given, None, "")
     echo, limit = given.get("echo", False), given.get("max_tokens", DEFAULT_TOKENS)

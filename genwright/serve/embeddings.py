@@ -7,11 +7,12 @@ from typing import Any
 from starlette.requests import Request
 
 from genwright.serve.completions import prompt_ids
+from genwright.serve.field_checks import object_of
 from genwright.serve.generation import compute, prepare
-from genwright.serve.request_fields import NAME, PROMPT, TEXT, body_schema
+from genwright.serve.request_fields import NAME, PROMPT, TEXT
 from genwright.serve.service import Service
 
-SCHEMA = body_schema(
+SCHEMA = object_of(
     {"input": PROMPT, "model": NAME, "encoding_format": {"enum": ["float", "base64"]}, "user": TEXT}, "input"
 )
 

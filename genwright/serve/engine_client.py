@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from genwright.errors import UserError
-from genwright.serve.frames import HEADER, Message, Part, pack, unpack
+from genwright.serve.frames import HEADER, Message, Part, ToolUse, pack, unpack
 from genwright.serve.http_errors import SHUTTING_DOWN, RequestError
 from genwright.text.engine.engine_stats import EngineStats
 from genwright.text.engine.request import SamplingParams
@@ -121,7 +121,7 @@ class EngineClient:
         reader = await self._launch(progress)
         self._supervisor = asyncio.create_task(self._supervise(reader))
 
-    def submit(self, prompts: list[list[int]], params: SamplingParams, whole: bool) -> Stream:
+    def submit(self, prompts: list[list[int]], params: SamplingParams, use: ToolUse | None, *, whole: bool) -> Stream:
         """Start a request of `params.n` sequences for each prompt; with `whole` a sequence's only part is its end."""
         sequences = len(prompts) * params.n
         room = self.facts.max_batch + self.max_queue
@@ -129,7 +129,7 @@ class EngineClient:
         if self._sequences + sequences > room:
             what = "is full" if sequences <= room else f"holds {room} sequences, fewer than this request's {sequences}"
             raise RequestError(f"The queue {what}; try again later.", None, 503, "queue_full", retry_after=1)
-        return self._send(sequences, "run", prompts, params, whole)
+        return self._send(sequences, "run", prompts, params, use, whole)
 
     async def compute(self, verb: str, *arguments: Any) -> Any:
         """The result of a request that is not a stream of tokens: `images` or `embed`."""
@@ -174,10 +174,14 @@ class EngineClient:
     def _send(self, sequences: int, verb: str, *arguments: Any) -> Stream:
         assert self._writer is not None
         self._count += 1
+        try:
+            data = pack((verb, self._count, *arguments))
+        except RecursionError:
+            raise RequestError("The request is nested too deeply.") from None
         stream = Stream(self, self._count, sequences)
         self._streams[stream.number] = stream
         self._sequences += sequences
-        self._writer.write(pack((verb, stream.number, *arguments)))
+        self._writer.write(data)
         return stream
 
     async def _launch(self, progress: Callable[[int, int], None]) -> asyncio.StreamReader:

@@ -6,21 +6,19 @@ closing the other end.
 
 import os
 import signal
-import socket
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from functools import partial
-from queue import Empty, SimpleQueue
 from typing import Any
 
 from genwright.errors import UserError
 from genwright.images.sampling.pipeline import ImageModel
-from genwright.serve.frames import HEADER, End, Message, Part, pack, unpack
+from genwright.serve.engine_connection import Connection
+from genwright.serve.frames import End, Part, ToolUse
 from genwright.text.engine.engine_stats import EngineStats, engine_stats
 from genwright.text.engine.loop import Delivery
 from genwright.text.engine.request import Request, SamplingParams
@@ -32,61 +30,6 @@ STATS_INTERVAL = 0.25  # seconds between two measurements of a busy engine
 
 class Cancelled(Exception):
     """The client of a computation has gone."""
-
-
-class Connection:
-    """The child's end of the socket pair; `send` never waits for the server.
-
-    Parts that wait to be sent become one message, so that a step of many sequences is one.
-    """
-
-    def __init__(self, descriptor: int):
-        self._socket = socket.socket(fileno=descriptor)
-        self._outbox: SimpleQueue[Message] = SimpleQueue()
-        threading.Thread(target=self._write, daemon=True).start()
-
-    def send(self, *message: Any) -> None:
-        self._outbox.put(message)
-
-    def _write(self) -> None:
-        try:
-            while True:
-                messages = [self._outbox.get()]
-                with suppress(Empty):
-                    while True:
-                        messages.append(self._outbox.get_nowait())
-                self._socket.sendall(b"".join(map(pack, _merged(messages))))
-        except OSError:  # the server is gone, which `receive` notices too
-            pass
-
-    def receive(self) -> Message | None:
-        """The next message; None when the server has closed the connection."""
-        header = self._read(HEADER.size)
-        data = self._read(HEADER.unpack(header)[0]) if header else b""
-        return unpack(data) if data else None
-
-    def _read(self, size: int) -> bytes:
-        data = bytearray()
-        while len(data) < size:
-            try:
-                part = self._socket.recv(min(size - len(data), 1 << 20))
-            except OSError:
-                return b""
-            if not part:
-                return b""
-            data += part
-        return bytes(data)
-
-
-def _merged(messages: list[Message]) -> list[Message]:
-    """The messages, with all parts of sequences in the first one."""
-    steps = [message for message in messages if message[0] == "step"]
-    if len(steps) < 2:
-        return messages
-    parts = [part for _, found, _ in steps for part in found]
-    measured = [stats for _, _, stats in steps if stats is not None]
-    others = [message for message in messages if message[0] != "step"]
-    return [("step", parts, measured[-1] if measured else None), *others]
 
 
 class EngineProcess:
@@ -102,16 +45,21 @@ class EngineProcess:
         self._computer, self._compilers = ThreadPoolExecutor(1), ThreadPoolExecutor(2)
         self._lock = threading.RLock()
 
-    def run(self, number: int, prompts: list[list[int]], params: SamplingParams, whole: bool) -> None:
+    def run(
+        self, number: int, prompts: list[list[int]], params: SamplingParams, use: ToolUse | None, whole: bool
+    ) -> None:
         """Start the sequences of a request; with `whole` only their ends are told."""
         self._accepted.add(number)
-        if params.schema or params.regex or params.grammar:  # which may take a while to compile
-            self._compilers.submit(self._run, number, prompts, params, whole)
+        if use or params.schema or params.regex or params.grammar:  # which may take a while to compile
+            self._compilers.submit(self._run, number, prompts, params, use, whole)
         else:
-            self._run(number, prompts, params, whole)
+            self._run(number, prompts, params, use, whole)
 
-    def _run(self, number: int, prompts: list[list[int]], params: SamplingParams, whole: bool) -> None:
+    def _run(
+        self, number: int, prompts: list[list[int]], params: SamplingParams, use: ToolUse | None, whole: bool
+    ) -> None:
         try:
+            params = self.llm.tool_params(params, *use) if use else params
             requests = [
                 request for index, ids in enumerate(prompts) for request in self.llm.requests(ids, params, index)
             ]

@@ -29,6 +29,21 @@ _WORDS = {
 }
 
 
+def object_of(properties: Mapping[str, Schema], *required: str) -> Schema:
+    """The schema of an object that has these fields and no others."""
+    return {"type": "object", "properties": properties, "required": list(required)}
+
+
+def list_of(items: Schema, **limits: int) -> Schema:
+    """The schema of a list; `limits` are minItems and maxItems."""
+    return {"type": "array", "items": items, **limits}
+
+
+def one_of(*values: Any) -> Schema:
+    """The schema of a value that is one of these."""
+    return {"enum": list(values)}
+
+
 def check(value: Any, schema: Schema, path: str) -> None:
     """Raise a RequestError that names the place of the first value that the schema does not allow."""
     if "anyOf" in schema:

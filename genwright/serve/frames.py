@@ -35,6 +35,14 @@ class Part(NamedTuple):
     end: End | None
 
 
+class ToolUse(NamedTuple):
+    """The tools that the model may call, and whether it must, as chat completions have them."""
+
+    tools: list[dict[str, Any]]
+    choice: Any  # none, auto, required, or {"type": "function", "function": {"name": ...}}
+    parallel: bool
+
+
 def pack(message: Message) -> bytes:
     """A message as bytes; both processes run this package, so that pickle is safe between them."""
     data = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from starlette.requests import Request
 
 from genwright.serve.engine_client import Stream
-from genwright.serve.frames import End, Part
+from genwright.serve.frames import End, Part, ToolUse
 from genwright.serve.http_errors import RequestError
 from genwright.serve.service import Record, Service
 from genwright.serve.sse import until_gone
@@ -74,10 +74,10 @@ async def prepare(request: Request, work: Callable[..., T], *arguments: Any) -> 
 
 
 async def complete(
-    service: Service, request: Request, prompts: list[list[int]], params: SamplingParams
+    service: Service, request: Request, prompts: list[list[int]], params: SamplingParams, use: ToolUse | None = None
 ) -> list[Choice]:
-    """The whole answers to prompts, `params.n` for each."""
-    stream = service.engine.submit(prompts, params, whole=True)
+    """The whole answers to prompts, `params.n` for each, with calls of tools."""
+    stream = service.engine.submit(prompts, params, use, whole=True)
     choices = [Choice() for _ in range(stream.sequences)]
 
     async def gather() -> None:
@@ -89,9 +89,11 @@ async def complete(
     return choices
 
 
-async def open_stream(service: Service, request: Request, prompts: list[list[int]], params: SamplingParams) -> Parts:
+async def open_stream(
+    service: Service, request: Request, prompts: list[list[int]], params: SamplingParams, use: ToolUse | None = None
+) -> Parts:
     """The parts of answers; what goes wrong before the first part is raised here, while a status can still be sent."""
-    stream = service.engine.submit(prompts, params, whole=False)
+    stream = service.engine.submit(prompts, params, use, whole=False)
     parts = _measured(service, request, stream, whole=False)
     first = await while_connected(request, anext(parts))
 

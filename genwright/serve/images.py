@@ -9,14 +9,15 @@ from typing import Any
 from PIL import Image
 from starlette.requests import Request
 
+from genwright.serve.field_checks import object_of
 from genwright.serve.generation import compute
 from genwright.serve.http_errors import RequestError
-from genwright.serve.request_fields import LABEL_FIELDS, NAME, TEXT, body_schema
+from genwright.serve.request_fields import LABEL_FIELDS, NAME, TEXT
 from genwright.serve.service import Service
 
 MOST_IMAGES = 256
 MOST_STEPS = 1000
-SCHEMA = body_schema(
+SCHEMA = object_of(
     {
         "prompt": {**TEXT, "description": "Names of classes, joined by commas; empty for any."},
         "model": NAME,

@@ -1,96 +1,60 @@
 """The fields of Anthropic's messages as data."""
 
-from genwright.serve.field_checks import Schema
+from genwright.serve.field_checks import Schema, list_of, object_of, one_of
 from genwright.serve.request_fields import COUNT, FLAG, NAME, OBJECT, SAMPLING, TEXT
 
-CACHE_CONTROL: Schema = {"type": "object"}  # this server's prefix cache needs no marks
-TEXT_BLOCK: Schema = {
-    "type": "object",
-    "properties": {"type": {"enum": ["text"]}, "text": TEXT, "cache_control": CACHE_CONTROL},
-    "required": ["type", "text"],
-}
-TOOL_USE_BLOCK: Schema = {
-    "type": "object",
-    "properties": {
-        "type": {"enum": ["tool_use"]},
-        "id": NAME,
-        "name": NAME,
-        "input": OBJECT,
-        "cache_control": CACHE_CONTROL,
-    },
-    "required": ["type", "id", "name", "input"],
-}
-TOOL_RESULT_BLOCK: Schema = {
-    "type": "object",
-    "properties": {
-        "type": {"enum": ["tool_result"]},
+CACHE_CONTROL = {"cache_control": OBJECT}  # accepted everywhere; this server's prefix cache needs no marks
+TEXT_BLOCK = object_of({"type": one_of("text"), "text": TEXT, **CACHE_CONTROL}, "type", "text")
+TEXT_OR_BLOCKS: Schema = {"anyOf": [TEXT, list_of(TEXT_BLOCK)]}
+TOOL_USE_BLOCK = object_of(
+    {"type": one_of("tool_use"), "id": NAME, "name": NAME, "input": OBJECT, **CACHE_CONTROL},
+    *("type", "id", "name", "input"),
+)
+TOOL_RESULT_BLOCK = object_of(
+    {
+        "type": one_of("tool_result"),
         "tool_use_id": NAME,
-        "content": {"anyOf": [TEXT, {"type": "array", "items": TEXT_BLOCK}]},
+        "content": TEXT_OR_BLOCKS,
         "is_error": FLAG,
-        "cache_control": CACHE_CONTROL,
+        **CACHE_CONTROL,
     },
-    "required": ["type", "tool_use_id"],
-}
-MESSAGE: Schema = {
-    "type": "object",
-    "properties": {
-        "role": {"enum": ["user", "assistant"]},
-        "content": {
-            "anyOf": [
-                TEXT,
-                {"type": "array", "items": {"anyOf": [TEXT_BLOCK, TOOL_USE_BLOCK, TOOL_RESULT_BLOCK]}},
-            ]
-        },
+    *("type", "tool_use_id"),
+)
+BLOCK: Schema = {"anyOf": [TEXT_BLOCK, TOOL_USE_BLOCK, TOOL_RESULT_BLOCK]}
+MESSAGE = object_of(
+    {"role": one_of("user", "assistant"), "content": {"anyOf": [TEXT, list_of(BLOCK)]}}, "role", "content"
+)
+TOOL = object_of(
+    {
+        "type": one_of("custom"),
+        "name": NAME,
+        "description": TEXT,
+        "input_schema": OBJECT,
+        "strict": FLAG,
+        **CACHE_CONTROL,
     },
-    "required": ["role", "content"],
-}
+    *("name", "input_schema"),
+)
 MESSAGES: dict[str, Schema] = {
     "model": NAME,
-    "messages": {"type": "array", "items": MESSAGE, "minItems": 1},
-    "system": {"anyOf": [TEXT, {"type": "array", "items": TEXT_BLOCK}]},
+    "messages": list_of(MESSAGE, minItems=1),
+    "system": TEXT_OR_BLOCKS,
     "max_tokens": COUNT,
-    "stop_sequences": {"type": "array", "items": NAME, "maxItems": 64},
+    "stop_sequences": list_of(NAME, maxItems=64),
     "stream": FLAG,
     "temperature": SAMPLING["temperature"],
     "top_k": SAMPLING["top_k"],
     "top_p": SAMPLING["top_p"],
-    "tools": {
-        "type": "array",
-        "items": {
-            "type": "object",
-            "properties": {
-                "type": {"enum": ["custom"]},
-                "name": NAME,
-                "description": TEXT,
-                "input_schema": OBJECT,
-                "strict": FLAG,
-                "cache_control": CACHE_CONTROL,
-            },
-            "required": ["name", "input_schema"],
-        },
-    },
-    "tool_choice": {
-        "type": "object",
-        "properties": {
-            "type": {"enum": ["auto", "any", "tool", "none"]},
-            "name": NAME,
-            "disable_parallel_tool_use": FLAG,
-        },
-        "required": ["type"],
-    },
-    "output_config": {
-        "type": "object",
-        "properties": {
-            "format": {
-                "type": "object",
-                "properties": {"type": {"enum": ["json_schema"]}, "schema": OBJECT},
-                "required": ["type", "schema"],
-            }
-        },
-    },
-    "cache_control": CACHE_CONTROL,
-    "speed": {"enum": ["standard"]},
-    "thinking": {"enum": [{"type": "disabled"}]},
-    "metadata": {"type": "object", "properties": {"user_id": TEXT}},
-    "service_tier": {"enum": ["auto", "standard_only"]},
+    "tools": list_of(TOOL),
+    "tool_choice": object_of(
+        {"type": one_of("auto", "any", "tool", "none"), "name": NAME, "disable_parallel_tool_use": FLAG}, "type"
+    ),
+    "output_config": object_of(
+        {"format": object_of({"type": one_of("json_schema"), "schema": OBJECT}, "type", "schema")}
+    ),
+    **CACHE_CONTROL,
+    "speed": one_of("standard"),
+    "thinking": one_of({"type": "disabled"}),
+    "metadata": object_of({"user_id": TEXT}),
+    "service_tier": one_of("auto", "standard_only"),
 }

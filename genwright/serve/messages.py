@@ -8,18 +8,18 @@ from typing import Any
 from starlette.requests import Request
 
 from genwright.serve.chat_messages import Messages, check_tool_history, tool_call
-from genwright.serve.chat_prompt import ChatPrompt, ToolUse, constraining_field, named_choice
-from genwright.serve.frames import End
+from genwright.serve.chat_prompt import ChatPrompt, constraining_field, named_choice
+from genwright.serve.field_checks import object_of
+from genwright.serve.frames import End, ToolUse
 from genwright.serve.generation import Choice, Parts, complete, open_stream, prepare, usage
 from genwright.serve.http_errors import RequestError
 from genwright.serve.message_fields import MESSAGES
-from genwright.serve.request_fields import body_schema
 from genwright.serve.service import Service
 from genwright.serve.sse import EventStream, named_event, quote
 
-SCHEMA = body_schema(MESSAGES, "model", "messages", "max_tokens")
+SCHEMA = object_of(MESSAGES, "model", "messages", "max_tokens")
 COUNTED = ("model", "messages", "system", "tools", "tool_choice", "thinking", "output_config")
-COUNT_SCHEMA = body_schema({name: MESSAGES[name] for name in COUNTED}, "model", "messages")
+COUNT_SCHEMA = object_of({name: MESSAGES[name] for name in COUNTED}, "model", "messages")
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}  # others name a tool
 _REASONS = {"stop": "end_turn", "length": "max_tokens"}
 
@@ -34,9 +34,9 @@ async def messages(service: Service, request: Request, given: dict[str, Any]) ->
     chat = await prepare(request, _prompt, service, given, asked)
     params = service.params(asked, [chat.ids], given["max_tokens"], "max_tokens")
     if given.get("stream"):
-        parts = await open_stream(service, request, [chat.ids], params)
+        parts = await open_stream(service, request, [chat.ids], params, chat.use)
         return EventStream(_events(parts, chat, name, len(chat.ids)))
-    choice = (await complete(service, request, [chat.ids], params))[0]
+    choice = (await complete(service, request, [chat.ids], params, chat.use))[0]
     assert choice.end is not None
     text, calls = chat.parse(choice.text)
     content: list[dict[str, Any]] = [{"type": "text", "text": text}] if text or not calls else []

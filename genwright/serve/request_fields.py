@@ -5,7 +5,7 @@ from dataclasses import fields
 from types import UnionType
 from typing import Any, get_args
 
-from genwright.serve.field_checks import Schema, check
+from genwright.serve.field_checks import Schema, check, list_of, object_of, one_of
 from genwright.serve.http_errors import RequestError
 from genwright.text.engine.request import SamplingParams
 
@@ -15,8 +15,8 @@ FLAG: Schema = {"type": "boolean"}
 COUNT: Schema = {"type": "integer", "minimum": 1, "maximum": 1 << 30}
 OBJECT: Schema = {"type": "object"}
 LABELS: Schema = {"type": "object", "additionalProperties": TEXT}
-IDS: Schema = {"type": "array", "items": {"type": "integer"}}
-ONE_OR_MORE_TEXTS: Schema = {"anyOf": [NAME, {"type": "array", "items": NAME, "maxItems": 64}]}
+IDS: Schema = list_of({"type": "integer"})
+ONE_OR_MORE_TEXTS: Schema = {"anyOf": [NAME, list_of(NAME, maxItems=64)]}
 
 
 def _sampling(name: str) -> Schema:
@@ -47,70 +47,41 @@ SAMPLING: dict[str, Schema] = {
 LABEL_FIELDS: dict[str, Schema] = {
     "user": TEXT,
     "metadata": LABELS,
-    "store": {"enum": [False]},
-    "service_tier": {"enum": ["auto", "default"]},
+    "store": one_of(False),
+    "service_tier": one_of("auto", "default"),
     "safety_identifier": TEXT,
     "prompt_cache_key": TEXT,
 }
 STREAMING: dict[str, Schema] = {
     "stream": FLAG,
-    "stream_options": {
-        "type": "object",
-        "properties": {"include_usage": FLAG, "include_obfuscation": {"enum": [False]}},
-    },
+    "stream_options": object_of({"include_usage": FLAG, "include_obfuscation": one_of(False)}),
 }
-FUNCTION: Schema = {
-    "type": "object",
-    "properties": {"name": NAME, "description": TEXT, "parameters": OBJECT, "strict": FLAG},
-    "required": ["name"],
-}
-TEXT_PART: Schema = {
-    "type": "object",
-    "properties": {"type": {"enum": ["text"]}, "text": TEXT},
-    "required": ["type", "text"],
-}
-TOOL_CALL: Schema = {
-    "type": "object",
-    "properties": {
+FUNCTION = object_of({"name": NAME, "description": TEXT, "parameters": OBJECT, "strict": FLAG}, "name")
+TEXT_PART = object_of({"type": one_of("text"), "text": TEXT}, "type", "text")
+TOOL_CALL = object_of(
+    {
         "id": NAME,
-        "type": {"enum": ["function"]},
-        "function": {
-            "type": "object",
-            "properties": {"name": NAME, "arguments": TEXT},
-            "required": ["name", "arguments"],
-        },
+        "type": one_of("function"),
+        "function": object_of({"name": NAME, "arguments": TEXT}, "name", "arguments"),
     },
-    "required": ["id", "function"],
-}
-MESSAGE: Schema = {
-    "type": "object",
-    "properties": {
-        "role": {"enum": ["system", "developer", "user", "assistant", "tool"]},
-        "content": {"anyOf": [TEXT, {"type": "array", "items": TEXT_PART}]},
+    *("id", "function"),
+)
+MESSAGE = object_of(
+    {
+        "role": one_of("system", "developer", "user", "assistant", "tool"),
+        "content": {"anyOf": [TEXT, list_of(TEXT_PART)]},
         "name": TEXT,
         "refusal": TEXT,
-        "annotations": {"type": "array", "maxItems": 0},
-        "tool_calls": {"type": "array", "items": TOOL_CALL},
+        "annotations": list_of({}, maxItems=0),
+        "tool_calls": list_of(TOOL_CALL),
         "tool_call_id": NAME,
     },
-    "required": ["role"],
-}
-MESSAGES: Schema = {"type": "array", "items": MESSAGE, "minItems": 1}
-JSON_SCHEMA: Schema = {
-    "type": "object",
-    "properties": {"name": NAME, "description": TEXT, "schema": OBJECT, "strict": FLAG},
-    "required": ["schema"],
-}
-TOOLS: Schema = {
-    "type": "array",
-    "items": {
-        "type": "object",
-        "properties": {"type": {"enum": ["function"]}, "function": FUNCTION},
-        "required": ["type", "function"],
-    },
-}
+    "role",
+)
+JSON_SCHEMA = object_of({"name": NAME, "description": TEXT, "schema": OBJECT, "strict": FLAG}, "schema")
+TOOL_CHOICE: Schema = {"type": "string", "enum": ["none", "auto", "required"]}
 CHAT: dict[str, Schema] = {
-    "messages": MESSAGES,
+    "messages": list_of(MESSAGE, minItems=1),
     "model": NAME,
     **STREAMING,
     **SAMPLING,
@@ -119,37 +90,24 @@ CHAT: dict[str, Schema] = {
     "max_tokens": COUNT,
     "logprobs": FLAG,
     "top_logprobs": {"type": "integer", "minimum": 0, "maximum": 100},
-    "response_format": {
-        "type": "object",
-        "properties": {
-            "type": {"enum": ["text", "json_object", "json_schema"]},
-            "json_schema": JSON_SCHEMA,
-            "schema": OBJECT,
-        },
-        "required": ["type"],
-    },
-    "tools": TOOLS,
+    "response_format": object_of(
+        {"type": one_of("text", "json_object", "json_schema"), "json_schema": JSON_SCHEMA, "schema": OBJECT}, "type"
+    ),
+    "tools": list_of(object_of({"type": one_of("function"), "function": FUNCTION}, "type", "function")),
     "tool_choice": {
         "anyOf": [
-            {"type": "string", "enum": ["none", "auto", "required"]},
-            {
-                "type": "object",
-                "properties": {
-                    "type": {"enum": ["function"]},
-                    "function": {"type": "object", "properties": {"name": NAME}, "required": ["name"]},
-                },
-                "required": ["type", "function"],
-            },
+            TOOL_CHOICE,
+            object_of({"type": one_of("function"), "function": object_of({"name": NAME}, "name")}, "type", "function"),
         ]
     },
     "parallel_tool_calls": FLAG,
-    "modalities": {"enum": [["text"]]},
+    "modalities": one_of(["text"]),
 }
 PROMPT: Schema = {
     "anyOf": [
         TEXT,
-        {"type": "array", "items": {"type": "integer"}, "minItems": 1},
-        {"type": "array", "items": {"anyOf": [TEXT, {**IDS, "minItems": 1}]}, "minItems": 1, "maxItems": 2048},
+        {**IDS, "minItems": 1},
+        list_of({"anyOf": [TEXT, {**IDS, "minItems": 1}]}, minItems=1, maxItems=2048),
     ]
 }
 COMPLETION: dict[str, Schema] = {
@@ -161,7 +119,7 @@ COMPLETION: dict[str, Schema] = {
     "max_tokens": {"type": "integer", "minimum": 0, "maximum": 1 << 30},
     "logprobs": {"type": "integer", "minimum": 0, "maximum": 100},
     "echo": FLAG,
-    "best_of": {"enum": [1]},
+    "best_of": one_of(1),
 }
 # Parameters of these APIs that cannot be served, with what to do instead.
 REFUSED = {
@@ -180,11 +138,6 @@ REFUSED = {
     "mcp_servers": "mcp_servers is not supported; this server calls no others.",
     "container": "container is not supported; this server runs no code.",
 }
-
-
-def body_schema(properties: Mapping[str, Schema], *required: str) -> Schema:
-    """The schema of a body that has these fields and no others."""
-    return {"type": "object", "properties": properties, "required": list(required)}
 
 
 def read_body(body: Any, schema: Schema) -> dict[str, Any]:

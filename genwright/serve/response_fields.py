@@ -1,110 +1,72 @@
 """The fields of OpenAI's responses as data."""
 
-from genwright.serve.field_checks import Schema
-from genwright.serve.request_fields import COUNT, FLAG, LABEL_FIELDS, NAME, OBJECT, SAMPLING, TEXT
+from genwright.serve.field_checks import Schema, list_of, object_of, one_of
+from genwright.serve.request_fields import (
+    COUNT,
+    FLAG,
+    FUNCTION,
+    LABEL_FIELDS,
+    NAME,
+    OBJECT,
+    SAMPLING,
+    TEXT,
+    TOOL_CHOICE,
+)
 
-_ID: Schema = TEXT
-_STATUS: Schema = {"enum": ["in_progress", "completed", "incomplete"]}
-INPUT_TEXT: Schema = {
-    "type": "object",
-    "properties": {
-        "type": {"enum": ["input_text", "output_text", "text"]},
+# An item of an earlier response may be sent back as input, with what the response says about it.
+_OF_RESPONSE = {"id": TEXT, "status": one_of("in_progress", "completed", "incomplete")}
+INPUT_TEXT = object_of(
+    {
+        "type": one_of("input_text", "output_text", "text"),
         "text": TEXT,
-        "annotations": {"type": "array", "maxItems": 0},
+        "annotations": list_of({}, maxItems=0),
         "logprobs": {"type": "array"},
     },
-    "required": ["type", "text"],
-}
-MESSAGE_ITEM: Schema = {
-    "type": "object",
-    "properties": {
-        "type": {"enum": ["message"]},
-        "id": _ID,
-        "status": _STATUS,
-        "role": {"enum": ["system", "developer", "user", "assistant"]},
-        "content": {"anyOf": [TEXT, {"type": "array", "items": INPUT_TEXT}]},
+    *("type", "text"),
+)
+CONTENT: Schema = {"anyOf": [TEXT, list_of(INPUT_TEXT)]}
+MESSAGE_ITEM = object_of(
+    {
+        "type": one_of("message"),
+        **_OF_RESPONSE,
+        "role": one_of("system", "developer", "user", "assistant"),
+        "content": CONTENT,
     },
-    "required": ["role", "content"],
-}
-CALL_ITEM: Schema = {
-    "type": "object",
-    "properties": {
-        "type": {"enum": ["function_call"]},
-        "id": _ID,
-        "status": _STATUS,
-        "call_id": NAME,
-        "name": NAME,
-        "arguments": TEXT,
-    },
-    "required": ["type", "call_id", "name", "arguments"],
-}
-OUTPUT_ITEM: Schema = {
-    "type": "object",
-    "properties": {
-        "type": {"enum": ["function_call_output"]},
-        "id": _ID,
-        "status": _STATUS,
-        "call_id": NAME,
-        "output": {"anyOf": [TEXT, {"type": "array", "items": INPUT_TEXT}]},
-    },
-    "required": ["type", "call_id", "output"],
-}
-FORMAT: Schema = {
-    "type": "object",
-    "properties": {
-        "type": {"enum": ["text", "json_object", "json_schema"]},
+    *("role", "content"),
+)
+CALL_ITEM = object_of(
+    {"type": one_of("function_call"), **_OF_RESPONSE, "call_id": NAME, "name": NAME, "arguments": TEXT},
+    *("type", "call_id", "name", "arguments"),
+)
+OUTPUT_ITEM = object_of(
+    {"type": one_of("function_call_output"), **_OF_RESPONSE, "call_id": NAME, "output": CONTENT},
+    *("type", "call_id", "output"),
+)
+FORMAT = object_of(
+    {
+        "type": one_of("text", "json_object", "json_schema"),
         "name": NAME,
         "description": TEXT,
         "schema": OBJECT,
         "strict": FLAG,
     },
-    "required": ["type"],
-}
+    "type",
+)
 RESPONSE: dict[str, Schema] = {
-    "input": {
-        "anyOf": [
-            {"type": "string", "minLength": 1},
-            {"type": "array", "items": {"anyOf": [MESSAGE_ITEM, CALL_ITEM, OUTPUT_ITEM]}, "minItems": 1},
-        ]
-    },
+    "input": {"anyOf": [NAME, list_of({"anyOf": [MESSAGE_ITEM, CALL_ITEM, OUTPUT_ITEM]}, minItems=1)]},
     "model": NAME,
     "instructions": TEXT,
     "stream": FLAG,
-    "stream_options": {
-        "type": "object",
-        "properties": {"include_obfuscation": {"enum": [False]}},
-    },
+    "stream_options": object_of({"include_obfuscation": one_of(False)}),
     "max_output_tokens": COUNT,
     **{name: SAMPLING[name] for name in SAMPLING if name not in ("n", "prompt_logprobs", "stop")},
     **LABEL_FIELDS,
     "top_logprobs": {"type": "integer", "minimum": 0, "maximum": 100},
-    "include": {"type": "array", "items": {"enum": ["message.output_text.logprobs"]}},
-    "text": {"type": "object", "properties": {"format": FORMAT}, "additionalProperties": False},
-    "tools": {
-        "type": "array",
-        "items": {
-            "type": "object",
-            "properties": {
-                "type": {"enum": ["function"]},
-                "name": NAME,
-                "description": TEXT,
-                "parameters": OBJECT,
-                "strict": FLAG,
-            },
-            "required": ["type", "name"],
-        },
-    },
-    "tool_choice": {
-        "anyOf": [
-            {"type": "string", "enum": ["none", "auto", "required"]},
-            {
-                "type": "object",
-                "properties": {"type": {"enum": ["function"]}, "name": NAME},
-                "required": ["type", "name"],
-            },
-        ]
-    },
+    "include": list_of(one_of("message.output_text.logprobs")),
+    "text": object_of({"format": FORMAT}),
+    "tools": list_of(object_of({"type": one_of("function"), **FUNCTION["properties"]}, "type", "name")),
+    "tool_choice": {"anyOf": [TOOL_CHOICE, object_of({"type": one_of("function"), "name": NAME}, "type", "name")]},
     "parallel_tool_calls": FLAG,
-    "truncation": {"enum": ["disabled"]},
-    "background": {"enum": [False]},
+    "truncation": one_of("disabled"),
+    "background": one_of(False),
 }

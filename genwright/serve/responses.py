@@ -8,18 +8,20 @@ from typing import Any
 from starlette.requests import Request
 
 from genwright.serve.chat_messages import Messages, arguments_object, check_tool_history, joined, tool_call
-from genwright.serve.chat_prompt import ChatPrompt, ToolUse, constraining_field, named_choice
+from genwright.serve.chat_prompt import ChatPrompt, constraining_field, named_choice
+from genwright.serve.field_checks import object_of
+from genwright.serve.frames import ToolUse
 from genwright.serve.generation import Choice, Usage, complete, open_stream, prepare, usage
 from genwright.serve.http_errors import RequestError
 from genwright.serve.logprobs import TokenTexts
-from genwright.serve.request_fields import body_schema, constraint, response_schema, sampling_fields
+from genwright.serve.request_fields import constraint, response_schema, sampling_fields
 from genwright.serve.response_fields import RESPONSE
 from genwright.serve.response_items import call_item, message_item, output_text
 from genwright.serve.response_stream import response_events
 from genwright.serve.service import Service
 from genwright.serve.sse import EventStream
 
-SCHEMA = body_schema(RESPONSE, "input")
+SCHEMA = object_of(RESPONSE, "input")
 
 
 async def responses(service: Service, request: Request, given: dict[str, Any]) -> dict[str, Any] | EventStream:
@@ -36,9 +38,9 @@ async def responses(service: Service, request: Request, given: dict[str, Any]) -
     shown = {"temperature": params.temperature, "top_p": params.top_p}
     response = ResponseWriter(given, name, TokenTexts(service.tokenizer), chat, shown)
     if given.get("stream"):
-        parts = await open_stream(service, request, [chat.ids], params)
+        parts = await open_stream(service, request, [chat.ids], params, chat.use)
         return EventStream(response_events(parts, chat, response.snapshot, response.tokens))
-    choice = (await complete(service, request, [chat.ids], params))[0]
+    choice = (await complete(service, request, [chat.ids], params, chat.use))[0]
     return response.whole(choice)
 
 

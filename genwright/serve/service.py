@@ -84,6 +84,10 @@ class Service:
         most = self.settings.max_tokens
         if limit is not None and most is not None and limit > most:
             raise RequestError(f"{param} must be at most {most:,} on this server, not {limit:,}.", param)
+        vocab = self.engine.facts.vocab_size
+        for name in ("logit_bias", "stop_ids"):
+            if wrong := [token for token in asked.get(name, ()) if not 0 <= token < vocab]:
+                raise RequestError(f"{name} must have token ids between 0 and {vocab - 1:,}, not {wrong[0]}.", name)
         recommended = self.engine.facts.recommended
         usual = {"temperature": recommended.temperature or DEFAULT_TEMPERATURE}
         tokens = min(context - longest, most or context) if limit is None else max(limit, 1)
@@ -98,8 +102,8 @@ class Service:
             raise RequestError(sentence, None, code="context_length_exceeded")
         if longest + (limit or 1) > context:
             answer = "" if limit is None else f" and the answer may have {limit:,}"
-            raise RequestError(
-                f"The prompt has {longest:,} tokens{answer}, but the context holds {context:,} for both.",
+            raise RequestError(  # in words by which clients know it
+                f"This model's maximum context length is {context:,} tokens, but the prompt has {longest:,}{answer}.",
                 param if longest < context else None,
                 code="context_length_exceeded",
             )

@@ -1,5 +1,6 @@
 """POST /tokenize, /detokenize and /apply-template, with the names of llama.cpp's server."""
 
+from functools import partial
 from typing import Any
 
 from starlette.requests import Request
@@ -7,13 +8,14 @@ from starlette.requests import Request
 from genwright.serve.chat_completions import tool_use
 from genwright.serve.chat_messages import template_messages
 from genwright.serve.chat_prompt import ChatPrompt
+from genwright.serve.field_checks import object_of
 from genwright.serve.generation import prepare
-from genwright.serve.request_fields import CHAT, FLAG, IDS, NAME, TEXT, body_schema
+from genwright.serve.request_fields import CHAT, FLAG, IDS, NAME, TEXT
 from genwright.serve.service import Service
 
-TOKENIZE = body_schema({"content": TEXT, "model": NAME, "add_special": FLAG, "with_pieces": FLAG}, "content")
-DETOKENIZE = body_schema({"tokens": IDS, "model": NAME}, "tokens")
-APPLY_TEMPLATE = body_schema({name: CHAT[name] for name in ("messages", "model", "tools", "tool_choice")}, "messages")
+TOKENIZE = object_of({"content": TEXT, "model": NAME, "add_special": FLAG, "with_pieces": FLAG}, "content")
+DETOKENIZE = object_of({"tokens": IDS, "model": NAME}, "tokens")
+APPLY_TEMPLATE = object_of({name: CHAT[name] for name in ("messages", "model", "tools", "tool_choice")}, "messages")
 
 
 async def tokenize(service: Service, request: Request, given: dict[str, Any]) -> dict[str, Any]:
@@ -34,10 +36,12 @@ async def tokenize(service: Service, request: Request, given: dict[str, Any]) ->
 
 async def detokenize(service: Service, request: Request, given: dict[str, Any]) -> dict[str, Any]:
     service.model_name(given, request.scope["record"])
-    return {"content": service.need_tokenizer().decode(given["tokens"], skip_special=False)}
+    tokenizer = service.need_tokenizer()
+    return {"content": await prepare(request, partial(tokenizer.decode, skip_special=False), given["tokens"])}
 
 
 async def apply_template(service: Service, request: Request, given: dict[str, Any]) -> dict[str, Any]:
     """The text that a chat's messages become."""
     service.model_name(given, request.scope["record"])
-    return {"prompt": ChatPrompt(service, template_messages(given["messages"]), tool_use(given), {}).text}
+    messages = template_messages(given["messages"])
+    return {"prompt": (await prepare(request, ChatPrompt, service, messages, tool_use(given), {})).text}

@@ -10,17 +10,15 @@ import torch
 
 from genwright.errors import GenwrightWarning, UserError
 from genwright.kernels.cpu.amx import has_bf16
+from genwright.kernels.cpu.calls import runner
 from genwright.parallel.pipeline import Pipeline
 from genwright.parallel.ranks import Ranks
 from genwright.placement.footprint import STEP_TOKENS, Workload
 from genwright.placement.machine import Machine
 from genwright.placement.model_facts import ModelFacts
-from genwright.placement.offload_folder import OffloadFolder
 from genwright.placement.planner import Budgets, Plan
 from genwright.placement.policy import Policy
 from genwright.placement.prediction import Prediction, predict
-from genwright.placement.tiers import Tiers
-from genwright.placement.weights import PlacedBlock
 from genwright.quant.formats import Format, parse_format
 from genwright.text.cache.layout import CACHE_BITS
 from genwright.text.catalogue import resolve
@@ -36,22 +34,20 @@ from genwright.text.engine.executor import PredictingExecutor
 from genwright.text.engine.recorded_steps import RecordingExecutor
 from genwright.text.engine.resident_executor import resident_executor
 from genwright.text.engine.sharded import ShardedEngine
-from genwright.text.engine.streamed import StreamedExecutor
 from genwright.text.engine.vocabulary_ranks import VocabularyRanks
 from genwright.text.loader import Loader
 from genwright.text.memory import (
     MAX_BATCH,
     STEPS_AHEAD,
     USUAL_CONTEXT,
-    cache_spec,
     divide_memory,
     max_batch,
-    offload_dir,
     step_tokens,
 )
 from genwright.text.ops.backends import new_ops
 from genwright.text.ops.cpu_ops import CpuOps
 from genwright.text.ops.torch_ops import TorchOps
+from genwright.text.placed_model import load_placed
 from genwright.text.planning import model_facts, plan_model
 from genwright.text.settings import AUTO, EngineConfig
 
@@ -86,9 +82,8 @@ def build_engine(
     if ranks is not None:
         ranks.arrange(config.layout, device)
         config = config.with_settings({"graph": config.graph and ranks.on_device})
-    ops = new_ops(
-        config.backend, device, config.deterministic, None if ranks is None else ranks.stage, config.round_inputs
-    )
+    group, inputs = None if ranks is None else ranks.stage, (config.exact_inputs, config.fp8_inputs)
+    ops = new_ops(config.backend, device, config.deterministic, group, *inputs)
     loaders = _loaders(checkpoint, config, device, progress, 0 if ranks is None else ranks.rank)
     sharing = (1, True) if ranks is None else (ranks.place.local_ranks, ranks.on_device)
     pages, max_context = divide_memory(loaders, config, device, *sharing)
@@ -225,20 +220,21 @@ def _loader(
     rank: int = 0,
 ) -> Loader:
     dtype = _pick_dtype(config.dtype, device, checkpoint)
-    if quant == KEEP and checkpoint.only_widened:
-        kinds, name = " and ".join(checkpoint.only_widened), str(dtype).removeprefix("torch.")
+    tiled = device.type == "cpu" and config.backend in ("auto", "cpu") and runner() is not None
+    if quant == KEEP and not tiled and checkpoint.only_tiled:
+        kinds, name = " and ".join(checkpoint.only_tiled), str(dtype).removeprefix("torch.")
         warnings.warn(
-            f"{checkpoint.path} has weights in {kinds}, which cannot be kept packed yet; they are unpacked to {name}, "
+            f"{checkpoint.path} has weights in {kinds}, which only the CPU kernels read; they are unpacked to {name}, "
             "which takes more memory. Pass quant int8 or int4 to pack them again.",
             GenwrightWarning,
             stacklevel=4,
         )
-    packed = quant == KEEP or checkpoint.stays_packed
+    packed = quant == KEEP or checkpoint.stays_packed or tiled
     layout, layers = config.layout, checkpoint.config.layers
     if layers < layout.pp:
         raise UserError(f"{checkpoint.path} has {layers} layers, which are too few for {layout.pp} stages.")
     part = rank % layout.tp, layout.tp, layout.expert_parallel, layout.layers(rank, layers) if layout.pp > 1 else None
-    return Loader(checkpoint, dtype, device, packed, _weight_format(quant), progress, *part)
+    return Loader(checkpoint, dtype, device, packed, tiled, _weight_format(quant), progress, *part)
 
 
 def _pick_dtype(name: str, device: torch.device, checkpoint: Checkpoint) -> torch.dtype:
@@ -263,29 +259,10 @@ def _load(
     max_tokens = step_tokens(config, loader.device)
     pipeline = Pipeline(ranks) if ranks is not None and ranks.layout.pp > 1 else None
     if policy is not None:
-        tiers = _tiers(loader, policy, config, pages[-1])
-        count = itertools.count()
-        moe = loader.checkpoint.config.moe
-        experts = 0 if moe is None else moe.experts // (loader.ranks if loader.expert_parallel else 1)
-        model = loader.model(context, lambda block: PlacedBlock(block, policy, tiers, f"block-{next(count)}", experts))
-        mtp = loader.block(model.cfg.layers) if config.draft == MTP else None
-        if loader.device.type == "cuda":
-            torch.cuda.empty_cache()  # what loading used
-        return StreamedExecutor(model, ops, pages, most, max_tokens, policy, tiers, mtp, bits, pipeline)
+        return load_placed(loader, ops, config, context, pages, policy, pipeline)
     model = loader.model(context)
     mtp = loader.block(model.cfg.layers) if config.draft == MTP else None
     sizes = pages[0], most, max_tokens
     if isinstance(ops, CpuOps) and ranks is None and config.graph:
         return RecordingExecutor(model, ops, *sizes, mtp, bits)
     return resident_executor(model, ops, *sizes, config.graph, mtp, bits, pipeline)
-
-
-def _tiers(loader: Loader, policy: Policy, config: EngineConfig, cache_pages: int) -> Tiers:
-    """The tiers of a placed model; a disk that is too small is refused before anything is loaded."""
-    cfg = loader.checkpoint.config
-    blocks = sum(map(loader.block_bytes, loader.own_layers))
-    states = step_tokens(config, loader.device) * cfg.dim * loader.dtype.itemsize
-    needed = (blocks * policy.shares("weights")[2] + states * policy.shares("activations")[2]) // 100
-    needed += cache_pages * cache_spec(loader, config).page_bytes
-    folder = OffloadFolder(offload_dir(config), needed) if needed else None
-    return Tiers(loader.device, policy.pin, folder, config.budget("cuda"))

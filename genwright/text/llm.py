@@ -173,7 +173,7 @@ class LLM:
         tools = None if tool_choice == "none" else tools
         params = self.tool_params(params or SamplingParams(), tools, tool_choice)
         result = self.generate([self.encode_chat(messages, allow_control_tokens, tools)], params)[0]
-        return with_calls(result, self.tool_style) if tools else result
+        return with_calls(result, self.tool_style, tools) if tools else result
 
     def encode_chat(
         self, messages: list[dict[str, Any]], allow_control_tokens: bool = False, tools: Any = None
@@ -193,9 +193,9 @@ class LLM:
         self, params: SamplingParams, tools: Any, tool_choice: Any = "auto", parallel: bool = True
     ) -> SamplingParams:
         """Parameters with a grammar of answers whose tool calls are right; see `tool_grammar`."""
-        return (
-            with_tools(params, tools, tool_choice, parallel, self.tool_style, self._grammars.new) if tools else params
-        )
+        if not tools:
+            return params
+        return with_tools(params, tools, tool_choice, parallel, self._needs_tokenizer(), self._grammars.new)
 
     def recommended_params(self, **given: Any) -> SamplingParams:
         """The checkpoint's recommended sampling parameters, overridden by those `given`."""

@@ -4,17 +4,22 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
 from math import prod
+from operator import itemgetter
 from typing import Any
 
 import torch
 
 from genwright.errors import UserError
 from genwright.kernels import PAGE
+from genwright.kernels.cpu.tile_packing import tiles_of_integers
 from genwright.placement.weights import templates
 from genwright.quant.formats import Format
 from genwright.quant.fp8 import BLOCK
+from genwright.quant.mixed import Mixed
 from genwright.quant.packed import Packed, Weight, tensors_of
+from genwright.quant.tiles import ROWS, Table, Tiles, join, tileable
 from genwright.text.architectures.protocol import Architecture
 from genwright.text.architectures.registry import architecture
 from genwright.text.architectures.weight_map import Part, Source, Sources, WeightMap
@@ -27,6 +32,7 @@ from genwright.text.ops.protocol import Weights
 from genwright.text.ops.rope import cos_sin, frequencies
 from genwright.text.ops.step import RopeTables
 
+EXPERTS = "experts."  # the names of weights that are stacks of matrices begin with it
 LOOKED_UP = ("embed", "positions")  # tables, of which a step reads some rows
 BEFORE_BLOCKS = (*LOOKED_UP, "project_in")  # weights of the first pipeline stage; the other outer ones are of the last
 PIECE = {"cpu": 1 << 19, "cuda": 1 << 24}  # elements to quantize at a time; temporaries take ten times as much
@@ -72,7 +78,8 @@ class Model:
 class Loader:
     """Loads weights in `dtype` to `device`.
 
-    Matrices are quantized to `quant`; without it, stored formats are kept if `packed`, else dequantized. Ranks split
+    Matrices are quantized to `quant`; without it, stored formats are kept if `packed`, else dequantized. With `tiled`,
+    packed matrices are laid out for the CPU kernels. Ranks split
     every expert, or with `expert_parallel` each rank has some experts whole. A pipeline stage has some `layers`; the
     first one has the embedding too, and the last one the head.
     """
@@ -81,6 +88,7 @@ class Loader:
     dtype: torch.dtype
     device: torch.device
     packed: bool = True
+    tiled: bool = False
     quant: Format | None = None
     progress: Callable[[int, int], None] = lambda done, total: None  # both are numbers of tensors
     rank: int = 0
@@ -106,7 +114,8 @@ class Loader:
             outer.setdefault("head", outer["embed"])
         context, tables = -(-max_context // PAGE) * PAGE, rope_tables(cfg, max_context, self.device)
         head = self.weights.outer.get("head", self.weights.outer["embed"])
-        columns = self._part(head[0], self.form("head", head)).length
+        forms = self.forms("head", head)
+        columns = self._part(head[0], None if forms is None else forms[0]).length
         own = columns, self.cache_spec()
         return Model(cfg, architecture(cfg), outer, loaded, self.dtype, self.device, context, tables, *own)
 
@@ -134,10 +143,11 @@ class Loader:
         return self.bytes(self.outer_sources()) + sum(map(self.block_bytes, layers))
 
     def outer_sources(self) -> dict[str, Sources]:
-        """The weights outside the blocks; a tied head is one of them if it is packed, as the embedding never is."""
+        """The weights outside the blocks; a tied head is one of them if it is packed and the embedding is not."""
         outer, embed = dict(self.weights.outer), self.weights.outer["embed"]
         first, last = self.own_layers.start == 0, self.own_layers.stop == self.checkpoint.config.layers
-        if "head" not in outer and (self.form("head", embed) is not None or not first):
+        packed = self.forms("head", embed) is not None and self.forms("embed", embed) is None
+        if "head" not in outer and (packed or not first):
             outer["head"] = embed
         return {name: sources for name, sources in outer.items() if (first if name in BEFORE_BLOCKS else last)}
 
@@ -148,27 +158,39 @@ class Loader:
         """The size of loaded weights."""
         total = 0
         for name, sources in block.items():
-            form, itemsize = self.form(name, sources), self._dtype(name).itemsize
-            shapes = [self._part(source, form).shape(source.shape) for source in self._own(sources)]
-            total += sum(prod(shape) * itemsize if form is None else form.bytes(shape) for shape in shapes)
+            own, itemsize = self._own(sources), self._dtype(name).itemsize
+            forms: Sequence[Format | None] = self.forms(name, own) or [None] * len(own)
+            for source, form in zip(own, forms, strict=True):
+                shape = self._part(source, form).shape(source.shape)
+                total += prod(shape) * itemsize if form is None else form.bytes(shape)
         return total
 
-    def form(self, name: str, sources: Sources) -> Format | None:
-        """The format that a weight is packed in; None if it is not packed."""
+    def forms(self, name: str, sources: Sources) -> Sequence[Format] | None:
+        """The formats that a weight's matrices are packed in; None if they are not packed."""
         unpacked = {*LOOKED_UP, *self.weights.unpacked, *self.weights.exact}
+        if name == "embed" and self.tiled and self.quant is None:
+            unpacked.discard(name)
         if name in unpacked or any(len(source.shape) != 2 for source in sources):
             return None
-        formats = {self.checkpoint.format(source.name) for source in sources}
-        stored = formats.pop() if len(formats) == 1 else None
+        stored = [self.checkpoint.format(source.name) for source in sources]
         if self.quant is not None:
-            return self.quant.of_head(stored) if name == "head" else self.quant
-        return stored if self.packed else None
+            return [self.quant.of_head(stored[0]) if name == "head" else self.quant] * len(sources)
+        formats = [form for form in stored if form is not None]
+        if not self.packed or len(formats) < len(stored):
+            return None
+        if not self.tiled and not all(form.portable and form == formats[0] for form in formats):
+            return None
+        if name.startswith(EXPERTS):  # the matrices of a stack must be alike
+            one = len(set(formats)) == 1 and (formats[0].portable or self._whole_tiles(formats[0], sources))
+            return formats if one else None
+        return formats
 
-    def quantized(self, source: Source, form: Format) -> Iterator[Packed]:
+    def quantized(self, source: Source, form: Format, tiled: bool = False) -> Iterator[Packed]:
         """A matrix in a format, some rows at a time: as stored if that is its format, else quantized on the device."""
         stored = self.checkpoint.format(source.name)
         if stored == form:
-            packed = self.checkpoint.packed(source.name, self._part(source, form))
+            read = self.checkpoint.tiles if tiled or not form.portable else self.checkpoint.packed
+            packed = read(source.name, self._part(source, form))
             yield packed.map(lambda tensor: tensor.to(self.device))
             return
         part = self._part(source, form)
@@ -195,15 +217,32 @@ class Loader:
         return source.part(self.rank, self.ranks, form.unit(source.axis or 0) if form else 1)
 
     def _weight(self, name: str, sources: Sources) -> Weight:
-        form = self.form(name, sources)
-        if form is None:
+        forms = self.forms(name, sources)
+        if forms is None:
             fused = self._fuse(sources, self._dtype(name))
             return fused.add_(1) if name in self.weights.one_added else fused
+        matrices: list[Packed] = []
+        for form, some in groupby(zip(forms, sources, strict=True), key=itemgetter(0)):
+            matrices += self._joined(form, [source for _, source in some], name.startswith(EXPERTS))
+        if name == "embed" and isinstance(matrices[0], Tiles):
+            return Table(**vars(matrices[0]), dtype=self.dtype)
+        return matrices[0] if len(matrices) == 1 else Mixed(tuple(matrices))
+
+    def _joined(self, form: Format, sources: Sources, stack: bool) -> list[Packed]:
+        """Matrices of one format as a single one if possible, in tiles if those of each matrix of a stack are whole."""
+        whole = self.tiled and self._whole_tiles(form, sources if stack else sources[:-1])
         parts: list[Packed] = []
         for source in sources:
-            parts += self.quantized(source, form)
+            for piece in self.quantized(source, form, whole):
+                parts.append(tiles_of_integers(piece) if whole and tileable(piece) else piece)
             self._report()
-        return type(parts[0]).cat(parts)
+        joined = join(parts)
+        if self.tiled and not stack:
+            joined = [tiles_of_integers(matrix) if tileable(matrix) else matrix for matrix in joined]
+        return joined
+
+    def _whole_tiles(self, form: Format, sources: Sources) -> bool:
+        return not any(self._part(source, form).shape(source.shape)[0] % ROWS for source in sources)
 
     def _fuse(self, sources: Sources, dtype: torch.dtype) -> torch.Tensor:
         shapes = [self._part(source, None).shape(source.shape) for source in sources]

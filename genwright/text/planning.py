@@ -90,7 +90,7 @@ def _parameters(block: Mapping[str, Sources]) -> int:
 def _widened(loader: Loader, name: str, sources: Sources) -> int:
     """Bytes of a packed weight in the model's dtype, of experts a single one's; 0 if it is not packed."""
     count = len({source.expert for source in sources})
-    return 0 if loader.form(name, sources) is None else _parameters({name: sources}) * loader.dtype.itemsize // count
+    return 0 if loader.forms(name, sources) is None else _parameters({name: sources}) * loader.dtype.itemsize // count
 
 
 def _attention_width(cfg: ModelConfig) -> int:

@@ -31,8 +31,11 @@ class EngineConfig:
         choices=("auto", "int8", "int4"),
     )
     deterministic: bool = setting(False, "Make results independent of the batch and of chunking, bit by bit; slower.")
-    round_inputs: bool = setting(
-        False, "Round the inputs of int8 and int4 weights to 8 bits on a CPU, as llama.cpp does; faster, less exact."
+    exact_inputs: bool = setting(
+        False, "Multiply packed weights by floats on a CPU, not by inputs rounded to 14 bits or more; slower."
+    )
+    fp8_inputs: bool = setting(
+        False, "Round the inputs of fp8 weights to fp8 on a Hopper GPU, as DeepSeek does; faster, less exact."
     )
     max_context: int | None = setting(
         None, "Maximum number of tokens of a prompt and its answer together.", between=(1, 1 << 30)

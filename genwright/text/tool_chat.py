@@ -10,6 +10,7 @@ from genwright.text.tokenizer.chat_template import Messages
 from genwright.text.tokenizer.tokenizer import Tokenizer
 from genwright.text.tool_calls import STYLES, describe_tools, parse_tool_calls, tool_grammar, tool_style
 from genwright.text.tool_calls.grammar import arguments_schema
+from genwright.text.tool_calls.lark import resolve_markers
 from genwright.text.tool_calls.styles import DEFAULT, functions
 
 
@@ -39,7 +40,7 @@ def with_tools(
     tools: Any,
     choice: Any,
     parallel: bool,
-    style: str,
+    tokenizer: Tokenizer,
     check: Callable[[SamplingParams], object],
 ) -> SamplingParams:
     """Parameters whose grammar makes the calls right; `check` raises a UserError if a schema cannot be followed."""
@@ -52,13 +53,14 @@ def with_tools(
             check(SamplingParams(schema=arguments_schema(function)))
         except UserError as error:
             raise UserError(f"tools[{index}].function.parameters: {error}") from None
-    return replace(params, grammar=tool_grammar(tools, choice, style, parallel))
+    grammar = tool_grammar(tools, choice, style_of(tokenizer), parallel)
+    return replace(params, grammar=resolve_markers(grammar, tokenizer.token_id))
 
 
-def with_calls(result: Result, style: str) -> Result:
+def with_calls(result: Result, style: str, tools: Any) -> Result:
     """A result with its calls apart from its text."""
     if result.text is None:
         return result
-    text, calls = parse_tool_calls(result.text, style)
-    samples = [with_calls(each, style) for each in result.samples]
+    text, calls = parse_tool_calls(result.text, style, tools)
+    samples = [with_calls(each, style, tools) for each in result.samples]
     return replace(result, text=text, tool_calls=calls, samples=samples)

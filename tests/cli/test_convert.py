@@ -40,6 +40,12 @@ def test_the_default_model_becomes_a_folder(smollm2: Path, tmp_path: Path) -> No
     assert torch.equal(ours.logits([1, 2, 3]), theirs.logits([1, 2, 3]))
 
 
+def test_a_gguf_file(tmp_path: Path) -> None:
+    app([TINY, str(tmp_path / "new.gguf"), "--to", "gguf", "--dtype", "float32"], standalone_mode=False)
+    ids = [1, 2, 3]
+    assert torch.equal(LLM(tmp_path / "new.gguf", dtype="float32").logits(ids), LLM(TINY, dtype="float32").logits(ids))
+
+
 def test_deepseeks_shards_and_back(tmp_path: Path) -> None:
     make("deepseek-v3-blocks", tmp_path / "hf")
     app([str(tmp_path / "hf"), str(tmp_path / "mp"), "--model-parallel", "2"], standalone_mode=False)
@@ -75,8 +81,9 @@ def test_exit_codes(arguments: list[str], code: int, words: str) -> None:
         ([TINY, "."], "exists already; name a new folder."),
         (
             [TINY, "new", "--to", "onnx"],
-            "The format must be one of safetensors, bf16, gptfast, deepseek, not 'onnx'.",
+            "The format must be one of safetensors, bf16, gptfast, deepseek, gguf, q8_0, q4_0, q4_1, not 'onnx'.",
         ),
+        ([TINY, ".", "--to", "q8_0"], "exists already; name a new file."),
         ([TINY, "new", "--dtype", "int8"], "dtype must be auto, float32, float16 or bfloat16, not 'int8'."),
         (["/dev/null", "new"], "/dev/null holds no checkpoint of a known format"),
         (["random:qwen3-0.6b,layers=1", "new", "--to", "gptfast"], "has biases, q and k norms"),

@@ -53,12 +53,15 @@ def test_a_batch_goes_on_after_a_failure_and_is_resumed(scripts: Path, tmp_path:
     command = ["run", scripts, "--manifest", MANIFEST, "--records", "records", "--json", "--resume"]
     done = inspect(*command, cwd=tmp_path, code=1)
     bad, good = json.loads(done.stdout)
-    assert bad["status"] == "failed" and bad["error"] == "bad.py: failed with exit code 1: ValueError: no luck"
+    assert (
+        bad["status"] == "failed" and bad["error"] == f"{scripts}/bad.py: failed with exit code 1: ValueError: no luck"
+    )
     assert good["status"] == "ended" and "1 of 2 scripts failed" in done.stderr
+    assert f"genwright: {bad['error']}" in done.stderr
     again: list[dict[str, Any]] = json.loads(inspect(*command, cwd=tmp_path, code=1).stdout)
     assert again[0]["status"] == "failed" and again[1]["skipped"]
     alone = ["run", scripts / "good.py", "--manifest", MANIFEST, "--records", "records", "--resume"]
-    assert inspect(*alone, cwd=tmp_path).stderr == "good.py: left out, because it already ran to its end\n"
+    assert inspect(*alone, cwd=tmp_path).stderr == f"{scripts}/good.py: left out, because it already ran to its end\n"
     (scripts / "good.py").write_text((scripts / "good.py").read_text() + "# changed\n")
     assert "run" in json.loads(inspect(*command, cwd=tmp_path, code=1).stdout)[1]
     assert len(json.loads(inspect("list", "--records", tmp_path / "records", "--json", cwd=tmp_path).stdout)) == 5
@@ -97,3 +100,35 @@ def test_an_interrupted_run_has_a_complete_record(scripts: Path, tmp_path: Path)
     assert shown["status"] == "killed" and shown["message"] == "The run was interrupted." and shown["seconds"] > 0
     assert [call["status"] for call in shown["calls"]] == ["returned"]
     assert [file["path"] for file in shown["files"]] == ["work/written.txt"]
+
+
+def test_a_script_that_is_no_regular_file_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "zero.py").symlink_to("/dev/zero")
+    os.mkfifo(tmp_path / "fifo.py")
+    for name in ("zero.py", "fifo.py"):
+        said = inspect("run", name, cwd=tmp_path, code=1).stderr
+        assert said == f"genwright: The script {name} is not a regular file.\n"
+
+
+def test_wrong_options_are_one_sentence(scripts: Path, tmp_path: Path) -> None:
+    def said(*arguments: str | Path) -> str:
+        return inspect("run", scripts / "good.py", *arguments, cwd=tmp_path, code=1).stderr
+
+    assert said("--mock", "--rewrite") == "genwright: Pass only one of --rewrite and --mock.\n"
+    assert said("--read", "nothing") == "genwright: --read must be a file or folder, and there is no nothing.\n"
+    assert inspect("list", cwd=tmp_path).stderr == f"There is no run in {tmp_path}/records.\n"
+
+
+def test_a_run_is_repeated_as_long_as_its_assertions_do_not_hold(scripts: Path, tmp_path: Path) -> None:
+    (tmp_path / "two.toml").write_text("assertions = [\"count('generate') == 2\"]")
+    command = ("run", scripts / "good.py", "--manifest", MANIFEST, "--scenario", "two.toml", "--resume")
+    for number in (1, 2):
+        assert f"tinymodel/simulation-000{number}: ended" in inspect(*command, cwd=tmp_path, code=1).stderr
+
+
+def test_an_exception_of_several_lines_is_told_by_its_first(scripts: Path, tmp_path: Path) -> None:
+    (scripts / "good.py").write_text(
+        "from tinymodel import generate\ngenerate('x')\nraise TypeError('odd\\n  given: 1')\n"
+    )
+    told = inspect("run", scripts / "good.py", "--manifest", MANIFEST, cwd=tmp_path, code=1).stderr
+    assert told.endswith("good.py: failed with exit code 1: TypeError: odd\n")

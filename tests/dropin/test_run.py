@@ -62,11 +62,35 @@ def test_a_script_gets_our_modules_and_its_own(tmp_path: Path) -> None:
     assert second == str(folder("flexllmgen") / "flexllmgen" / "timer.py")
 
 
-def test_a_module_that_the_drop_in_lacks_is_one_sentence(tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_text("import flexllmgen.dist_flex_opt\n")
+@pytest.mark.parametrize(
+    ("line", "missing"),
+    [
+        ("import flexllmgen.dist_utils", "module flexllmgen.dist_utils"),
+        ("from flexllmgen.utils import no_such", "no_such in flexllmgen.utils"),
+    ],
+)
+def test_what_the_drop_in_lacks_is_one_sentence(tmp_path: Path, line: str, missing: str) -> None:
+    (tmp_path / "script.py").write_text(f"{line}\n")
     done = dropin("flexllmgen", "--script", "script.py", cwd=tmp_path)
     assert done.returncode == 1
-    assert done.stderr.startswith("genwright: The drop-in flexllmgen has no module flexllmgen.dist_flex_opt;")
+    assert done.stderr.startswith(f"genwright: The drop-in flexllmgen has no {missing};")
+
+
+def test_an_import_error_of_the_scripts_own_is_shown_whole(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text("from json import no_such\n")
+    done = dropin("flexllmgen", "--script", "script.py", cwd=tmp_path)
+    assert "Traceback" in done.stderr and "cannot import name 'no_such' from 'json'" in done.stderr
+
+
+def test_ranks_are_left_before_the_process_ends(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(
+        "import torch.distributed as dist\n"
+        "dist.init_process_group('gloo', store=dist.HashStore(), rank=0, world_size=1)\n"
+        "import atexit\n"
+        "atexit.register(lambda: print(dist.is_initialized()))\n"
+    )
+    done = dropin("gpt_fast", "--script", "script.py", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "False\n"), done.stderr
 
 
 @pytest.mark.parametrize(
@@ -75,6 +99,7 @@ def test_a_module_that_the_drop_in_lacks_is_one_sentence(tmp_path: Path) -> None
         (["flexgen"], "There is no drop-in 'flexgen'; there is flexllmgen, "),
         (["flexllmgen", "--script"], "--script needs a file."),
         (["flexllmgen", "--script", "none.py"], "There is no script none.py."),
+        (["torchbench", "--output", "."], ". cannot be read or written: Is a directory."),
         (["flexllmgen", "helm_run"], "flexllmgen has no command 'helm_run'; its commands are flex_opt, completion,"),
     ],
 )

@@ -14,7 +14,7 @@ import pytest
 from fixture_cases import ROOT
 
 from genwright.inspect.records.stored_runs import StoredRun, open_run
-from genwright.inspect.records.values import load_value
+from genwright.inspect.records.stored_values import load_value
 
 EXAMPLES = ROOT / "docs" / "examples" / "inspect"
 SEEDS = Path(os.environ.get("GENWRIGHT_SEEDS", ROOT.parent / "shared" / "seeds"))

@@ -13,7 +13,18 @@ from genwright.quant.formats import parse_format
 from genwright.quant.fp8 import Fp8Blocks
 from genwright.quant.packed import Packed
 
-NAMES = ("int8", "int8:g32", "int4", "int4:g64", "int4:g128:asym", "int4:g8:asym", "fp8", "fp8:channel")
+NAMES = (
+    "int8",
+    "int8:g32",
+    "int4",
+    "int4:g64",
+    "int4:g128:asym",
+    "int4:g8:asym",
+    "fp8",
+    "fp8:channel",
+    "int4:g64:asym:f32",
+    "int8:g32:f32",
+)
 SHAPES = ((576, 576), (5, 100), (3, 7), (1, 1), (200, 300), (9, 64))
 
 

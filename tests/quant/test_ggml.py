@@ -6,10 +6,11 @@ import torch
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, quants
 
 from genwright.quant import ggml
-from genwright.quant.ggml import OTHER_TYPES, TYPES, dequantize
+from genwright.quant.ggml import OTHER_TYPES, TYPES, dequantize, tiles
 
 # Where each quantized type stores float16 scales, which random bytes could make infinite.
-SCALES = {"Q4_0": [0], "Q5_0": [0], "Q8_0": [0], "Q6_K": [208]}
+SCALES = {"Q4_0": [0], "Q5_0": [0], "Q8_0": [0], "Q2_K": [80, 82], "Q3_K": [108], "Q6_K": [208]}
+SCALES |= {"IQ4_NL": [0], "IQ4_XS": [0], "MXFP4": []}
 
 
 def random_rows(kind: int, rows: int, columns: int, seed: int = 0) -> np.ndarray:
@@ -21,6 +22,8 @@ def random_rows(kind: int, rows: int, columns: int, seed: int = 0) -> np.ndarray
     blocks = rng.integers(0, 256, (rows * columns // block.elements, block.bytes), dtype=np.uint8)
     for at in SCALES.get(block.name, [0, 2]):
         blocks[:, at : at + 2] = rng.standard_normal((len(blocks), 1)).astype(np.float16).view(np.uint8)
+    if block.name == "MXFP4":  # exponents of 2
+        blocks[:, 0] = rng.integers(100, 140, len(blocks))
     return blocks.reshape(rows, -1)
 
 
@@ -63,6 +66,15 @@ def test_the_result_does_not_depend_on_the_chunk_size(kind: int, monkeypatch: py
     monkeypatch.setattr(ggml, "CHUNK", 768)
     assert torch.equal(dequantize(raw, kind, torch.bfloat16), whole[0])
     assert torch.equal(dequantize(raw, kind), whole[1])
+
+
+@pytest.mark.parametrize("kind", [k for k in TYPES if TYPES[k].stored is None], ids=lambda kind: TYPES[kind].name)
+def test_tiles_hold_every_type_exactly(kind: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = torch.from_numpy(random_rows(kind, 37, 512))
+    wide = dequantize(raw, kind)
+    assert torch.equal(tiles(raw, kind).dequantize(torch.float32), wide)
+    monkeypatch.setattr(ggml, "CHUNK", 1 << 13)
+    assert torch.equal(tiles(raw, kind).dequantize(torch.float32), wide)
 
 
 def test_stored_floats_are_viewed() -> None:

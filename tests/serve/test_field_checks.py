@@ -5,18 +5,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from genwright.serve.field_checks import check
+from genwright.serve.field_checks import check, object_of
 from genwright.serve.http_errors import RequestError
 from genwright.serve.message_fields import MESSAGES
 from genwright.serve.openapi import closed
-from genwright.serve.request_fields import CHAT, COMPLETION, REFUSED, body_schema, read_body
+from genwright.serve.request_fields import CHAT, COMPLETION, REFUSED, read_body
 from genwright.serve.response_fields import RESPONSE
 
 SCHEMAS = {
-    "chat": body_schema(CHAT, "messages"),
-    "completion": body_schema(COMPLETION, "prompt"),
-    "response": body_schema(RESPONSE, "input"),
-    "message": body_schema(MESSAGES, "model", "messages", "max_tokens"),
+    "chat": object_of(CHAT, "messages"),
+    "completion": object_of(COMPLETION, "prompt"),
+    "response": object_of(RESPONSE, "input"),
+    "message": object_of(MESSAGES, "model", "messages", "max_tokens"),
 }
 LEAVES = st.none() | st.booleans() | st.integers(-3, 3) | st.floats(-2, 2) | st.sampled_from(["", "x", "user", "text"])
 

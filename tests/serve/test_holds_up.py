@@ -54,6 +54,13 @@ BODIES = {
     "invalid UTF-8": (b'{"messages": "\xff\xfe"}', 400),
     "deep": (b"[" * 200_000, 400),
     "deep in a field": (b'{"messages":' + b'[{"role":"user","content":' * 2000 + b"]" * 2000 + b"}", 400),
+    "deep response format": (
+        b'{"messages":[{"role":"user","content":"x"}],"response_format":{"type":"json_schema","json_schema":{"schema":'
+        + b'{"a":' * 900
+        + b"1"
+        + b"}" * 903,
+        400,
+    ),
     "deep schema": (
         b'{"messages":[{"role":"user","content":"x"}],"tools":[{"type":"function","function":{"name":"f","parameters":'
         + b'{"a":' * 900

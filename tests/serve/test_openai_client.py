@@ -221,6 +221,7 @@ def test_regex_and_grammars(client: openai.OpenAI) -> None:
         ({"response_format": {"type": "json_schema", "json_schema": {"schema": {"not": {}}}}}, "response_format"),
         ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
         ({"regex": "(((("}, "regex"),
+        ({"logit_bias": {"999999": 1}}, "logit_bias"),
         ({"grammar": "root ::= ("}, "grammar"),
         ({"grammar": "start: \"a\"", "regex": "a"}, "regex"),
     ],
@@ -286,6 +287,7 @@ def test_a_function_call_of_a_response(client: openai.OpenAI) -> None:
         ({"tools": [WEATHER], "tool_choice": {"type": "function", "function": {"name": "other"}}}, "tool_choice"),
         ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools"),
         ({"tools": [WEATHER], "regex": "a"}, "tools"),
+        ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "string"}}}]}, "tools"),
         ({"messages": [*ASKED, {"role": "assistant", "tool_calls": [
             {"id": "1", "type": "function", "function": {"name": "f", "arguments": "no"}}]}]},
          "messages[1].tool_calls[0].function.arguments"),
@@ -296,3 +298,13 @@ def test_a_function_call_of_a_response(client: openai.OpenAI) -> None:
 def test_tools_that_cannot_be_served(server: Running, changed: dict, param: str) -> None:
     status, answer = server.post("/v1/chat/completions", {"messages": ASKED, **changed})
     assert status == 400 and answer["error"]["param"] == param, answer
+
+
+def test_a_tool_whose_schema_cannot_be_followed(server: Running) -> None:
+    function = {"name": "f", "parameters": {"type": "object", "properties": {"a": {"not": {}}}}}
+    tools = [WEATHER, {"type": "function", "function": function}]
+    status, answer = server.post("/v1/chat/completions", {"messages": ASKED, "tools": tools})
+    assert status == 400 and answer["error"]["param"] == "tools"
+    assert answer["error"]["message"] == (
+        "tools[1].function.parameters: The schema's keyword #/properties/a/not is not supported."
+    )

@@ -289,7 +289,7 @@ def test_a_phone_in_the_dark_and_names_for_everything(open_page: Callable[..., A
 def test_errors_are_the_servers_sentences(open_page: Callable[..., Any]) -> None:
     page = open_page()
     ask(page, "x" * 9000)
-    page.wait_for_selector("#messages [role=alert]:text('the context holds 8,192')")
+    page.wait_for_selector("#messages [role=alert]:text('context length is 8,192')")
     page.route("**/v1/chat/completions", lambda route: route.abort())
     page.click("[aria-label='Answer the last message']")
     page.wait_for_selector("#messages [role=alert]:text('cannot be reached')")

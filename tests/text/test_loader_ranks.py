@@ -63,8 +63,8 @@ def test_the_parts_of_two_ranks_join_to_each_block(family: str, quant: str | Non
         parts = [rank.load(sources) for rank in ranks]
         assert [size(part) for part in parts] == [rank.bytes(sources) for rank in ranks]
         for name, weight in whole.load(sources).items():
-            packed = whole.form(name, sources[name])
-            joined = join(sources[name], [part[name] for part in parts], packed.unit if packed else lambda axis: 1)
+            packed = whole.forms(name, sources[name])
+            joined = join(sources[name], [part[name] for part in parts], packed[0].unit if packed else lambda axis: 1)
             assert torch.equal(joined, dense(weight)), name
     assert sum(rank.block_bytes(0) for rank in ranks) < 1.5 * whole.block_bytes(0)
 

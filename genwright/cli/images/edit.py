@@ -6,8 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
+from genwright.cli.app import Json
 from genwright.cli.flags import expand
-from genwright.cli.images.flags import Classes, Json, Model, ModelFlags, NumSamples, Out, Png, Seed, print_result
+from genwright.cli.images.flags import Classes, Model, ModelFlags, NumSamples, Out, Png, Seed, print_result
 from genwright.errors import UserError
 from genwright.images.sampling.sampler_settings import SamplerSettings
 

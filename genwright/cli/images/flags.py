@@ -42,7 +42,6 @@ NumRanks = Annotated[
         max=1024,
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 InceptionFile = Annotated[
     Path | None,
     typer.Option(help="Weights of Inception, from pytorch-fid or NVIDIA.", show_default="those of `pull inception`"),

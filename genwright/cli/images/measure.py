@@ -7,11 +7,11 @@ from typing import Annotated
 import typer
 
 from genwright.cli import progress
+from genwright.cli.app import Json
 from genwright.cli.flags import expand, split
 from genwright.cli.images.flags import (
     Device,
     InceptionFile,
-    Json,
     Model,
     ModelFlags,
     NumSamples,

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from genwright.arguments import one_of
+from genwright.cli.app import Json
 from genwright.cli.flags import expand
 from genwright.cli.images.flags import (
     Classes,
-    Json,
     Model,
     ModelFlags,
     NumRanks,

@@ -8,8 +8,9 @@ from typing import Annotated, Any
 import typer
 
 from genwright.cli import progress
+from genwright.cli.app import Json
 from genwright.cli.flags import SHOW_DEFAULTS, expand
-from genwright.cli.images.flags import Device, Json, NumRanks, join_ranks, print_result
+from genwright.cli.images.flags import Device, NumRanks, join_ranks, print_result
 from genwright.images.model.unet_config import UNetConfig
 from genwright.images.training.training_settings import RunSettings, TrainerSettings
 

@@ -206,7 +206,7 @@ class Transformer(nn.Module):
             ]
             logits = executor.run(chunks, part.flatten().long())
             start_pos += width
-        return executor.ops.all_gather(logits).to(executor.model.dtype)
+        return executor.ops.all_gather(logits).to(executor.model.dtype, copy=True)  # a CUDA graph reuses its output
 
     def _table(self, row: int) -> Any:
         """The pages of a sequence, which are always the same."""

@@ -1,13 +1,16 @@
-"""gpt-fast's eval command: tasks of lm-evaluation-harness, run on the engine."""
+"""gpt-fast's eval module: tasks of lm-evaluation-harness, on modules by its function, on the engine by its command."""
 
 import argparse
 import time
+from collections.abc import Sequence
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
-from model import ModelArgs
+from model import ModelArgs, Transformer
+from tokenizer import TokenizerInterface
 
 from genwright.dropin.transformer.checkpoint import open_llm
 from genwright.errors import UserError
@@ -16,12 +19,39 @@ from genwright.text.llm import LLM
 default_checkpoint = Path("checkpoints/meta-llama/Llama-2-7b-chat-hf/lit_model.pth")
 
 
-def evaluate(llm: LLM, tasks: list[str], limit: int | None = None) -> dict[str, dict[str, Any]]:
-    """The figures of each task."""
+def __getattr__(name: str) -> Any:
+    """The names that need the package lm-eval are imported when they are asked for."""
+    if name not in ("GPTFastEvalWrapper", "setup_cache_padded_seq_input_pos_max_seq_length_for_prefill"):
+        raise AttributeError(f"module 'eval' has no attribute {name!r}")
+    _need_package()
+    return getattr(import_module("eval_wrapper"), name)
+
+
+def _need_package() -> None:
     if find_spec("lm_eval") is None:
-        raise UserError(
-            "--tasks needs the package lm-eval, and its data sets the network: pip install genwright[eval]."
-        )
+        raise UserError("Tasks need the package lm-eval, and its data sets the network: pip install genwright[eval].")
+
+
+def eval(
+    model: Transformer,
+    tokenizer: TokenizerInterface,
+    tasks: Sequence[str] = ("hellaswag",),
+    limit: int | None = None,
+    max_seq_length: int | None = None,
+) -> dict[str, Any]:
+    """What lm-evaluation-harness finds for modules: `results` has the figures of each task."""
+    _need_package()
+    from eval_wrapper import GPTFastEvalWrapper
+
+    from genwright.bench.harness import evaluate_model
+
+    found: dict[str, Any] = evaluate_model(GPTFastEvalWrapper(model, tokenizer, max_seq_length), tasks, limit=limit)
+    return found
+
+
+def evaluate(llm: LLM, tasks: list[str], limit: int | None = None) -> dict[str, dict[str, Any]]:
+    """The figures of each task, by the engine."""
+    _need_package()
     from genwright.bench.harness import run_tasks
 
     return run_tasks(llm, tasks, None, limit, lambda done, total: None)

@@ -3,20 +3,20 @@
 import argparse
 import sys
 import time
-from contextlib import AbstractContextManager, redirect_stdout
+from contextlib import redirect_stdout
 from dataclasses import dataclass, field, replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from model import Transformer
 from tokenizer import TokenizerInterface, get_tokenizer
-from tp import apply_tp, maybe_init_dist
+from tp import apply_tp, launched_ranks
 
 from genwright.bench.profile import profiled
-from genwright.dropin.transformer.checkpoint import load_modules, model_size, read_state
+from genwright.dropin.transformer.checkpoint import load_modules, model_size, open_llm, read_state, weight_format
+from genwright.dropin.transformer.completion import Completion, Task, complete
 from genwright.dropin.transformer.decoding import (
     causal_mask,
     decode_n_tokens,
@@ -29,8 +29,8 @@ from genwright.dropin.transformer.decoding import (
     sample,
     speculative_decode,
 )
-from genwright.dropin.transformer.runners import Completion, Runner, Task, engine_runner, rank_runner
 from genwright.errors import UserError
+from genwright.text.llm import LLM
 
 __all__ = [
     "causal_mask", "decode_n_tokens", "decode_one_token", "device_sync", "encode_tokens", "generate",
@@ -68,8 +68,8 @@ def _load_model(checkpoint_path: Path, device: str, precision: torch.dtype, use_
 class Figures:
     """What the samples measured, and the lines that say so."""
 
-    model_size: int  # bytes
-    params: int
+    model_size: int  # bytes of a rank's part
+    params: int  # likewise
     rates: list[float] = field(default_factory=list)  # tokens per second of one sequence
     accept_counts: list[list[int]] = field(default_factory=list)
 
@@ -93,14 +93,14 @@ class Figures:
 class Session:
     """A loaded model and what its samples need."""
 
-    runner: Runner
+    llm: LLM
     tokenizer: TokenizerInterface
     device: str
     figures: Figures
 
     def warm_up(self, task: Task) -> None:
         started = time.perf_counter()
-        self.runner.run(task)
+        complete(self.llm, task)
         print(f"Compilation time: {time.perf_counter() - started:.2f} seconds")
 
     def sample(self, task: Task, trace: str | None = None) -> None:
@@ -108,9 +108,9 @@ class Session:
         found: list[Completion] = []
         started = time.perf_counter()
         if trace is None:
-            found.append(self.runner.run(task))
+            found.append(complete(self.llm, task))
         else:
-            profiled(lambda: found.append(self.runner.run(task)), Path(trace))
+            profiled(lambda: found.append(complete(self.llm, task)), Path(trace))
         device_sync(self.device)
         seconds = time.perf_counter() - started
         if task.show is not None:
@@ -127,19 +127,15 @@ class Session:
             return torch.randint(0, SYNTHETIC, (prompt,), generator=torch.Generator().manual_seed(0)).tolist()
         return encode_tokens(self.tokenizer, prompt, device="cpu").tolist()
 
-    def asked(self, task: Task, is_chat: bool) -> Task:
-        """The task with a prompt that is typed; its answer is shown while it is generated."""
-        prompt = input("What is your prompt? ")
+    def asked(self, task: Task, is_chat: bool) -> Task | None:
+        """The task with a prompt that is typed, None at the end of input; its answer is shown while it is generated."""
+        try:
+            prompt = input("What is your prompt? ")
+        except EOFError:
+            print()
+            return None
         ids = self.ids(f"{B_INST} {prompt.strip()} {E_INST}" if is_chat else prompt)
         return replace(task, prompt=ids, stop=True, show=lambda text: print(text, end="", flush=True))
-
-
-def _open(
-    path: Path, draft: Path | None, speculate_k: int, device: str, rank: int | None, compile: bool
-) -> AbstractContextManager[Runner]:
-    if rank is None:
-        return engine_runner(path, Transformer, draft, speculate_k, device)
-    return rank_runner(path, Transformer, draft, speculate_k, device, apply_tp, compile)
 
 
 def _tokenizer(checkpoint_path: Path) -> TokenizerInterface:
@@ -168,39 +164,44 @@ def main(
     """Generate samples and print them with their speed.
 
     `compile` makes a first call, which is not timed: it compiles kernels and captures CUDA graphs. It contains the
-    whole prompt, so there is nothing left for `compile_prefill`.
+    whole prompt, so there is nothing left for `compile_prefill`. Ranks of torchrun other than 0 open the model, follow
+    rank 0, and end there.
     """
     if "mps" in device:
         raise UserError("--device mps is not supported; choose cpu or cuda.")
-    rank = maybe_init_dist()
-    if rank is not None and interactive:
-        raise UserError("--interactive needs a single process, and torchrun started several.")
+    rank, ranks = launched_ranks()
     with redirect_stdout(StringIO() if rank else sys.stdout):
         print(f"Using device={device}\nLoading model ...")
         started = time.time()
-        figures = Figures(*model_size(read_state(checkpoint_path)))
+        state = read_state(checkpoint_path)
+        if (found := weight_format(state)) is not None:
+            print(f"Using {found} weight-only quantization!")
+        if ranks > 1:
+            print("Applying tensor parallel to model ...")
+        figures = Figures(*(size // ranks for size in model_size(state)))
         tokenizer = _tokenizer(checkpoint_path)
-        with _open(checkpoint_path, draft_checkpoint_path, speculate_k, device, rank, compile) as runner:
+        settings = {"speculate_k": speculate_k, "device": device, "tp": ranks}
+        with open_llm(checkpoint_path, Transformer.args, draft_checkpoint_path, **settings) as llm:
             device_sync(device)
             print(f"Time to load model: {time.time() - started:.02f} seconds")
-            session = Session(runner, tokenizer, device, figures)
+            session = Session(llm, tokenizer, device, figures)
             task = Task(session.ids(prompt), max_new_tokens, batch_size, temperature, top_k)
             if compile:
                 session.warm_up(task)
             for number in range(num_samples):
                 this = replace(task, seed=task.seed + number)
                 if interactive:
-                    this = session.asked(this, "chat" in str(checkpoint_path))
-                traced = profile is not None and not rank and number == num_samples - 1
-                session.sample(this, f"{profile}{'' if rank is None else '_rank_0'}.json" if traced else None)
+                    if (asked := session.asked(this, "chat" in str(checkpoint_path))) is None:
+                        break
+                    this = asked
+                traced = profile is not None and number == num_samples - 1
+                session.sample(this, f"{profile}{'_rank_0' if ranks > 1 else ''}.json" if traced else None)
         print("==========")
         if draft_checkpoint_path is not None:
             figures.print_acceptance(speculate_k)
         print(f"Batch Size: {batch_size}\nPrompt Length: {len(task.prompt)}\nGenerated tokens: {max_new_tokens}")
         print(f"Average tokens/sec: {sum(figures.rates) / max(len(figures.rates), 1):.2f}")
         print(f"Memory used: {torch.cuda.max_memory_reserved() / 1e9:.02f} GB")
-    if rank is not None:
-        dist.destroy_process_group()  # its threads may otherwise abort the process while it exits
 
 
 def _int_or_str(text: str) -> int | str:

@@ -1,6 +1,7 @@
 """gpt-fast's quantize module: int8, int4 and GPTQ handlers, and the command that writes quantized files."""
 
 import argparse
+import os
 import time
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import torch
 from model import Transformer
 from tokenizer import get_tokenizer
 
-from genwright.dropin.transformer.checkpoint import load_modules
+from genwright.dropin.transformer.checkpoint import load_modules, read_state, weight_format
 from genwright.dropin.transformer.gptq import WeightOnlyInt4GPTQQuantHandler
 from genwright.dropin.transformer.int4 import WeightOnlyInt4Linear, WeightOnlyInt4QuantHandler
 from genwright.dropin.transformer.int8 import (
@@ -29,7 +30,11 @@ __all__ = [
 WeightOnlyBit8QuantHandler, WeightOnlyBit8Linear = WeightOnlyInt8QuantHandler, WeightOnlyInt8Linear
 ConditionalFeedForwardBit8 = ConditionalFeedForwardInt8
 
-MODES = ("int8", "int4", "int4-gptq")
+MODES = {
+    "int8": "int8 weight-only symmetric per-channel quantization",
+    "int4": "int4 weight-only affine per-channel groupwise quantization",
+    "int4-gptq": "int4 weight-only affine per-channel groupwise quantization using GPTQ...",
+}
 default_checkpoint = Path("checkpoints/meta-llama/Llama-2-7b-chat-hf/model.pth")
 
 
@@ -50,9 +55,11 @@ def quantize(
         raise UserError(f"The mode must be one of {', '.join(MODES)}, not {mode!r}.")
     print("Loading model ...")
     started = time.time()
+    if (found := weight_format(read_state(checkpoint_path))) is not None:
+        raise UserError(f"{checkpoint_path} is {found} already; quantize the file that it was made from.")
     model = load_modules(checkpoint_path, Transformer, "cpu", torch.bfloat16)
     suffix = "int8" if mode == "int8" else f"{mode}.g{groupsize}"
-    print(f"Quantizing model weights to {suffix}")
+    print(f"Quantizing model weights for {MODES[mode]}")
     if mode == "int8":
         state = WeightOnlyInt8QuantHandler(model).create_quantized_state_dict()
     elif mode == "int4":
@@ -70,8 +77,9 @@ def quantize(
         )
     target = checkpoint_path.with_name(checkpoint_path.name.replace(".pth", f"{label}{suffix}.pth"))
     print(f"Writing quantized weights to {target}")
-    target.unlink(missing_ok=True)
-    torch.save(state, target)
+    part = target.with_suffix(".pth.part")
+    torch.save(state, part)
+    os.replace(part, target)
     print(f"Quantization complete took {time.time() - started:.02f} seconds")
 
 

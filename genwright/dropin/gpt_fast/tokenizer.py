@@ -44,7 +44,9 @@ class SentencePieceWrapper(TokenizerInterface):
         return ids
 
     def decode(self, tokens: Sequence[int]) -> str:
-        text: str = self.processor.DecodeIds(list(tokens))
+        """A model may have more ids than its tokenizer; those are unknown tokens."""
+        size, unknown = self.processor.GetPieceSize(), self.processor.unk_id()
+        text: str = self.processor.DecodeIds([token if token < size else unknown for token in tokens])
         return text
 
     def bos_id(self) -> int:

@@ -25,9 +25,14 @@ def is_local() -> bool:
     return _get_rank() == 0
 
 
+def launched_ranks() -> tuple[int, int]:
+    """This process's rank, and how many of them torchrun started."""
+    return _get_rank(), _get_world_size()
+
+
 def maybe_init_dist() -> int | None:
     """Join the other ranks if torchrun started several: over NCCL with a GPU for each, else over gloo."""
-    rank, world_size = _get_rank(), _get_world_size()
+    rank, world_size = launched_ranks()
     if world_size < 2:
         return None
     on_gpus = torch.cuda.device_count() >= world_size

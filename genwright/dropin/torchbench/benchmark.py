@@ -33,7 +33,6 @@ def output_csv(output_file: str, headers: Sequence[str], row: Sequence[Any]) -> 
             lines = list(csv.reader(file)) or [[]]
         if len(headers) > len(lines[0]):
             lines[0] = list(headers)
-    path.parent.mkdir(parents=True, exist_ok=True)
     lines.append([f"{value:.6f}" if isinstance(value, float) else value for value in row])
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
@@ -69,6 +68,8 @@ def main(output_file: str = DEFAULT_OUTPUT_FILE, only_model: str | None = None) 
     """Run all experiments, or one of them, on the GPU if there is one."""
     if only_model is not None and only_model not in all_experiments:
         raise UserError(f"There is no experiment {only_model!r}; there are {', '.join(all_experiments)}.")
+    Path(output_file).parent.mkdir(parents=True, exist_ok=True)
+    Path(output_file).open("a", encoding="utf-8").close()  # a file that cannot be written is found before the work
     device = "cuda" if torch.cuda.is_available() else "cpu"
     chosen = [all_experiments[only_model]] if only_model else list(all_experiments.values())
     headers = [field.name for field in fields(Experiment)]

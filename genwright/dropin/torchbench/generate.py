@@ -19,9 +19,9 @@ from model import Transformer as LLaMA
 from quantize import WeightOnlyInt8QuantHandler as LLaMAWeightOnlyInt8QuantHandler
 from torch import nn
 
+from genwright.dropin.transformer.completion import Task, complete
 from genwright.dropin.transformer.model_args import ModelArgs
 from genwright.dropin.transformer.modules import ConditionalFeedForward
-from genwright.dropin.transformer.runners import EngineRunner, Task
 from genwright.errors import UserError
 from genwright.text.architectures.registry import SHAPES, named_shape, read_config
 from genwright.text.config import ModelConfig
@@ -67,13 +67,13 @@ def run_experiment(
         if x.mode == "int8":
             print("Using int8 weight-only quantization!")
         print(f"Time to load model: {time.time() - started:.02f} seconds")
-        runner, size = EngineRunner(llm), _activated_bytes(x)
+        size = _activated_bytes(x)
         prompt = [token % llm.model.cfg.vocab_size for token in PROMPT]
         task = Task(prompt, max_new_tokens, temperature=temperature, top_k=top_k)
         times = []
         for number in range(num_samples + 1):
             started = time.perf_counter()
-            runner.run(replace(task, seed=task.seed + number))
+            complete(llm, replace(task, seed=task.seed + number))
             times.append(time.perf_counter() - started)
             if number == 0:
                 print(f"Compilation time: {times[0]:.2f} seconds")

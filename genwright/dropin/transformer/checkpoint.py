@@ -16,7 +16,9 @@ from genwright.dropin.transformer.model_args import ModelArgs
 from genwright.dropin.transformer.modules import Transformer
 from genwright.errors import UserError
 from genwright.quant.tinygemm import columns
+from genwright.text.architectures.registry import read_config
 from genwright.text.checkpoints.pickled import load_pickled
+from genwright.text.config_file import read_json
 from genwright.text.llm import LLM
 
 
@@ -30,22 +32,34 @@ def read_state(path: Path) -> dict[str, Tensor]:
 
 
 def load_modules(path: Path, kind: type[Transformer], device: str, precision: torch.dtype) -> Transformer:
-    """The model that the folder's name says, with the file's weights, which may be int8 or int4."""
+    """The model that config.json or the folder's name says, with the file's weights, which may be int8 or int4."""
+    state, args = read_state(path), find_args(path.parent, kind.args)
     with torch.device("meta"):
-        model = kind.from_name(path.parent.name)
-    state = read_state(path)
-    tiles = next((name for name in state if name.endswith(".scales_and_zeros")), None)
-    if tiles is not None:
+        model = kind(args)
+    if (found := weight_format(state)) is not None:
+        print(f"Using {found} weight-only quantization!")
+    if found == "int4":
+        tiles = next(name for name in state if name.endswith(".scales_and_zeros"))
         words = state[tiles.replace("scales_and_zeros", "weight")]
-        print("Using int4 weight-only quantization!")
         model = WeightOnlyInt4QuantHandler(
             model, columns(words) // len(state[tiles]), 2 * words.shape[3]
         ).convert_for_runtime()
-    elif any(name.endswith((".scales", ".scales1")) for name in state):
-        print("Using int8 weight-only quantization!")
+    elif found == "int8":
         model = WeightOnlyInt8QuantHandler(model).convert_for_runtime()
     model.load_state_dict(state, assign=True)
     return model.to(device=device, dtype=precision).eval()
+
+
+def find_args(folder: Path, args: type[ModelArgs]) -> ModelArgs:
+    """The shape that config.json says, else the folder's name."""
+    file = folder / "config.json"
+    return args.from_config(read_config(read_json(file), str(file))) if file.exists() else args.from_name(folder.name)
+
+
+def weight_format(state: Mapping[str, Tensor]) -> str | None:
+    """int8, int4, or None if the weights are floats."""
+    endings = {name.rpartition(".")[2] for name in state}
+    return "int4" if "scales_and_zeros" in endings else "int8" if endings & {"scales", "scales1"} else None
 
 
 def model_size(state: Mapping[str, Tensor]) -> tuple[int, int]:

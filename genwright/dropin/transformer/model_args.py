@@ -1,7 +1,7 @@
 """ModelArgs: gpt-fast's description of a model, and the engine's configuration of the same model."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 from genwright.errors import UserError
@@ -9,6 +9,8 @@ from genwright.text.architectures.registry import read_config
 from genwright.text.config import ModelConfig
 
 Configs = Mapping[str, Mapping[str, Any]]
+_SCALING = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+_FREE = ("dtype", "eos_ids", "windows", "tied")  # what a module does not read; its head is a tensor of its own
 
 
 def find_multiple(n: int, k: int) -> int:
@@ -55,6 +57,29 @@ class ModelArgs:
                 raise UserError(f"No known shape is part of the name {name!r}; known are {', '.join(cls.configs)}.")
             found = inside[-1]
         return cls(**cls.configs[found])
+
+    @classmethod
+    def from_config(cls, config: ModelConfig) -> Self:
+        """The same model in gpt-fast's words."""
+        scaling = {key: config.rope.settings[key] for key in _SCALING} if config.rope.kind == "llama3" else None
+        moe = config.moe
+        args = cls(
+            block_size=config.max_context,
+            vocab_size=config.vocab_size,
+            n_layer=config.layers,
+            n_head=config.heads,
+            dim=config.dim,
+            intermediate_size=config.ffn_dim if moe is None else moe.ffn_dim,
+            n_local_heads=config.kv_heads,
+            rope_base=config.rope.theta,
+            norm_eps=config.norm_eps,
+            rope_scaling=scaling,
+            num_experts=None if moe is None else moe.experts,
+            num_activated_experts=None if moe is None else moe.top_k,
+        )
+        if replace(args.model_config(), **{key: getattr(config, key) for key in _FREE}) != config:
+            raise UserError(f"gpt-fast's modules are of Llama and Mixtral, not of {config.architecture} as here.")
+        return args
 
     def hugging_face(self) -> dict[str, Any]:
         """The fields of a config.json."""

@@ -11,9 +11,8 @@ from collections.abc import Iterable, Iterator
 from genwright.inspect.analysis.dataflow import Flow
 from genwright.inspect.analysis.effects import ScriptEffects, Variable, head
 from genwright.inspect.analysis.scopes import Scope
-from genwright.inspect.analysis.syntax import statements
+from genwright.inspect.analysis.syntax import Function, statements
 
-_Function = ast.FunctionDef | ast.AsyncFunctionDef
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _FRAMEWORK_METHODS = ("forward",)  # called by a library's __call__
 
@@ -42,7 +41,7 @@ class _Slicer:
         self._needed_in: dict[Variable, set[Scope | str]] = {}
         self._called: set[ast.AST] = set()
         self._pending: list[tuple[ast.stmt, bool]] = []
-        statement = self._statement(target)
+        statement = self.scopes.statement(target)
         in_lambda = isinstance(self.scopes.of_node[target].node, ast.Lambda)
         self.later = self._later(statement) if not in_lambda else set()
         self._keep(statement, reached=True)
@@ -50,11 +49,6 @@ class _Slicer:
             self._call_lambda(statement)
         while self._pending:
             self._take(*self._pending.pop())
-
-    def _statement(self, node: ast.AST) -> ast.stmt:
-        while not isinstance(node, ast.stmt):
-            node = self.scopes.parent[node]
-        return node
 
     def _keep(self, statement: ast.stmt, reached: bool = False) -> None:
         """Keep a statement; it must be `reached` if it acts outside of its function."""
@@ -99,7 +93,7 @@ class _Slicer:
             case ast.ClassDef():
                 library = any(not self.flow.definitions(base) for base in statement.bases)
                 for inner in statement.body:
-                    if not isinstance(inner, _Function) or library or _is_implicit(inner.name):
+                    if not isinstance(inner, Function) or library or _is_implicit(inner.name):
                         self._keep(inner)
             case ast.For() | ast.AsyncFor() | ast.While():
                 for jump in _jumps(statement):
@@ -138,8 +132,8 @@ class _Slicer:
     def _callers(self, function: ast.AST) -> Iterable[ast.stmt]:
         """The statements that may run a function: those that name it, or the class or decorator it is reached by."""
         if isinstance(function, ast.ClassDef | ast.Lambda):
-            return [self._statement(function)]
-        assert isinstance(function, _Function)
+            return [self.scopes.statement(function)]
+        assert isinstance(function, Function)
         scope = self.scopes.of_node[function]
         names: list[Variable] = [(scope.home(function.name) or scope, function.name)]
         if scope.is_class:
@@ -170,7 +164,7 @@ class _Slicer:
             if loops:
                 later, statement = set(), loops[-1]
             later |= set(self._following(statement))
-            if not isinstance(scope.node, _Function):
+            if not isinstance(scope.node, Function):
                 return later if isinstance(scope.node, ast.Module) else set()
             caller = self._only_caller(scope.node)
             if caller is None:
@@ -179,7 +173,7 @@ class _Slicer:
                 return later
             statement = caller
 
-    def _only_caller(self, function: _Function) -> ast.stmt | None:
+    def _only_caller(self, function: Function) -> ast.stmt | None:
         """The statement that runs a function once each time that it runs itself, if there is only one."""
         callers = [s for s in self._callers(function) if not self.scopes.inside(s, function)]
         if len(callers) != 1 or function.decorator_list or any(_yields(s) for s in statements(function.body)):

@@ -5,9 +5,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from genwright.inspect.analysis.definitions import Function
 from genwright.inspect.analysis.expressions import FLUENT
-from genwright.inspect.analysis.syntax import statements, walk
+from genwright.inspect.analysis.syntax import Function, statements, walk
 
 LOADS, CALLS, REMOTE = "it loads weights", "it calls a network or a session", "it asks a model behind a network API"
 NO_GRADIENTS, FORWARD = "it runs without gradients", "it is a network's forward pass"
@@ -93,8 +92,11 @@ def behaviours(tree: ast.Module) -> dict[str, Behaviour]:
     return found
 
 
-def spread(files: Iterable[dict[str, Behaviour]]) -> None:
-    """Let each function reach what the functions that it calls do, in its own file first, then by a name known once."""
+def propagate(files: Iterable[dict[str, Behaviour]]) -> None:
+    """Propagate behaviour from callees to callers.
+
+    A callee is looked up in the caller's file first, and elsewhere if only one function there has its name.
+    """
     every = list(files)
     elsewhere: dict[str, list[Behaviour]] = {}
     for file in every:

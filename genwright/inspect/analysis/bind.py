@@ -3,6 +3,7 @@
 import ast
 import inspect
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Self
 
 from genwright.errors import UserError
@@ -103,6 +104,16 @@ class Signature:
             ):
                 parts.append("/")
         return f"({', '.join(parts)})" + (f" -> {self.returns}" if self.returns else "")
+
+    @cached_property
+    def python(self) -> inspect.Signature:
+        """The same as Python's own signature; defaults are source text."""
+        return inspect.Signature(
+            [
+                inspect.Parameter(p.name, p.kind, default=inspect.Parameter.empty if p.default is None else p.default)
+                for p in self.parameters
+            ]
+        )
 
     @property
     def positional(self) -> tuple[Parameter, ...]:

@@ -5,15 +5,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from genwright.errors import UserError
-from genwright.inspect.analysis.behaviour import CALLS, Behaviour, behaviours, calls_network, spread
-from genwright.inspect.analysis.definitions import Definition, Function, define, inherited
+from genwright.inspect.analysis.behaviour import CALLS, Behaviour, behaviours, calls_network, propagate
+from genwright.inspect.analysis.definitions import Definition, define, inherited
 from genwright.inspect.analysis.locate import locate, parse
 from genwright.inspect.analysis.made_models import made_models
 from genwright.inspect.analysis.manifest import Interface, Manifest
 from genwright.inspect.analysis.reachable import reachable
 from genwright.inspect.analysis.repository import Repository
 from genwright.inspect.analysis.sites import Location, Site
-from genwright.inspect.analysis.syntax import walk
+from genwright.inspect.analysis.syntax import Function, walk
 
 _LEAST = 4.0  # of a candidate's score
 _SHARE = 0.65  # of the best candidate's score
@@ -43,7 +43,7 @@ def _draft(
     repository: Repository, script: Path, tree: ast.Module, earlier: Location | None = None
 ) -> tuple[Manifest, Location]:
     pool, location, found = _candidates(repository, script, tree, earlier)
-    chosen = _outside(location, _best(found))
+    chosen = _at_border(location, _best(found))
     if not chosen:
         near = _nearest(found) if found else _unresolved(location)
         raise UserError(f"No call in {script.name} looks like one of a model; {near}; pass a manifest.")
@@ -75,7 +75,7 @@ def _candidates(
             pool = _joined(functions, made, known)
             location = locate(tree, Manifest(name, tuple(pool)), module, package, texts, first)
         found = _judged(location, known, module)
-        if any(c.behaviour.crosses for c in _outside(location, _best(found))):
+        if any(c.behaviour.crosses for c in _at_border(location, _best(found))):
             break
     return pool, location, found
 
@@ -109,21 +109,6 @@ def project_name(repository: Repository) -> str:
     return name or "project"
 
 
-def interface_of(definition: Definition) -> Interface:
-    signature = definition.signature
-    return Interface(
-        definition.name,
-        definition.module,
-        definition.kind,
-        signature,
-        tuple(p.name for p in signature.parameters if p.is_file) if signature else (),
-        (signature.returns if signature else None) or "",
-        definition.summary,
-        definition.factories,
-        definition.on_class,
-    )
-
-
 def _pool(
     repository: Repository, script: Path, tree: ast.Module
 ) -> tuple[list[Interface], dict[tuple[str, str], Behaviour]]:
@@ -136,7 +121,7 @@ def _pool(
             module = repository.module(file)
             definitions += define(inner, module)
             known[module] = behaviours(inner)
-    spread(known.values())
+    propagate(known.values())
     does = {(m, name): behaviour for m, file in known.items() for name, behaviour in file.items()}
     by_name = {name: behaviour for (_, name), behaviour in does.items()}
     for definition in inherited(definitions):
@@ -162,7 +147,7 @@ def _pool(
         member = d.name.rpartition(".")[2]
         meant = d.owner in classes if d.kind != "function" else member in used and (d.module, d.name) not in makers
         if meant and (d.kind != "method" or member in used or member == "__call__"):
-            pool.setdefault((d.module, d.name), interface_of(d))
+            pool.setdefault((d.module, d.name), Interface.of(d))
     return list(pool.values()), does
 
 
@@ -255,11 +240,11 @@ def _near(group: list[Crossing]) -> list[Crossing]:
     return [c for c in group if c.score >= max(_LEAST, best * _SHARE)]
 
 
-def _outside(location: Location, chosen: list[Crossing]) -> list[Crossing]:
-    """Of candidates one inside the other, the border.
+def _at_border(location: Location, chosen: list[Crossing]) -> list[Crossing]:
+    """The candidates without those that another one calls, or that call another one.
 
-    That is the script's own function where it gives back a result, and its author marked it as inference or all inside
-    it is a library's or the script's own without such a mark; else the inner call.
+    The outer one stays if it is the script's own function and gives back a result, and either its author marked it as
+    inference, or everything inside it is a library's or the script's own without such a mark. Else the inner one stays.
     """
     scopes = location.flow.scopes
     bodies = _bodies(location, {c.interface.name for c in chosen if c.own})

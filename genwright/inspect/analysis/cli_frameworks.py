@@ -4,18 +4,19 @@ import ast
 from dataclasses import replace
 from typing import Any
 
+from genwright.inspect.analysis.abstract_values import Made, Member, Ref
 from genwright.inspect.analysis.bind import Signature
 from genwright.inspect.analysis.cli_interpreter import CliInterpreter
 from genwright.inspect.analysis.cli_options import CommandLine, Option
 from genwright.inspect.analysis.dataflow import Flow
 from genwright.inspect.analysis.interpreter_values import Unknown
-from genwright.inspect.analysis.values import Made, Member, Ref
+from genwright.inspect.analysis.syntax import Function
 
 
 def read_click(flow: Flow, evaluator: CliInterpreter, calls: list[ast.Call]) -> CommandLine:
     commands: list[tuple[str, list[Option], int, bool]] = []
     for node in flow.nodes:
-        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        if not isinstance(node, Function):
             continue
         options: list[Option] = []
         command, group, own_name = False, False, node.name.replace("_", "-")
@@ -41,8 +42,7 @@ def read_click(flow: Flow, evaluator: CliInterpreter, calls: list[ast.Call]) -> 
     several = any(group for *_, group in commands)
     found = [replace(o, command=name if several else "") for name, options, _, _ in commands for o in options]
     if several:
-        choices = tuple(name for name, *_ in commands if name)
-        found.insert(0, Option("command", required=True, choices=choices, help="which command to run"))
+        found.insert(0, Option.of_commands(name for name, *_ in commands if name))
     return CommandLine("click", tuple(found), commands[0][2])
 
 
@@ -86,7 +86,7 @@ def read_typer(flow: Flow, evaluator: CliInterpreter, calls: list[ast.Call]) -> 
             values = flow.values(target) if isinstance(target, ast.Attribute) else frozenset()
             if any(isinstance(v, Member) and v.instance == Made("typer.Typer") and v.name == "command" for v in values):
                 functions.append(node)
-    functions = [f for f in functions if isinstance(f, ast.FunctionDef | ast.AsyncFunctionDef)]
+    functions = [f for f in functions if isinstance(f, Function)]
     if not functions:
         return CommandLine()
     options: list[Option] = []
@@ -94,12 +94,11 @@ def read_typer(flow: Flow, evaluator: CliInterpreter, calls: list[ast.Call]) -> 
         command = function.name.replace("_", "-") if len(functions) > 1 else ""
         options += [replace(o, command=command) for o in _typer_options(function, evaluator)]
     if len(functions) > 1:
-        names = tuple(getattr(f, "name", "").replace("_", "-") for f in functions)
-        options.insert(0, Option("command", required=True, choices=names, help="which command to run"))
+        options.insert(0, Option.of_commands(f.name.replace("_", "-") for f in functions))
     return CommandLine("typer", tuple(options), getattr(functions[0], "lineno", 0))
 
 
-def _typer_options(function: ast.FunctionDef | ast.AsyncFunctionDef, evaluator: CliInterpreter) -> list[Option]:
+def _typer_options(function: Function, evaluator: CliInterpreter) -> list[Option]:
     arguments = [*function.args.args, *function.args.kwonlyargs]
     defaults: list[ast.expr | None] = [None] * (len(function.args.args) - len(function.args.defaults))
     defaults += [*function.args.defaults, *function.args.kw_defaults]
@@ -144,8 +143,8 @@ def read_fire(flow: Flow, evaluator: CliInterpreter, calls: list[ast.Call]) -> C
             makers = [n for n in node.body if isinstance(n, ast.FunctionDef) and n.name == "__init__"]
             commands = [n.name for n in node.body if isinstance(n, ast.FunctionDef) and not n.name.startswith("_")]
             options += [o for maker in makers for o in _fire_options(Signature.of(maker, bound=True))]
-            options.append(Option("command", required=True, choices=tuple(commands), help="which method to run"))
-        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            options.append(Option.of_commands(commands, help="which method to run"))
+        elif isinstance(node, Function | ast.Lambda):
             options += _fire_options(Signature.of(node))
     return CommandLine("fire", tuple(options), launches[0].lineno)
 

@@ -26,6 +26,7 @@ from genwright.inspect.analysis.interpreter_limits import (
 )
 from genwright.inspect.analysis.interpreter_values import Dotted, Unknown
 from genwright.inspect.analysis.repository import Repository
+from genwright.inspect.analysis.syntax import defaults, imported_module
 
 _DEPTH = 12
 
@@ -41,7 +42,7 @@ class CliInterpreter(ExpressionInterpreter):
         with contextlib.suppress(OutOfSteps, Returned):
             self._block(tree.body, self.module.names, self.module)
 
-    def call_remaining(self, functions: list[ast.FunctionDef | ast.AsyncFunctionDef]) -> None:
+    def call_remaining(self, functions: list[ast.FunctionDef]) -> None:
         """Interpret functions that build a parser but that the script's top level did not reach."""
         for node in functions:
             if not self.parsers:
@@ -138,9 +139,8 @@ class CliInterpreter(ExpressionInterpreter):
         parameters = function.node.args
         plain = [*parameters.posonlyargs, *parameters.args]
         names: dict[str, Any] = {a.arg: Unknown(a.arg) for a in [*plain, *parameters.kwonlyargs]}
-        pairs = list(zip(reversed(plain), reversed(parameters.defaults), strict=False))
-        pairs += [(a, d) for a, d in zip(parameters.kwonlyargs, parameters.kw_defaults, strict=True) if d]
-        names |= {a.arg: self._value(d, function.module.names, function.module) for a, d in pairs}
+        module = function.module
+        names |= {a.arg: self._value(d, module.names, module) for a, d in defaults(parameters)}
         names |= {a.arg: v for a, v in zip(plain, arguments, strict=False)}
         names |= keywords
         self._depth += 1
@@ -155,12 +155,8 @@ class CliInterpreter(ExpressionInterpreter):
         return None
 
     def _imported(self, node: ast.ImportFrom, name: str, module: Module) -> Any:
-        base = node.module or ""
-        if node.level and self.repository is not None and module.file is not None:
-            package = self.repository.package(module.file).split(".")
-            package = package[: len(package) - (node.level - 1)]
-            base = ".".join([*package, *([node.module] if node.module else [])])
-        return Dotted(f"{base}.{name}")
+        package = self.repository.package(module.file) if self.repository and module.file else ""
+        return Dotted(f"{imported_module(node, package)}.{name}")
 
     def _repository_function(self, dotted: str, module: Module) -> Any:
         """A function of another file of the repository, whose constants and definitions are interpreted first."""

@@ -6,13 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from genwright.errors import UserError
+from genwright.inspect.analysis.abstract_values import Ref
 from genwright.inspect.analysis.bind import Parameter, Signature
 from genwright.inspect.analysis.cli_frameworks import refers
 from genwright.inspect.analysis.cli_interpreter import CliInterpreter
 from genwright.inspect.analysis.cli_options import CommandLine, Option
 from genwright.inspect.analysis.dataflow import Flow
 from genwright.inspect.analysis.source_files import read_data
-from genwright.inspect.analysis.values import Ref
+from genwright.inspect.analysis.syntax import Function
 
 _ABSL = {"string": "str", "integer": "int", "float": "float", "bool": "bool", "boolean": "bool", "enum": "str"}
 
@@ -77,7 +78,7 @@ def _of_callable(
 
 
 def _parameters(node: ast.AST) -> list[Parameter]:
-    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+    if isinstance(node, Function):
         return list(Signature.of(node).parameters)
     fields = [s for s in getattr(node, "body", []) if isinstance(s, ast.AnnAssign) and isinstance(s.target, ast.Name)]
     return [

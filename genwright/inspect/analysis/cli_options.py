@@ -2,6 +2,7 @@
 
 import argparse
 import copy
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +23,13 @@ class Option:
     takes_value: bool = True
     command: str = ""
     count: int = 1
+    is_command: bool = False  # its value is the name of a command
+
+    @classmethod
+    def of_commands(cls, names: Iterable[str], **settings: Any) -> "Option":
+        """The option that says which command to run."""
+        given: dict[str, Any] = {"name": "command", "required": True, "help": "which command to run"} | settings
+        return cls(**given, choices=tuple(names), is_command=True)
 
     @property
     def label(self) -> str:

@@ -46,10 +46,8 @@ def _of_parser(parser: argparse.ArgumentParser, command: str = "") -> tuple[Opti
     options: list[Option] = []
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
-            options.append(
-                Option(action.dest if action.dest != argparse.SUPPRESS else "command", required=action.required,
-                       choices=tuple(action.choices), help="which command to run", command=command)
-            )  # fmt: skip
+            name = action.dest if action.dest != argparse.SUPPRESS else "command"
+            options.append(Option.of_commands(action.choices, name=name, required=action.required, command=command))
             for name, inner in action.choices.items():
                 options += _of_parser(inner, f"{command} {name}".strip())
         elif not isinstance(action, argparse._HelpAction | argparse._VersionAction):

@@ -12,15 +12,14 @@ from genwright.inspect.analysis.bind import Signature
 from genwright.inspect.analysis.cli_options import CommandLine, Option
 from genwright.inspect.analysis.scenario import Scenario, literal
 from genwright.inspect.analysis.source_files import read_data
+from genwright.inspect.analysis.syntax import Function
 from genwright.inspect.analysis.value_choices import Choice, Wanted, choose, medium_of
+from genwright.inspect.media.samples import MEDIUM_OF
 
 if TYPE_CHECKING:
     from genwright.inspect.analysis.analyse import Analysis
 
-Function = ast.FunctionDef | ast.AsyncFunctionDef
-
 _ROUNDS = 8  # a chosen command has required options of its own
-_MEDIA = {".jpg", ".jpeg", ".png", ".wav", ".mp3", ".flac", ".mp4", ".avi", ".mov", ".pdf"}
 _PLACEHOLDER = re.compile(r"[<>{}$*]|\.\.\.|path/to|^/path|your", re.IGNORECASE)
 
 
@@ -73,7 +72,7 @@ def _is_command(command_line: CommandLine, word: str) -> bool:
 
 
 def _option_values(analysis: "Analysis", option: Option, examples: list[dict[str, Any]]) -> tuple[list[str], str]:
-    if option.choices and option.help.startswith("which "):
+    if option.choices and option.is_command:
         named = {getattr(n, "name", ""): n for n in analysis.location.flow.nodes if isinstance(n, Function)}
         for command in option.choices:
             function = named.get(str(command).replace("-", "_"))
@@ -94,7 +93,7 @@ def _is_usable(value: Any, option: Option, root: Path) -> bool:
     """Whether a value of an example is no placeholder, nor a picture, sound, video or PDF that is not there."""
     if not isinstance(value, str) or not value or _PLACEHOLDER.search(value):
         return False
-    if Path(value).suffix.lower() in _MEDIA and not (root / value).exists():
+    if Path(value).suffix.lower() in MEDIUM_OF and not (root / value).exists():
         return False
     return not option.choices or value in map(str, option.choices)
 

@@ -5,9 +5,9 @@ import re
 from pathlib import Path
 
 from genwright.errors import UserError
-from genwright.inspect.analysis.definitions import Function
 from genwright.inspect.analysis.repository import Repository
 from genwright.inspect.analysis.source_files import read_data
+from genwright.inspect.analysis.syntax import Function, is_main_guard
 
 _METADATA = ("pyproject.toml", "setup.cfg", "setup.py")
 # `llm = "llm.cli:cli"` in pyproject.toml, `llm = llm.cli:cli` in the others.
@@ -18,7 +18,7 @@ def console_command(repository: Repository, script: Path, tree: ast.Module) -> s
     """The call by which a script that only defines its command is started once it is installed, or ""."""
     functions = {n.name for n in tree.body if isinstance(n, Function)}
     for node in tree.body:
-        if isinstance(node, ast.If) and "__name__" in ast.unparse(node.test):
+        if is_main_guard(node):
             return ""
         called = getattr(node.value, "func", None) if isinstance(node, ast.Expr) else None
         if isinstance(called, ast.Name) and called.id in functions:

@@ -8,9 +8,10 @@ import ast
 from collections.abc import Callable
 from functools import cached_property
 
+from genwright.inspect.analysis.abstract_values import Instance, Items, Local, Ref, Value, Values
 from genwright.inspect.analysis.expressions import NOTHING, Expressions, held_by
 from genwright.inspect.analysis.scopes import Scopes
-from genwright.inspect.analysis.values import Instance, Items, Local, Ref, Value, Values
+from genwright.inspect.analysis.syntax import Function, defaults, imported_module, passed
 
 _ROUNDS = 12
 _MOST = 16  # values that are told apart; what may be more is not resolved anyway
@@ -82,8 +83,8 @@ class Flow(Expressions):
             case ast.ImportFrom():
                 for alias in node.names:
                     if alias.name != "*":
-                        reference = frozenset([Ref(f"{self._module(node)}.{alias.name}".lstrip("."))])
-                        self._bind_name(node, alias.asname or alias.name, reference)
+                        name = f"{imported_module(node, self.package)}.{alias.name}".lstrip(".")
+                        self._bind_name(node, alias.asname or alias.name, frozenset([Ref(name)]))
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
                 self._define(node)
             case ast.Return(value=ast.expr()):
@@ -122,21 +123,14 @@ class Flow(Expressions):
         return targets
 
     def _pass(self, call: ast.Call, function: ast.AST, bound: bool) -> None:
-        assert isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        assert isinstance(function, Function | ast.Lambda)
         scope = self.scopes.opened_by[function]
-        names = [a.arg for a in [*function.args.posonlyargs, *function.args.args]]
-        decorators = [ast.unparse(d) for d in getattr(function, "decorator_list", [])]
-        if bound and "staticmethod" not in decorators:
-            names = names[1:]
-        for name, argument in zip(names, call.args, strict=False):
-            if isinstance(argument, ast.Starred):
-                break
-            self._grow(self._variables, (scope, name), self.values(argument))
-        for keyword in call.keywords:
-            if keyword.arg and keyword.arg in scope.bound:
-                self._grow(self._variables, (scope, keyword.arg), self.values(keyword.value))
+        is_static = "staticmethod" in map(ast.unparse, getattr(function, "decorator_list", []))
+        for name, value in passed(call, function, bound and not is_static):
+            if name in scope.bound:
+                self._grow(self._variables, (scope, name), self.values(value))
 
-    def _define(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> None:
+    def _define(self, node: Function | ast.ClassDef) -> None:
         self._bind_name(node, node.name, frozenset([Local(node)]))
         if isinstance(node, ast.ClassDef):
             return
@@ -150,9 +144,7 @@ class Flow(Expressions):
         for argument in [*arguments, *node.args.kwonlyargs]:
             if argument.annotation is not None:
                 self._grow(self._variables, (scope, argument.arg), self._annotated(argument.annotation))
-        defaults = list(zip(reversed(arguments), reversed(node.args.defaults), strict=False))
-        defaults += [(a, d) for a, d in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True) if d]
-        for argument, default in defaults:
+        for argument, default in defaults(node.args):
             self._grow(self._variables, (scope, argument.arg), self.values(default))
         for decorator in node.decorator_list if self.texts else ():  # click's options
             name, values = self._option(decorator) if isinstance(decorator, ast.Call) else ("", NOTHING)

@@ -6,9 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from genwright.errors import UserError
 from genwright.inspect.analysis.bind import Signature
-from genwright.inspect.analysis.syntax import statements
-
-Function = ast.FunctionDef | ast.AsyncFunctionDef
+from genwright.inspect.analysis.syntax import Function, statements
 
 
 @dataclass(frozen=True)

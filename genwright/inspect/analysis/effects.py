@@ -10,9 +10,10 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from genwright.inspect.analysis.abstract_values import Local, Ref
 from genwright.inspect.analysis.dataflow import Flow
 from genwright.inspect.analysis.scopes import Scope
-from genwright.inspect.analysis.values import Local, Ref
+from genwright.inspect.analysis.syntax import Function, arguments, called_name, defaults, passed
 
 Variable = tuple[Scope | str, str]
 
@@ -86,10 +87,10 @@ class ScriptEffects:
                 self.extenders[same].append(statement)
 
     def same(self, variable: Variable) -> Variable:
-        """One for all variables that may hold the same object."""
+        """The representative of all variables that may hold the same object (union-find, with path halving)."""
         while variable in self._same:
             above = self._same[variable]
-            self._same[variable] = self._same.get(above, above)  # shortens the way of the next question
+            self._same[variable] = self._same.get(above, above)
             variable = above
         return variable
 
@@ -115,7 +116,7 @@ class ScriptEffects:
             elif not isinstance(node, ast.arguments):  # a lambda's
                 continue
             if isinstance(node, ast.Call) and node in self.recorded:
-                pending += [*node.args, *(k.value for k in node.keywords)] if self.recorded[node] else []
+                pending += arguments(node) if self.recorded[node] else []
             else:
                 pending += ast.iter_child_nodes(node)
 
@@ -140,7 +141,7 @@ class ScriptEffects:
                 self._join(self.roots(node.target) | self.roots(node.iter))
             case ast.Call() if node not in self.recorded:
                 self._call(node, effects)
-            case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
+            case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)) | ast.MatchMapping(rest=str(name)):
                 effects.binds.add((self.flow.scope(node).home(name) or self.flow.scope(node), name))
 
     def _bound(self, statement: ast.stmt, effects: Effects) -> None:
@@ -198,7 +199,7 @@ class ScriptEffects:
 
     def _call(self, node: ast.Call, effects: Effects) -> None:
         names = {v.dotted for v in self.flow.values(node.func) if isinstance(v, Ref)}
-        last = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        last = called_name(node)
         for name in names:
             self._hidden(name, effects)
         if last in _WRITES or last in _READS:
@@ -211,8 +212,7 @@ class ScriptEffects:
         if discarded and names and isinstance(node.func, ast.Attribute) and last not in _WRITES:
             # `torch.set_default_dtype(...)`, `dist_util.setup_dist()`: done for what it changes in its module.
             effects.changes |= self._owner(node.func.value)
-        arguments: list[ast.expr] = [*node.args, *(k.value for k in node.keywords)]
-        given = set().union(*map(self.roots, arguments)) if arguments else set()
+        given = set[Variable]().union(*map(self.roots, arguments(node)))
         if names and all(_is_pure(name) for name in names):
             return
         if last not in _PURE_METHODS or names:
@@ -252,16 +252,14 @@ class ScriptEffects:
                 if isinstance(made, ast.FunctionDef) and made.name == "__init__":
                     self._parameters(call, made)
             return
+        assert isinstance(function, Function | ast.Lambda)
         scope = self.flow.scopes.opened_by[function]
-        parameters: ast.arguments = function.args  # type: ignore[attr-defined]
-        names = [a.arg for a in [*parameters.posonlyargs, *parameters.args]]
-        if names and isinstance(self.flow.scopes.parent.get(function), ast.ClassDef):
-            names = names[1:]
-        for name, argument in zip(names, call.args, strict=False):
-            self._join({(scope, name)} | self.roots(argument))
-        for keyword in call.keywords:
-            if keyword.arg in scope.parameters:
-                self._join({(scope, str(keyword.arg))} | self.roots(keyword.value))
+        given = list(passed(call, function, isinstance(self.flow.scopes.parent.get(function), ast.ClassDef)))
+        stars = [a for a in call.args if isinstance(a, ast.Starred)] + [k.value for k in call.keywords if not k.arg]
+        given += [(name, star) for star in stars for name in scope.parameters]  # any of them may hold an item
+        for name, value in given:
+            if name in scope.parameters:
+                self._join({(scope, name)} | self.roots(value))
 
 
 def head(statement: ast.stmt) -> list[ast.AST]:
@@ -279,11 +277,11 @@ def head(statement: ast.stmt) -> list[ast.AST]:
         case ast.Try() | ast.TryStar():
             return [handler.type for handler in statement.handlers if handler.type]
         case ast.FunctionDef() | ast.AsyncFunctionDef():
-            arguments = statement.args
-            every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
+            given = statement.args
+            every = [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg]
             notes = [a.annotation for a in every if a and a.annotation]
-            defaults = [*arguments.defaults, *(d for d in arguments.kw_defaults if d)]
-            return [*statement.decorator_list, *defaults, *notes, *([statement.returns] if statement.returns else [])]
+            values = [default for _, default in defaults(given)]
+            return [*statement.decorator_list, *values, *notes, *([statement.returns] if statement.returns else [])]
         case ast.ClassDef():
             return [*statement.decorator_list, *statement.bases, *statement.keywords]
     return [*ast.iter_child_nodes(statement)]

@@ -3,11 +3,11 @@
 import ast
 from collections.abc import Callable
 
+from genwright.inspect.analysis.abstract_values import Instance, Ref
 from genwright.inspect.analysis.expressions import WRAPPERS
 from genwright.inspect.analysis.manifest import Interface
 from genwright.inspect.analysis.match import Matcher
 from genwright.inspect.analysis.sites import Unresolved
-from genwright.inspect.analysis.values import Instance, Ref
 
 
 class Escapes:

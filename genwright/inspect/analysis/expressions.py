@@ -6,8 +6,20 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
 
+from genwright.inspect.analysis.abstract_values import (
+    Instance,
+    Items,
+    Local,
+    Made,
+    Member,
+    Partial,
+    Ref,
+    Text,
+    Value,
+    Values,
+)
 from genwright.inspect.analysis.scopes import Scope, Scopes
-from genwright.inspect.analysis.values import Instance, Items, Local, Made, Member, Partial, Ref, Text, Value, Values
+from genwright.inspect.analysis.syntax import imported_module
 
 # Methods of torch modules (and of much that imitates them) that give back the object itself.
 # fmt: off
@@ -55,7 +67,7 @@ class Expressions:
     def values(self, node: ast.expr) -> Values:
         """What an expression may be."""
         if node not in self._memo:
-            self._memo[node] = NOTHING  # a recursive question has no answer of its own
+            self._memo[node] = NOTHING  # ends the recursion of a value that depends on itself
             self._memo[node] = self._evaluate(node)
         return self._memo[node]
 
@@ -105,7 +117,7 @@ class Expressions:
             return self._variables[home, node.id]
         if hasattr(builtins, node.id):
             return frozenset([Ref(f"builtins.{node.id}")])
-        stars = [self._module(star) for star in self.scopes.star_imports]
+        stars = [imported_module(star, self.package) for star in self.scopes.star_imports]
         return frozenset(Ref(f"{m}.{node.id}".lstrip("."), undefined=True) for m in stars or [""])
 
     def _member(self, value: Value, name: str) -> Values:
@@ -182,14 +194,6 @@ class Expressions:
         if scope is None:
             return NOTHING
         return frozenset(Instance(base) for base in self.base_of(Local(scope.node)))
-
-    def _module(self, node: ast.ImportFrom) -> str:
-        """The absolute name of the module that a `from` import means."""
-        if not node.level:
-            return node.module or ""
-        parts = self.package.split(".") if self.package else []
-        parts = parts[: len(parts) - (node.level - 1)] if node.level > 1 else parts
-        return ".".join([*parts, *([node.module] if node.module else [])])
 
 
 def held_by(values: Values, key: object = None) -> Values:

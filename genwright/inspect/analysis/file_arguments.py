@@ -4,13 +4,14 @@ import ast
 import sys
 from collections.abc import Iterator
 
+from genwright.inspect.analysis.abstract_values import Instance, Made, Member, Ref, Values
 from genwright.inspect.analysis.bind import is_file_name
 from genwright.inspect.analysis.dataflow import Flow
 from genwright.inspect.analysis.definitions import define
 from genwright.inspect.analysis.outputs import argument
 from genwright.inspect.analysis.repository import Repository
 from genwright.inspect.analysis.sites import Location
-from genwright.inspect.analysis.values import Instance, Made, Member, Ref, Values
+from genwright.inspect.analysis.syntax import arguments
 
 # fmt: off
 _IMAGES = (
@@ -64,7 +65,7 @@ def read_files(location: Location, repository: Repository) -> Iterator[tuple[Val
         yield from ((found, "opened", medium, call) for found, medium in _opened(call, values, flow))
         site = sites.get(call)
         if site is not None and site.signature is not None:
-            bound = zip([*call.args, *(k.value for k in call.keywords)], site.binding.arguments, strict=True)
+            bound = zip(arguments(call), site.binding.arguments, strict=True)
             files = {p.name for p in site.signature.parameters if p.is_file} | set(site.interface.files)
             yield from ((flow.values(a), "signature", "", call) for a, to in bound if to.parameter in files)
         else:

@@ -7,12 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from genwright.errors import UserError
-from genwright.inspect.analysis.behaviour import Behaviour, behaviours, spread
-from genwright.inspect.analysis.border import interface_of
+from genwright.inspect.analysis.behaviour import Behaviour, behaviours, propagate
 from genwright.inspect.analysis.definitions import Definition, define
-from genwright.inspect.analysis.manifest import Manifest
+from genwright.inspect.analysis.manifest import Interface, Manifest
 from genwright.inspect.analysis.repository import Repository
-from genwright.inspect.analysis.syntax import walk
+from genwright.inspect.analysis.syntax import called_name, is_main_guard, walk
 
 _ASIDE = frozenset({"test", "tests", "testing", "benchmark", "benchmarks", "docs", "setup", "conftest", "third_party"})
 _SHOWN = 30
@@ -56,7 +55,7 @@ def rank(
             read.append(_File(path, definitions, _called(tree), behaviours(tree), _is_entry(tree)))
     if not read:
         raise UserError(f"{repository.root} has no Python file that can be read.")
-    spread(file.behaviours for file in read)
+    propagate(file.behaviours for file in read)
     called = {name for file in read for name in file.called}
     calling = Counter(name for file in read if file.is_entry for name in file.called - _own(file))
     found: list[Candidate] = []
@@ -84,7 +83,7 @@ def draft(repository: Repository, project: str, candidates: list[Candidate]) -> 
             f"Nothing in {repository.root} looks like a model's interface; nearest: {near}; write a manifest by hand."
         )
     owners = {(c.owner.module, c.owner.name): c.owner for c in chosen if c.owner is not None}
-    return Manifest(project, tuple(interface_of(d) for d in [*owners.values(), *(c.definition for c in chosen)]))
+    return Manifest(project, tuple(Interface.of(d) for d in [*owners.values(), *(c.definition for c in chosen)]))
 
 
 def document(manifest: Manifest, candidates: list[Candidate]) -> str:
@@ -122,7 +121,7 @@ def _score(definition: Definition, file: _File, abroad: int, at_home: bool, make
         (1.0, "it returns something", behaviour.returns),
         (0.5, "it is documented", bool(definition.summary)),
         (-2.0, "it only makes the object", makes),
-        (-4.0, "it stands aside", bool(aside)),
+        (-4.0, "it belongs to tests, benchmarks or documentation", bool(aside)),
     ]
     reasons = tuple(reason for points, reason, holds in judged if holds)
     score = sum(points for points, _, holds in judged if holds)
@@ -138,17 +137,16 @@ def _called(tree: ast.Module) -> set[str]:
     names = set()
     for node in walk(tree):
         if isinstance(node, ast.Call):
-            function = node.func
-            names.add(function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", ""))
-            if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name):
-                names.add(function.value.id)  # a class whose factory is called
+            names.add(called_name(node))
+            if isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Name):
+                names.add(node.func.value.id)  # a class whose factory is called
     return names - {""}
 
 
 def _is_entry(tree: ast.Module) -> bool:
     """Whether a file is run: it has a main guard, or its top level calls things."""
     for statement in tree.body:
-        if isinstance(statement, ast.If) and "__name__" in ast.unparse(statement.test):
+        if is_main_guard(statement):
             return True
         if isinstance(statement, ast.Expr | ast.Assign | ast.For | ast.While | ast.With) and any(
             isinstance(n, ast.Call) for n in walk(statement)

@@ -5,13 +5,13 @@ import warnings
 from collections.abc import Iterable, Iterator
 
 from genwright.errors import UserError
+from genwright.inspect.analysis.abstract_values import Instance, Items, Local, Made, Member, Partial, Ref, Value, Values
 from genwright.inspect.analysis.bind import bind
 from genwright.inspect.analysis.escapes import Escapes
 from genwright.inspect.analysis.manifest import Interface, Manifest
 from genwright.inspect.analysis.match import Match, Matcher
 from genwright.inspect.analysis.sites import Location, Site, Unresolved
-from genwright.inspect.analysis.syntax import dotted
-from genwright.inspect.analysis.values import Instance, Items, Local, Made, Member, Partial, Ref, Value, Values
+from genwright.inspect.analysis.syntax import called_name, dotted
 
 
 def parse(source: str, name: str) -> ast.Module:
@@ -84,6 +84,7 @@ class _Locator:
             found = {v: self.matcher.match(v) for v in values}
             matches = [m for m in found.values() if m]
             self.matched[values] = sorted(matches, key=lambda m: (self.rank.get(m[0].name, -1), m[0].name, m[1]))
+            # A name that only star imports may define is theirs whose module the manifest names.
             others = [v for v, match in found.items() if not match and not isinstance(v, Items)]
             self.others[values] = sorted(_describe(v) for v in others if not (isinstance(v, Ref) and v.undefined))
         return self.matched[values]
@@ -96,7 +97,6 @@ class _Locator:
             return self._near_miss(call, values, text)
         interface, factory, _ = matches[0]
         also = sorted({m[0].name for m in matches} - {interface.name})
-        # Of several star imports one has the name, and the manifest tells which.
         also += self.others[values]
         if interface.kind == "function" and self._by_own_name(call.func, interface):
             # The script's global is looked up when the call runs: whatever it is rebound to by then is seen.
@@ -191,9 +191,8 @@ class _Locator:
                 is_what = f"it is {made[0]}, whose class is not known" if made else "nothing tells what it is"
                 return Unresolved(call.lineno, text, f"a method of {ast.unparse(function.value)}: {is_what}")
         bare = {i.name for i in self.matcher.functions}
-        last = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
         unknown = not values or any(isinstance(v, Member) and isinstance(v.instance, Made) for v in values)
-        if unknown and last in bare:
+        if unknown and called_name(call) in bare:
             return Unresolved(call.lineno, text, f"nothing tells what {text} is")
         return None
 

@@ -5,11 +5,11 @@ import re
 import sys
 from dataclasses import replace
 
+from genwright.inspect.analysis.abstract_values import Made, Member, Ref
 from genwright.inspect.analysis.behaviour import calls_network, is_upkeep
 from genwright.inspect.analysis.expressions import FLUENT
 from genwright.inspect.analysis.manifest import Interface
 from genwright.inspect.analysis.sites import Location
-from genwright.inspect.analysis.values import Made, Member, Ref
 
 # fmt: off
 _LOADERS = frozenset({

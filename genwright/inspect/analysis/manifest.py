@@ -15,8 +15,10 @@ from typing import Any
 
 from genwright.errors import UserError
 from genwright.inspect.analysis.bind import Signature
-from genwright.inspect.analysis.definitions import define
+from genwright.inspect.analysis.definitions import Definition, define
+from genwright.inspect.analysis.scenario import toml_value
 from genwright.inspect.analysis.source_files import read_data
+from genwright.inspect.analysis.syntax import Function
 
 _NOT_PYTHON = (SyntaxError, ValueError, RecursionError, MemoryError)
 _KEYS = {"name", "kind", "module", "class", "signature", "files", "returns", "summary", "factories", "on_class"}
@@ -35,6 +37,22 @@ class Interface:
     summary: str = ""
     factories: dict[str, Signature | None] = field(default_factory=dict)  # by name; with its module if it is another
     on_class: bool = False  # a static or class method, which needs no object
+
+    @classmethod
+    def of(cls, definition: Definition) -> "Interface":
+        """The interface that a definition of the project is."""
+        signature = definition.signature
+        return cls(
+            definition.name,
+            definition.module,
+            definition.kind,
+            signature,
+            tuple(p.name for p in signature.parameters if p.is_file) if signature else (),
+            (signature.returns if signature else None) or "",
+            definition.summary,
+            definition.factories,
+            definition.on_class,
+        )
 
     def factory(self, reference: str) -> str:
         """The key of the factory that a script's dotted reference means, or ""."""
@@ -125,17 +143,10 @@ class Manifest:
         return {"project": self.project, "interface": [_entry(i) for i in self.interfaces]}
 
     def to_toml(self) -> str:
-        lines = [f"project = {json.dumps(self.project, ensure_ascii=False)}"]
+        lines = [f"project = {toml_value(self.project)}"]
         for interface in self.interfaces:
             lines += ["", "[[interface]]"]
-            for key, value in _entry(interface).items():
-                if isinstance(value, dict):
-                    inner = ", ".join(
-                        f"{json.dumps(k)} = {json.dumps(v, ensure_ascii=False)}" for k, v in value.items()
-                    )
-                    lines.append(f"{key} = {{ {inner} }}")
-                else:
-                    lines.append(f"{key} = {json.dumps(value, ensure_ascii=False)}")
+            lines += [f"{key} = {toml_value(value)}" for key, value in _entry(interface).items()]
         return "\n".join(lines) + "\n"
 
 
@@ -241,7 +252,7 @@ def _is_signature(text: str) -> bool:
 
 def _with_callers(tree: ast.Module, wanted: str) -> set[str]:
     """The name of an implementation, and of the functions beside it that only wrap it, as `generate_sync` does."""
-    functions = [n for n in tree.body if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
+    functions = [n for n in tree.body if isinstance(n, Function)]
     if wanted not in {f.name for f in functions}:
         return {wanted}
     return {wanted} | {
@@ -267,19 +278,7 @@ def _from_interface_info(project: str, data: dict[str, Any]) -> Manifest:
         wanted = _with_callers(tree, re.sub(r"^class[ _]", "", str(item.get("Name", "")).strip()))
         named = [d for d in found if d.owner in wanted]
         for definition in named or found:
-            interfaces.setdefault(
-                definition.name,
-                Interface(
-                    definition.name,
-                    module,
-                    definition.kind,
-                    definition.signature,
-                    returns=(definition.signature.returns if definition.signature else None) or "",
-                    summary=definition.summary,
-                    factories=definition.factories,
-                    on_class=definition.on_class,
-                ),
-            )
+            interfaces.setdefault(definition.name, Interface.of(definition))
     if not interfaces:
         raise UserError(f"The interface file of {project} holds no implementation that Python can read.")
     return Manifest(project, tuple(interfaces.values()), str(data.get("Project_Root", "")))

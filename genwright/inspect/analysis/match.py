@@ -4,10 +4,10 @@ import ast
 from collections.abc import Iterable
 from functools import cached_property
 
+from genwright.inspect.analysis.abstract_values import Instance, Local, Made, Member, Partial, Ref, Value
 from genwright.inspect.analysis.dataflow import Flow
 from genwright.inspect.analysis.manifest import Interface, Manifest
 from genwright.inspect.analysis.sites import Definition, Location
-from genwright.inspect.analysis.values import Instance, Local, Made, Member, Partial, Ref, Value
 
 Match = tuple[Interface, str, Instance | None]
 

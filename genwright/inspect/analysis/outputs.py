@@ -4,10 +4,10 @@ import ast
 from dataclasses import dataclass
 from typing import Any
 
+from genwright.inspect.analysis.abstract_values import Ref
 from genwright.inspect.analysis.cli_options import CommandLine
 from genwright.inspect.analysis.dataflow import Flow
 from genwright.inspect.analysis.interpreter_values import Unknown
-from genwright.inspect.analysis.values import Ref
 
 # Functions that write a file: the position and the keyword of its path.
 _FUNCTIONS: dict[str, tuple[int, str]] = {

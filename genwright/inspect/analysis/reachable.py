@@ -7,7 +7,7 @@ from pathlib import Path
 
 from genwright.errors import UserError
 from genwright.inspect.analysis.repository import Repository
-from genwright.inspect.analysis.syntax import walk
+from genwright.inspect.analysis.syntax import Function, imported_module, walk
 
 _MOST = 200
 
@@ -36,9 +36,7 @@ def _imported(repository: Repository, file: Path, tree: ast.Module, wanted: set[
             for alias in node.names:
                 found += _module(repository, file, alias.name, wanted)
         elif isinstance(node, ast.ImportFrom):
-            parts = package.split(".") if node.level and package else []
-            parts = parts[: len(parts) - max(node.level - 1, 0)]
-            base = ".".join([*parts, *([node.module] if node.module else [])])
+            base = imported_module(node, package)
             for alias in node.names:
                 if alias.name == "*" or alias.name in wanted or (alias.asname or "") in wanted:
                     names = wanted if alias.name == "*" else {alias.name, *wanted}
@@ -92,7 +90,7 @@ def _results(tree: ast.Module) -> set[str]:
     """The names of what functions give back, by a constructor's name or an annotation."""
     found: set[str] = set()
     for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        if isinstance(node, Function):
             found |= {n.id for n in ast.walk(node.returns) if isinstance(n, ast.Name)} if node.returns else set()
             found |= {
                 n.func.id

@@ -6,23 +6,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from genwright.inspect.analysis.abstract_values import Items, Text, Values
 from genwright.inspect.analysis.dataflow import Flow
 from genwright.inspect.analysis.file_arguments import read_files
 from genwright.inspect.analysis.outputs import written_path
 from genwright.inspect.analysis.repository import Repository
 from genwright.inspect.analysis.scopes import Scopes
 from genwright.inspect.analysis.sites import Location
-from genwright.inspect.analysis.syntax import walk
-from genwright.inspect.analysis.values import Items, Text, Values
-from genwright.inspect.media.samples import FOLDERS, SAMPLES
+from genwright.inspect.analysis.syntax import Function, defaults, walk
+from genwright.inspect.media.samples import FOLDERS, MEDIUM_OF, SAMPLES
 
-_SUFFIXES = {
-    "image": "jpg jpeg png bmp gif webp tif tiff",
-    "audio": "wav mp3 flac ogg m4a aac opus",
-    "video": "mp4 avi mov mkv webm m4v",
-    "pdf": "pdf",
-}
-_KIND_OF = {f".{suffix}": kind for kind, suffixes in _SUFFIXES.items() for suffix in suffixes.split()}
 _WORDS = {
     "image": {"image", "images", "img", "imgs", "photo", "photos", "picture", "pictures", "face", "faces", "frames"},
     "audio": {"audio", "audios", "wav", "wavs", "sound", "sounds", "speech", "voice", "voices", "song", "music"},
@@ -147,9 +140,8 @@ def _variable(node: ast.AST, scopes: Scopes) -> str:
                 named = [str(f).lstrip("-") for f in flags if str(f).startswith("-")]
                 return named[-1] if name == "default" and named else str(name)
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef() | ast.Module():
-                if isinstance(parent, ast.FunctionDef | ast.AsyncFunctionDef):
-                    pairs = zip(reversed(parent.args.args), reversed(parent.args.defaults), strict=False)
-                    return next((a.arg for a, d in pairs if d is child), "")
+                if isinstance(parent, Function):
+                    return next((a.arg for a, d in defaults(parent.args) if d is child), "")
                 return ""
         child = parent
     return ""
@@ -160,7 +152,7 @@ def _classify(value: str, variable: str) -> tuple[str, bool]:
     last = _last(value)
     if suffix:
         # A suffix decides; one that is no medium's (model.pth) is not ours to replace.
-        return _KIND_OF.get(suffix, ""), False
+        return MEDIUM_OF.get(suffix, ""), False
     words = set(re.split(r"[^a-z]+", f"{last} {variable}".lower()))
     for kind, known in _WORDS.items():
         if words & known:

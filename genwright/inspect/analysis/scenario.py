@@ -28,7 +28,7 @@ class Scenario:
     failures: str = "raise"  # or "none": an interface that fails gives None, and the script goes on
     dropin: str = ""  # the original whose modules Genwright's stand in for
 
-    def kept(self) -> dict[str, Any]:
+    def for_run(self) -> dict[str, Any]:
         """What the run itself must obey, for its record."""
         ui = {k: v for k, v in {"handler": self.handlers, "arguments": self.handler_arguments}.items() if v}
         kept: dict[str, Any] = {
@@ -116,26 +116,28 @@ def to_toml(scenario: Scenario, notes: list[str]) -> str:
         "failures": scenario.failures if scenario.failures != "raise" else "",
         "dropin": scenario.dropin,
     }
-    lines += [f"{key} = {_toml(value)}" for key, value in plain.items() if value or key in ("argv", "answers")]
+    lines += [f"{key} = {toml_value(value)}" for key, value in plain.items() if value or key in ("argv", "answers")]
     tables: dict[str, dict[str, Any]] = {
         "environment": scenario.environment,
         "resources": scenario.resources,
         "limits": scenario.limits,
-        "ui": scenario.kept().get("ui", {}),
+        "ui": scenario.for_run().get("ui", {}),
     }
     for name, table in tables.items():
         if table:
-            lines += ["", f"[{name}]", *(f"{json.dumps(k)} = {_toml(v)}" for k, v in table.items())]
+            lines += ["", f"[{name}]", *(f"{json.dumps(k)} = {toml_value(v)}" for k, v in table.items())]
     if scenario.overrides:
-        lines += ["", "[set]", *(f"{k} = {_toml(v)}" for k, v in scenario.overrides.items())]
+        lines += ["", "[set]", *(f"{k} = {toml_value(v)}" for k, v in scenario.overrides.items())]
     return "\n".join(lines) + "\n"
 
 
-def _toml(value: Any) -> str:
+def toml_value(value: Any) -> str:
+    """A value as TOML writes it; a table is written inline."""
     if isinstance(value, list):
-        return f"[{', '.join(map(_toml, value))}]"
+        return f"[{', '.join(map(toml_value, value))}]"
     if isinstance(value, dict):
-        return "{ " + ", ".join(f"{json.dumps(k)} = {_toml(v)}" for k, v in value.items()) + " }" if value else "{}"
+        items = ", ".join(f"{json.dumps(k)} = {toml_value(v)}" for k, v in value.items())
+        return f"{{ {items} }}" if items else "{}"
     if isinstance(value, float):
         return str(value)
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
@@ -151,7 +153,7 @@ def literal(value: Any) -> str:
         return f"float({str(value)!r})"
     if not isinstance(value, str | bool | int | float):
         raise UserError(
-            f"the value {value!r} cannot be written as a Python literal; use text, numbers, lists or tables."
+            f"The value {value!r} cannot be written as a Python literal; use text, numbers, lists or tables."
         )
     return repr(value)
 

@@ -4,7 +4,9 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-Node = ast.Module | ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef
+from genwright.inspect.analysis.syntax import Function
+
+Node = ast.Module | Function | ast.Lambda | ast.ClassDef
 
 
 @dataclass(eq=False)
@@ -77,7 +79,7 @@ class Scopes(ast.NodeVisitor):
             self._enter(child, node)
         self._scope = surrounding
 
-    def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+    def _function(self, node: Function) -> None:
         self._scope.bound.add(node.name)
         arguments = node.args
         outside = [*node.decorator_list, *arguments.defaults, *filter(None, arguments.kw_defaults)]
@@ -121,14 +123,18 @@ class Scopes(ast.NodeVisitor):
     visit_Import = _import
     visit_ImportFrom = _import
 
-    def visit_ExceptHandler(self, node: ast.ExceptHandler) -> None:
+    def _captured(self, node: ast.ExceptHandler | ast.MatchAs | ast.MatchStar) -> None:
         if node.name:
             self._scope.bound.add(node.name)
         self.generic_visit(node)
 
-    def visit_MatchAs(self, node: ast.MatchAs) -> None:
-        if node.name:
-            self._scope.bound.add(node.name)
+    visit_ExceptHandler = _captured
+    visit_MatchAs = _captured
+    visit_MatchStar = _captured
+
+    def visit_MatchMapping(self, node: ast.MatchMapping) -> None:
+        if node.rest:
+            self._scope.bound.add(node.rest)
         self.generic_visit(node)
 
     def in_loop(self, node: ast.AST) -> bool:
@@ -153,6 +159,12 @@ class Scopes(ast.NodeVisitor):
         while node in self.parent:
             node = self.parent[node]
             yield node
+
+    def statement(self, node: ast.AST) -> ast.stmt:
+        """The statement that a node is a part of."""
+        while not isinstance(node, ast.stmt):
+            node = self.parent[node]
+        return node
 
     def inside(self, node: ast.AST, container: ast.AST) -> bool:
         return any(outer is container for outer in self.around(node))

@@ -5,13 +5,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from genwright.inspect.analysis.abstract_values import Local
 from genwright.inspect.analysis.bind import Binding, Signature
 from genwright.inspect.analysis.dataflow import Flow
 from genwright.inspect.analysis.manifest import Interface
 from genwright.inspect.analysis.scopes import Scope
-from genwright.inspect.analysis.values import Local
+from genwright.inspect.analysis.syntax import Function
 
-Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+Definition = Function | ast.ClassDef
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,7 @@ class Site:
         return {"class": "construction", "method": "method", "function": "function"}[self.interface.kind]
 
     @property
-    def word(self) -> str:
+    def run_name(self) -> str:
         """What `run` is given: on a named object the bare method, since the object tells its class."""
         if self.indirect:
             return "__call__"

@@ -20,7 +20,7 @@ def read_script(path: Path) -> str:
     """
     if path.suffix == ".ipynb":
         return notebook_source(read_data(path, "notebook"), path.name)
-    data = _read(path, "script", LARGEST_SCRIPT)
+    data = read_bytes(path, "script", LARGEST_SCRIPT)
     try:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
         return data.decode(encoding)
@@ -36,12 +36,13 @@ def encoding_of(text: str) -> str:
 def read_data(path: Path, what: str) -> str:
     """The text of a manifest or scenario, in UTF-8."""
     try:
-        return _read(path, what, LARGEST_DATA).decode("utf-8-sig")
+        return read_bytes(path, what).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise UserError(f"The {what} {path} cannot be read: it is not UTF-8 text ({error.reason}).") from error
 
 
-def _read(path: Path, what: str, largest: int) -> bytes:
+def read_bytes(path: Path, what: str, largest: int = LARGEST_DATA) -> bytes:
+    """The content of a regular file up to a size; `what` names it in errors."""
     try:
         # Without O_NONBLOCK, opening a FIFO waits for its writer.
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:

@@ -3,14 +3,13 @@
 import ast
 from dataclasses import dataclass, field
 
+from genwright.inspect.analysis.abstract_values import Made, Member, Ref
 from genwright.inspect.analysis.bind import Signature
 from genwright.inspect.analysis.cli_options import CommandLine
 from genwright.inspect.analysis.dataflow import Flow
 from genwright.inspect.analysis.scenario import Scenario
 from genwright.inspect.analysis.sites import Location
-from genwright.inspect.analysis.values import Made, Member, Ref
-
-Function = ast.FunctionDef | ast.AsyncFunctionDef
+from genwright.inspect.analysis.syntax import Function, arguments, is_main_guard
 
 _ANSWERED = {
     *("builtins.input", "getpass.getpass", "fileinput.input", "fileinput.FileInput", "click.prompt", "click.confirm"),
@@ -104,7 +103,7 @@ def read_unattended(tree: ast.Module, location: Location, command_line: CommandL
 
 
 def _handlers(location: Location) -> list[str]:
-    """The functions that cross the model and that the script itself does not only call, by name and in their order."""
+    """The functions that cross the model and that the script hands on or never calls, by name and in their order."""
     flow = location.flow
     found = [n for n in location.crossing if isinstance(n, Function | ast.Lambda)]
     handed: set[ast.AST] = set()
@@ -126,7 +125,7 @@ def _serves(call: ast.Call, flow: Flow) -> bool:
 
 def _serving(tree: ast.Module, flow: Flow) -> str:
     """How to serve the web application that a script makes and leaves to a server's own command, or ""."""
-    if any(isinstance(s, ast.If) and "__name__" in ast.unparse(s.test) for s in tree.body):
+    if any(map(is_main_guard, tree.body)):
         return ""
     for statement in tree.body:
         if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Call):
@@ -164,13 +163,11 @@ def _entry(tree: ast.Module, location: Location) -> tuple[bool, str]:
     """Whether the script runs anything by itself; if not, the one function that would be its main."""
     flow = location.flow
     sites = {s.call for s in location.sites}
-    functions = [n for n in tree.body if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
+    functions = [n for n in tree.body if isinstance(n, Function)]
     for statement in tree.body:
-        if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Import | ast.ImportFrom):
+        if isinstance(statement, Function | ast.ClassDef | ast.Import | ast.ImportFrom):
             continue
-        if isinstance(statement, ast.If) and "__name__" in ast.unparse(statement.test):
-            return True, ""
-        if isinstance(statement, ast.For | ast.While):
+        if is_main_guard(statement) or isinstance(statement, ast.For | ast.While):
             return True, ""
         for node in ast.walk(statement):
             if not isinstance(node, ast.Call) or flow.scopes.of_node.get(node) is not flow.scopes.module:
@@ -191,8 +188,7 @@ def _entry(tree: ast.Module, location: Location) -> tuple[bool, str]:
 
 def _starts(call: ast.Call, flow: Flow) -> bool:
     """Whether a top-level call runs the script's own code, as `main()`, `app()` and `fire.Fire(main)` do."""
-    handed = [*call.args, *(k.value for k in call.keywords)]
-    if flow.definitions(call.func) or any(flow.definitions(a) for a in handed):
+    if flow.definitions(call.func) or any(map(flow.definitions, arguments(call))):
         return True
     last = call.func.attr if isinstance(call.func, ast.Attribute) else ""
     return last in _STARTS or any(isinstance(v, Made) for v in flow.values(call.func))

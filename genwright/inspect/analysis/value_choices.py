@@ -19,6 +19,7 @@ _WORDS = {
 }
 _OUTPUT = {"out", "output", "outputs", "save", "saved", "target", "result", "results", "outdir", "outfile", "export"}
 _FOLDER = {"dir", "folder", "directory", "outdir", "dirname"}
+# Of files that a repository ships: formats that every reader of the medium opens.
 _SUFFIXES = {
     "image": (".jpg", ".jpeg", ".png"),
     "audio": (".wav", ".mp3", ".flac"),

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from signal import SIGKILL, SIGTERM, SIGXCPU, Signals
-from typing import IO, Any
+from typing import Any
 
 import psutil
 
@@ -18,11 +18,11 @@ from genwright.inspect.isolation.overlay import home_folders, link_files, outsid
 from genwright.inspect.isolation.sandbox_cgroup import ControlGroup
 from genwright.inspect.isolation.sandbox_watch import Watch
 from genwright.inspect.isolation.written_files import copy_changed, stamps, written_files
+from genwright.inspect.records.secrets import is_secret
 
 # What a run sees of the environment, besides what its scenario gives it.
 ALLOWED = {"PATH", "LANG", "LANGUAGE", "TZ", "TERM", "USER", "LOGNAME", "LD_LIBRARY_PATH", "SSL_CERT_FILE"}
 ALLOWED_PREFIXES = ("LC_", "PYTHON", "OMP_", "MKL_", "OPENBLAS_", "CUDA_", "NVIDIA_", "TORCH_", "TRITON_", "GENWRIGHT_")
-SECRET = ("KEY", "TOKEN", "SECRET", "PASSWORD")
 PROCESSES = 1000  # of a run whose scenario does not say
 THREADS = max(16, 2 * (os.cpu_count() or 1))  # of each process, where their number is limited
 
@@ -64,7 +64,6 @@ class Isolation:
     unsafe: bool = False  # run also where something cannot be enforced
     environment: Mapping[str, str] | None = None
     readable: tuple[Path, ...] = ()
-    writable: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -87,15 +86,14 @@ def run_isolated(
     script_folder: Path,
     project: Path,
     isolation: Isolation,
-    stdin: int | IO[Any] | None = None,
     *,
     echo: bool = False,
 ) -> Ended:
     """Run a command in `folder/work`; it prints to output.txt and error.txt, and with `echo` to the terminal too."""
     folder, script_folder, project = folder.resolve(), script_folder.resolve(), project.resolve()
-    for path in (script_folder, project, *isolation.readable, *isolation.writable):
+    for path in (script_folder, project, *isolation.readable):
         if not path.exists():
-            raise UserError(f"{path} does not exist, so that a run cannot be shown it.")
+            raise UserError(f"There is no {path} that a run could be shown; pass a path that exists.")
     (folder / "work").mkdir(parents=True, exist_ok=True)
     exposed = [home for home in home_folders() if any(home.is_relative_to(path) for path in (project, script_folder))]
     if exposed and not isolation.unsafe:
@@ -105,7 +103,7 @@ def run_isolated(
             message=f"{project} contains the home folder {exposed[0]}, which a run may not read; move the script to a "
             "folder of its own, or pass --unsafe.",
         )
-    return _Run(argv, folder, script_folder, project, isolation, stdin, echo, ["home"] if exposed else []).run()
+    return _Run(argv, folder, script_folder, project, isolation, echo, ["home"] if exposed else []).run()
 
 
 @dataclass(frozen=True)
@@ -115,7 +113,6 @@ class _Run:
     script_folder: Path
     project: Path
     isolation: Isolation
-    stdin: int | IO[Any] | None
     echo: bool
     unenforced: list[str]
 
@@ -136,9 +133,7 @@ class _Run:
 
     def _in_namespaces(self) -> Watch:
         given = self.isolation
-        mounts = plan_mounts(
-            self.folder, self.script_folder, self.project, given.readable, given.writable, given.network
-        )
+        mounts = plan_mounts(self.folder, self.script_folder, self.project, given.readable, given.network)
         homes = [*map(str, home_folders()), "/tmp"]
         try:
             return self._watch(
@@ -186,7 +181,7 @@ class _Run:
         group = ControlGroup(memory, threads)
         watch = Watch(plan, limits.given(), self.folder, group, self.echo)
         try:
-            watch.run(self.stdin)
+            watch.run()
         finally:
             group.remove()
         return watch
@@ -195,7 +190,7 @@ class _Run:
         kept = {
             name: value
             for name, value in os.environ.items()
-            if (name in ALLOWED or name.startswith(ALLOWED_PREFIXES)) and not any(part in name for part in SECRET)
+            if (name in ALLOWED or name.startswith(ALLOWED_PREFIXES)) and not is_secret(name)
         }
         if "PYTHONPATH" in kept:  # the working directory is another one
             kept["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, kept["PYTHONPATH"].split(os.pathsep)))

@@ -48,7 +48,7 @@ def outside(folder: Path, path: Path) -> Path:
 
 
 def plan_mounts(
-    folder: Path, script_folder: Path, project: Path, readable: Iterable[Path], writable: Iterable[Path], network: bool
+    folder: Path, script_folder: Path, project: Path, readable: Iterable[Path], network: bool
 ) -> list[Mount]:
     """The mounts of a run in their order; makes the folders that they need.
 
@@ -73,7 +73,7 @@ def plan_mounts(
         covered = any(path.is_relative_to(layer) for layer in layers) and not os.path.ismount(path)
         if path.exists() and any(path.is_relative_to(each) for each in (*hidden, *layers)) and not covered:
             mounts.append(Mount("read", str(path), str(path)))
-    mounts += [Mount("write", str(path.resolve()), str(path.resolve())) for path in (folder, *writable)]
+    mounts.append(Mount("write", str(folder.resolve()), str(folder.resolve())))
     kinds = ("private", "empty", "layer", "read", "write")
     mounts.sort(key=lambda each: (len(Path(each.target).parts), kinds.index(each.kind)))
     return mounts

@@ -52,7 +52,7 @@ class Watch:
         self.exit_code: int | None = None
         self.seconds, self.peak_memory = 0.0, 0
 
-    def run(self, stdin: int | IO[Any] | None) -> None:
+    def run(self) -> None:
         """Run to the end; however this is left, no process of the run is left running."""
         plan_read, plan_write = os.pipe()
         report_read, report_write = os.pipe()
@@ -60,7 +60,7 @@ class Watch:
         self._started = time.monotonic()
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", program],
-            stdin=subprocess.DEVNULL if stdin is None else stdin,
+            stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env={},
@@ -111,6 +111,7 @@ class Watch:
                         self._keep(data, target)
 
     def _hear(self, data: bytes) -> None:
+        """Take in what `sandbox_init` reports."""
         for line in data.splitlines():  # each is written at once and is shorter than a pipe's unit
             message = json.loads(line)
             self.refused = message.get("refused", self.refused)

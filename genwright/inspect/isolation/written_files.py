@@ -1,6 +1,5 @@
 """The files that a run wrote: in its working directory, and elsewhere."""
 
-import hashlib
 import os
 import shutil
 import stat
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from genwright.inspect.isolation.overlay import outside
+from genwright.inspect.records.records import file_sha256
 
 SCANNED = 100_000  # files of the project that are compared before and after, where no layer catches what is written
 
@@ -32,7 +32,7 @@ def written_files(folder: Path) -> list[dict[str, Any]]:
                     path.unlink()
                     found.append(entry | {"kept": None, "size": 0, "sha256": None, "deleted": True})
                 elif stat.S_ISREG(info.st_mode):
-                    found.append(entry | {"kept": kept, "size": info.st_size, "sha256": _sha256(path)})
+                    found.append(entry | {"kept": kept, "size": info.st_size, "sha256": file_sha256(path)})
     return found
 
 
@@ -58,8 +58,3 @@ def copy_changed(before: Stamps, after: Stamps, folder: Path) -> None:
             target = outside(folder, path)
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, target)
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

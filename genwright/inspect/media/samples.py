@@ -16,6 +16,14 @@ SAMPLES = {
     "video": ("videos/test_video", (".avi", ".mp4")),
     "pdf": ("images/test_image", (".pdf",)),
 }
+# The suffixes by which a file's medium is told.
+SUFFIXES = {
+    "image": (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff"),
+    "audio": (".wav", ".mp3", ".flac", ".ogg", ".m4a", ".aac", ".opus"),
+    "video": (".mp4", ".avi", ".mov", ".mkv", ".webm", ".m4v"),
+    "pdf": (".pdf",),
+}
+MEDIUM_OF = {suffix: medium for medium, suffixes in SUFFIXES.items() for suffix in suffixes}
 FOLDERS = {
     "image": "images/test_images",
     "audio": "audios/test_audios",

@@ -8,8 +8,8 @@ from typing import Any
 from genwright.inspect.records.new_files import NewFiles
 from genwright.inspect.records.peak_memory import PeakMemory
 from genwright.inspect.records.records import Record, RecordFolder, describe_file, stamp
+from genwright.inspect.records.stored_values import store_value
 from genwright.inspect.records.summary import is_plain, summarise
-from genwright.inspect.records.values import store_value
 
 
 class Meters:

@@ -5,14 +5,14 @@ import wave
 from pathlib import Path
 from typing import Any
 
-_PICTURES = {".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp", ".tif", ".tiff"}
+from genwright.inspect.media.samples import SUFFIXES
 
 
 def media_metadata(path: Path) -> dict[str, Any]:
     """`{"media": {...}}` for a picture or a WAV file; nothing for anything else."""
     suffix = path.suffix.lower()
     with contextlib.suppress(Exception):  # a file that only has the name of one
-        if suffix in _PICTURES:
+        if suffix in SUFFIXES["image"]:
             from PIL import Image
 
             with Image.open(path) as picture:

@@ -62,8 +62,8 @@ class Plan:
 
 
 def read_plan(folder: Path) -> Plan | None:
-    """The plan of a run; None if the script was started by itself."""
-    with contextlib.suppress(OSError, ValueError):
+    """The plan of a run; None if the script was started by itself, or by a version with other plans."""
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
         data = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
         return Plan(**data | {"interfaces": [Target(**t) for t in data["interfaces"]]})
     return None

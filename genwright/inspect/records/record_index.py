@@ -20,15 +20,10 @@ class RecordIndex:
     def __init__(self, run: StoredRun, connection: sqlite3.Connection) -> None:
         self._run, self._connection = run, connection
 
-    def calls(self, first: int = 0, most: int = -1) -> list[dict[str, Any]]:
-        """Calls in order, from a number on."""
-        query = f"SELECT {', '.join(COLUMNS)} FROM calls WHERE number >= ? ORDER BY number LIMIT ?"
-        return [dict(zip(COLUMNS, row, strict=True)) for row in self._connection.execute(query, (first, most))]
-
-    def counts(self) -> dict[str, int]:
-        """How many calls of the interfaces there are, by how they ended."""
-        query = "SELECT status, COUNT(*) FROM calls WHERE event IN ('run', 'create') GROUP BY status"
-        return dict(self._connection.execute(query).fetchall())
+    def calls(self) -> list[dict[str, Any]]:
+        """The calls in order."""
+        query = f"SELECT {', '.join(COLUMNS)} FROM calls ORDER BY number"
+        return [dict(zip(COLUMNS, row, strict=True)) for row in self._connection.execute(query)]
 
     def written_files(self) -> set[str]:
         """The files that calls wrote."""

@@ -84,7 +84,7 @@ class RecordFolder:
             (path / "calls").mkdir()
             return cls(path, True)
         except OSError as error:
-            raise UserError(f"The records cannot be written under {base}: {error}.") from error
+            raise UserError(f"The records cannot be written under {base}: {error.strerror}.") from error
 
     @classmethod
     def join_or_make(cls, name: str, label: str) -> "RecordFolder":
@@ -150,6 +150,15 @@ def stamp(path: Path) -> tuple[int, int] | None:
     return status.st_size, status.st_mtime_ns
 
 
+def file_sha256(path: Path) -> str | None:
+    """The hash of a file's content; None if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:
+        return None
+
+
 def describe_file(path: Path, argument: str, written: bool) -> dict[str, Any]:
     """A file that a call was given or wrote; media with their metadata."""
     entry: dict[str, Any] = {"path": str(path), "argument": argument, "written": written, "bytes": None}
@@ -158,7 +167,7 @@ def describe_file(path: Path, argument: str, written: bool) -> dict[str, Any]:
         if path.is_file():
             entry["bytes"] = path.stat().st_size
             if entry["bytes"] <= _HASHED:
-                entry["sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
+                entry["sha256"] = file_sha256(path)
             entry |= media_metadata(path)
     return entry
 

@@ -18,7 +18,7 @@ from genwright.inspect.records.secrets import redacted_arguments, redacted_envir
 from genwright.inspect.records.stored_runs import StoredRun
 
 # What of the environment a run depends on; the rest is the machine's own.
-_TELLING = ("CUDA", "PYTHON", "OMP", "MKL", "TORCH", "HF_", "TRANSFORMERS", "GENWRIGHT", "TOKENIZERS", "NCCL", "LD_")
+_RELEVANT = ("CUDA", "PYTHON", "OMP", "MKL", "TORCH", "HF_", "TRANSFORMERS", "GENWRIGHT", "TOKENIZERS", "NCCL", "LD_")
 
 
 def now() -> str:
@@ -40,7 +40,7 @@ def begin_run(name: str, label: str, mode: str, script: str = "", argv: list[str
         "commit": commit_of(Path(script).parent) if script else None,
         "python": sys.version.split()[0],
         "platform": platform.platform(),
-        "environment": telling(os.environ),
+        "environment": relevant_environment(os.environ),
         "seeds": {"found": [], "set": {}},
         "started": now(),
         "ended": None,
@@ -58,9 +58,9 @@ def begin_run(name: str, label: str, mode: str, script: str = "", argv: list[str
     }
 
 
-def telling(environment: Mapping[str, str]) -> dict[str, str]:
+def relevant_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """The variables that a run depends on, without secrets."""
-    return redacted_environment({k: v for k, v in environment.items() if k.startswith(_TELLING)})
+    return redacted_environment({k: v for k, v in environment.items() if k.startswith(_RELEVANT)})
 
 
 def commit_of(folder: Path) -> str | None:

@@ -54,6 +54,17 @@ class StoredRun:
         """How a command names the run: NAME/LABEL-0001."""
         return f"{self.path.parent.name}/{self.path.name}"
 
+    def printed(self, stream: str, most: int = 10_000_000) -> str:
+        """What the run printed to `output` or `error`; of more than so many bytes only the end."""
+        try:
+            with (self.path / f"{stream}.txt").open("rb") as file:
+                left_out = max(0, file.seek(0, os.SEEK_END) - most)
+                file.seek(left_out)
+                text = file.read().decode("utf-8", "replace")
+        except OSError:
+            return ""
+        return f"... ({left_out:,} bytes before)\n{text}" if left_out else text
+
     def count(self) -> int:
         """How many calls there are."""
         with contextlib.suppress(OSError):

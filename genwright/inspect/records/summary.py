@@ -31,7 +31,7 @@ def summarise(value: Any, depth: int = 0) -> Any:
     try:
         return _summarise(value, depth)
     except Exception as error:  # a strange object must not stop the call that is recorded
-        return {"type": _name(type(value)), "unreadable": f"{type(error).__name__}: {error}"[:_TEXT]}
+        return {"type": type_name(type(value)), "unreadable": f"{type(error).__name__}: {error}"[:_TEXT]}
 
 
 def _summarise(value: Any, depth: int) -> Any:
@@ -39,7 +39,7 @@ def _summarise(value: Any, depth: int) -> Any:
     if told is not None:
         return told(value) if callable(told) else told
     if value is None or isinstance(value, bool | int):
-        return value if not isinstance(value, enum.Enum) else {"type": _name(type(value)), "value": str(value)}
+        return value if not isinstance(value, enum.Enum) else {"type": type_name(type(value)), "value": str(value)}
     if isinstance(value, float):
         return value if math.isfinite(value) else {"type": "float", "value": repr(value)}
     if isinstance(value, str):
@@ -52,18 +52,18 @@ def _summarise(value: Any, depth: int) -> Any:
     if hasattr(value, "shape") and hasattr(value, "dtype"):
         return _array(value)
     if depth >= _DEPTH:
-        return {"type": _name(type(value))}
+        return {"type": type_name(type(value))}
     if isinstance(value, dict):
         items = [[summarise(k, depth + 1), summarise(v, depth + 1)] for k, v in list(value.items())[:_ITEMS]]
         plain = all(isinstance(k, str) for k, _ in items) and len(items) == len(value)
-        return dict(items) if plain else {"type": _name(type(value)), "length": len(value), "items": items}
+        return dict(items) if plain else {"type": type_name(type(value)), "length": len(value), "items": items}
     if isinstance(value, list | tuple | set | frozenset):
         return _sequence(value, depth)
     if isinstance(value, enum.Enum):
-        return {"type": _name(type(value)), "value": value.name}
+        return {"type": type_name(type(value)), "value": value.name}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {f.name: summarise(getattr(value, f.name, None), depth + 1) for f in dataclasses.fields(value)}
-        return {"type": _name(type(value)), "fields": fields}
+        return {"type": type_name(type(value)), "fields": fields}
     if isinstance(value, type) or (callable(value) and hasattr(value, "__qualname__")):
         return {"type": "callable", "name": f"{value.__module__}.{value.__qualname__}"}
     return _object(value)
@@ -74,13 +74,13 @@ def _sequence(value: list | tuple | set | frozenset, depth: int) -> Any:
     shown = [summarise(v, depth + 1) for v in items[:_ITEMS]]
     if type(value) is list and len(items) <= _ITEMS:
         return shown
-    return {"type": _name(type(value)), "length": len(items), "items": shown}
+    return {"type": type_name(type(value)), "length": len(items), "items": shown}
 
 
 def _array(value: Any) -> dict[str, Any]:
     """A numpy array or a torch tensor, found by its shape and dtype so that neither need be imported."""
     summary: dict[str, Any] = {
-        "type": _name(type(value)),
+        "type": type_name(type(value)),
         "shape": [int(n) for n in value.shape],
         "dtype": str(value.dtype),
     }
@@ -129,7 +129,7 @@ def _statistics(array: Any) -> dict[str, Any]:
 
 
 def _object(value: Any) -> dict[str, Any]:
-    summary: dict[str, Any] = {"type": _name(type(value))}
+    summary: dict[str, Any] = {"type": type_name(type(value))}
     picture = sys.modules.get("PIL.Image")
     if picture is not None and isinstance(value, picture.Image):
         return {**summary, **picture_metadata(value), "sha256": hashlib.sha256(value.tobytes()).hexdigest()}
@@ -139,5 +139,6 @@ def _object(value: Any) -> dict[str, Any]:
     return summary
 
 
-def _name(kind: type) -> str:
+def type_name(kind: type) -> str:
+    """A class by its module and qualified name; a builtin one by its name alone."""
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"

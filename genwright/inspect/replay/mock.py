@@ -57,7 +57,7 @@ def _check(signatures: list[Signature | None], args: tuple, kwargs: dict[str, An
     for signature in signatures:
         try:
             if signature is not None:
-                python_signature(signature).bind(*args, **kwargs)
+                signature.python.bind(*args, **kwargs)
             return
         except TypeError as error:
             errors.append(error)
@@ -135,12 +135,3 @@ def _of(node: ast.expr, name: str) -> Any:
 def _inner(node: ast.expr) -> Iterator[ast.expr]:
     if isinstance(node, ast.Subscript):
         yield from node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
-
-
-def python_signature(signature: Signature) -> inspect.Signature:
-    """A manifest's signature as Python's own; defaults are source text."""
-    parameters = [
-        inspect.Parameter(p.name, p.kind, default=inspect.Parameter.empty if p.default is None else p.default)
-        for p in signature.parameters
-    ]
-    return inspect.Signature(parameters)

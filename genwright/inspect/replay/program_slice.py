@@ -16,6 +16,7 @@ from genwright.inspect.analysis.manifest import Manifest, parse_manifest
 from genwright.inspect.analysis.repository import Repository
 from genwright.inspect.analysis.scopes import Scopes
 from genwright.inspect.analysis.sites import Location
+from genwright.inspect.analysis.syntax import arguments, called_name
 from genwright.inspect.isolation.isolation import Ended, Isolation, Limits, run_isolated
 from genwright.inspect.records.plan_file import read_plan
 from genwright.inspect.records.script_source import PreparedScript, prepared_source
@@ -98,7 +99,8 @@ def _run(text: str, run: StoredRun, isolation: Isolation) -> tuple[Ended, str, s
     plan = read_plan(run.path)
     known = [Path(p) for p in ([*plan.path, *plan.readable] if plan is not None else []) if Path(p).exists()]
     readable = (*isolation.readable, *known, run.path, _ROOT)
-    isolation = replace(isolation, limits=Limits(seconds=_SECONDS), environment={"PYTHONPATH": path}, readable=readable)
+    limits = Limits.of_scenario({"seconds": _SECONDS}, run.path)
+    isolation = replace(isolation, limits=limits, environment={"PYTHONPATH": path}, readable=readable)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "slice.py").write_text(text, encoding="utf-8")
@@ -130,7 +132,7 @@ def _sites(
     lines = {(c.line, c.interface, c.event) for c in run.calls() if c.event in ("create", "run")}
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and node not in sites:
-            last = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            last = called_name(node)
             for line, name, event in lines:
                 if prepared.original_line(_line(node)) != line:
                     continue
@@ -151,7 +153,7 @@ def _line(call: ast.Call) -> int:
 
 
 def _arguments(call: ast.Call) -> list[ast.AST]:
-    return [n for a in [*call.args, *(k.value for k in call.keywords)] for n in ast.walk(a)]
+    return [n for a in arguments(call) for n in ast.walk(a)]
 
 
 def _write(

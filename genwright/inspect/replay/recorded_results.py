@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any
 
 from genwright.inspect.records.stored_runs import Call
-from genwright.inspect.records.values import OpaqueValue, load_value
+from genwright.inspect.records.stored_values import OpaqueValue, load_value
 from genwright.inspect.replay.stand_in import stand_in_of, uninitialised
 
 

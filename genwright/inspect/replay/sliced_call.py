@@ -18,7 +18,7 @@ from genwright.inspect.records.summary import summarise
 from genwright.inspect.replay.recorded_results import hand_out
 from genwright.inspect.replay.stand_in_modules import class_of, stand_in_for
 from genwright.inspect.surroundings.keyboard import Keyboard
-from genwright.inspect.surroundings.surroundings import take_pages_and_windows
+from genwright.inspect.surroundings.surroundings import install_pages_and_windows
 from genwright.inspect.surroundings.visitor import Visitor
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
@@ -73,7 +73,8 @@ class SlicedCall:
                     raise
                 except BaseException as error:
                     if self._reached is None:
-                        raise UserError(f"The slice fails before its call: {type(error).__name__}: {error}") from error
+                        said = " ".join(str(error).splitlines()[:1])
+                        raise UserError(f"{type(error).__name__} before the call: {said}") from error
             if self._reached is None:
                 raise UserError(f"The slice ends without its call {self._number}.")
             return self._reached[0]
@@ -112,11 +113,11 @@ class SlicedCall:
         stand_in_for(self._homes)
         keyboard = Keyboard(lambda prompt, answer: None)
         keyboard.give(list(data.get("answers") or []))
-        keyboard.take()
+        keyboard.install()
         ui = (data.get("scenario") or {}).get("ui") or {}
         visitor = Visitor(ui.get("handler", []), ui.get("arguments", {}), lambda *told: None)
         with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as pictures:
-            take_pages_and_windows(visitor, lambda *told: None, Path(pictures), lambda *told: None)
+            install_pages_and_windows(visitor, lambda *told: None, Path(pictures), lambda *told: None)
             # Relative reads find the script's files; relative writes vanish.
             for path in script.parent.iterdir() if script.parent.is_dir() else ():
                 Path(folder, path.name).symlink_to(path)

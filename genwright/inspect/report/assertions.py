@@ -7,47 +7,16 @@ wrote), `findings` (their kinds) and `calls`, with the keys of a call's record a
 
 import ast
 import math
-import operator
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from genwright.inspect.analysis.interpreter_values import OPERATORS
 from genwright.inspect.records.stored_runs import StoredRun
 
 _SHOWN = 200  # characters of a value in a reason
 _STEPS = 200_000
-_BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
-}
-_COMPARED: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-    ast.In: lambda a, b: a in b,
-    ast.NotIn: lambda a, b: a not in b,
-    ast.Is: operator.is_,
-    ast.IsNot: operator.is_not,
-}
-_FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "len": len,
-    "any": any,
-    "all": all,
-    "min": min,
-    "max": max,
-    "sum": sum,
-    "abs": abs,
-    "round": round,
-    "sorted": sorted,
-    "isclose": math.isclose,
-}
+_FUNCTIONS = {f.__name__: f for f in (len, any, all, min, max, sum, abs, round, sorted, math.isclose)}
 
 
 @dataclass(frozen=True)
@@ -83,17 +52,12 @@ def _names(run: StoredRun, findings: list[str]) -> dict[str, Any]:
         "calls": calls,
         "files": list(dict.fromkeys(written)),
         "findings": findings,
-        **{key: _text(run, f"{key}.txt") for key in ("output", "error")},
+        **{key: run.printed(key) for key in ("output", "error")},
         "count": lambda interface: len(of(interface)),
         "results": lambda interface: [c["result"] for c in of(interface)],
         "arguments": lambda interface: [c["keywords"] | dict(enumerate(c["arguments"])) for c in of(interface)],
         **_FUNCTIONS,
     }
-
-
-def _text(run: StoredRun, name: str) -> str:
-    path = run.path / name
-    return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
 
 
 class _RefusedError(Exception):
@@ -162,7 +126,7 @@ class _Evaluator:
                 return not self._value(node.operand, local)
             case ast.UnaryOp(op=ast.USub()):
                 return -self._value(node.operand, local)
-            case ast.BinOp() if type(node.op) in _BINARY:
+            case ast.BinOp() if type(node.op) in OPERATORS:
                 return self._binary(node, local)
             case ast.Compare():
                 return self._compare(node, local)
@@ -197,13 +161,13 @@ class _Evaluator:
         # A text times a number, or formatted by one, would grow without limit.
         if not isinstance(node.op, ast.Add) and not all(isinstance(v, int | float) for v in (left, right)):
             raise _RefusedError("Only numbers are computed with; texts and lists can be added.")
-        return _BINARY[type(node.op)](left, right)
+        return OPERATORS[type(node.op)](left, right)
 
     def _compare(self, node: ast.Compare, local: dict[str, Any]) -> bool:
         left = self._value(node.left, local)
         for comparison, right in zip(node.ops, node.comparators, strict=True):
             value = self._value(right, local)
-            if not _COMPARED[type(comparison)](left, value):
+            if not OPERATORS[type(comparison)](left, value):
                 return False
             left = value
         return True

@@ -13,7 +13,8 @@ from genwright.inspect.analysis.interpreter_values import Unknown
 from genwright.inspect.analysis.outputs import output_variables
 from genwright.inspect.analysis.resources import by_kind
 from genwright.inspect.analysis.scenario import Scenario
-from genwright.inspect.report.messages import SENTENCES, STAGES, told
+from genwright.inspect.analysis.syntax import Function, is_main_guard
+from genwright.inspect.report.messages import SENTENCES, STAGES, translate
 from genwright.inspect.report.steps import Step, steps
 from genwright.inspect.rewrite.call_edits import call_edits
 from genwright.inspect.rewrite.edits import splice
@@ -23,7 +24,7 @@ from genwright.inspect.rewrite.rewrite import Rewrite, route
 def explain(rewrite: Rewrite, project: str, scenario: Scenario, language: str = "en") -> str:
     """The stages as the traces write them, each under its heading."""
     if language not in STAGES:
-        raise UserError(f"explanations are written in {' or '.join(STAGES)}, not {language!r}.")
+        raise UserError(f"Explanations are written in {' or '.join(STAGES)}, not {language!r}.")
     started = time.perf_counter()
     writer = Writer(rewrite, language)
     unattended = route(rewrite.prepared, project, scenario, "simulation", rewrite.samples.name, sites=False)
@@ -104,7 +105,7 @@ def imports(analysis: Analysis) -> dict[str, list[str]]:
 
 def definitions(analysis: Analysis) -> Iterator[tuple[str, int, str]]:
     for node in analysis.tree.body:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        if isinstance(node, Function | ast.ClassDef):
             arguments = f"({ast.unparse(node.args)})" if not isinstance(node, ast.ClassDef) else ""
             summary = (ast.get_docstring(node) or "").partition("\n")[0]
             yield f"{'class ' if not arguments else ''}{node.name}{arguments}", node.lineno, summary
@@ -142,9 +143,9 @@ class Writer:
     def say(self, key: str, **values: Any) -> str:
         return SENTENCES[self.language][key].format(**values)
 
-    def told(self, sentence: str) -> str:
+    def translate(self, sentence: str) -> str:
         """What another module said in English."""
-        return told(sentence, self.language)
+        return translate(sentence, self.language)
 
     def logic(self) -> str:
         analysis = self.analysis
@@ -161,7 +162,7 @@ class Writer:
     def start(self) -> str:
         """How the script starts."""
         unattended = self.analysis.unattended
-        guards = [n for n in self.analysis.tree.body if isinstance(n, ast.If) and "__name__" in ast.unparse(n.test)]
+        guards = [n for n in self.analysis.tree.body if is_main_guard(n)]
         if guards:
             return self.say("entry_guard", line=guards[0].lineno)
         if unattended.has_entry:
@@ -184,10 +185,10 @@ class Writer:
                 shown = self.say("required") if option.required else default
                 lines.append(f"- `{option.label}` = {shown}" + (f": {option.help}" if option.help else ""))
         if self.rewrite.missing:
-            lines += ["", self.say("missing"), *(f"- {self.told(m)}" for m in self.rewrite.missing)]
+            lines += ["", self.say("missing"), *(f"- {self.translate(m)}" for m in self.rewrite.missing)]
         if self.rewrite.chosen:
             lines += ["", self.say("chosen")]
-            lines += [f"- `{c.name}` = `{c.value}`: {self.told(c.reason)}" for c in self.rewrite.chosen]
+            lines += [f"- `{c.name}` = `{c.value}`: {self.translate(c.reason)}" for c in self.rewrite.chosen]
         return "\n".join(lines)
 
     def sites(self) -> str:
@@ -199,16 +200,16 @@ class Writer:
             arguments = ", ".join(f"`{a}`" for a in site.binding.arguments) or self.say("none")
             lines.append(f"  - {self.say('arguments', arguments=arguments)}")
             if site.binding.problem:
-                lines.append(f"  - {self.say('problem', problem=self.told(site.binding.problem))}")
+                lines.append(f"  - {self.say('problem', problem=self.translate(site.binding.problem))}")
             if site.note:
-                lines.append(f"  - {self.told(site.note)}")
+                lines.append(f"  - {self.translate(site.note)}")
         lines = lines or [self.say("no_sites")]
         unresolved = self.analysis.location.unresolved
         if unresolved:
             lines += [
                 "",
                 self.say("unresolved"),
-                *(f"- {u.line}: `{u.text}`: {self.told(u.reason)}" for u in unresolved),
+                *(f"- {u.line}: `{u.text}`: {self.translate(u.reason)}" for u in unresolved),
             ]
         return "\n".join(lines)
 

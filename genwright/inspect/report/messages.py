@@ -30,7 +30,13 @@ STAGES = {
     ],
 }
 
+_PARSERS = ("click", "typer", "fire", "absl", "tyro", "jsonargparse", "docopt", "hydra")
+
 _EN = {
+    **{
+        name: f"Line {{line}}: {name} reads the command line; it stays and gets its argv from the scenario."
+        for name in _PARSERS
+    },
     "imports": "It imports {standard} (standard library), {repository} (its repository) and {others} (others).",
     "none": "nothing",
     "defines": "It defines:",
@@ -41,14 +47,6 @@ _EN = {
     "flow": "From there it calls, in this order:",
     "no_blockers": "Nothing would block an unattended run.",
     "argparse": "Line {line}: argparse reads the command line; the parser stays and gets its argv from the scenario.",
-    "click": "Line {line}: click reads the command line; it stays and gets its argv from the scenario.",
-    "typer": "Line {line}: typer reads the command line; it stays and gets its argv from the scenario.",
-    "fire": "Line {line}: fire reads the command line; it stays and gets its argv from the scenario.",
-    "absl": "Line {line}: absl reads the command line; it stays and gets its argv from the scenario.",
-    "tyro": "Line {line}: tyro reads the command line; it stays and gets its argv from the scenario.",
-    "jsonargparse": "Line {line}: jsonargparse reads the command line; it stays and gets its argv from the scenario.",
-    "docopt": "Line {line}: docopt reads the command line; it stays and gets its argv from the scenario.",
-    "hydra": "Line {line}: hydra reads the command line; it stays and gets its argv from the scenario.",
     "sys.argv": "Line {line}: `sys.argv` is read directly; it is set from the scenario.",
     "input": "Line {line}: `{text}` waits for a person; the scenario answers, then the input ends.",
     "window": "Line {line}: `{text}` opens a window; what it would show is recorded.",
@@ -92,6 +90,7 @@ _EN = {
 }
 
 _ZH = {
+    **{name: f"第 {{line}} 行：{name} 读取命令行；保留，参数由场景给出。" for name in _PARSERS},
     "imports": "从标准库导入 {standard}；从本仓库导入 {repository}；从其他库导入 {others}。",
     "none": "无",
     "defines": "定义了：",
@@ -102,14 +101,6 @@ _ZH = {
     "flow": "随后依次调用：",
     "no_blockers": "没有阻碍无人值守运行的内容。",
     "argparse": "第 {line} 行：argparse 读取命令行；解析器保留，参数由场景给出。",
-    "click": "第 {line} 行：click 读取命令行；保留，参数由场景给出。",
-    "typer": "第 {line} 行：typer 读取命令行；保留，参数由场景给出。",
-    "fire": "第 {line} 行：fire 读取命令行；保留，参数由场景给出。",
-    "absl": "第 {line} 行：absl 读取命令行；保留，参数由场景给出。",
-    "tyro": "第 {line} 行：tyro 读取命令行；保留，参数由场景给出。",
-    "jsonargparse": "第 {line} 行：jsonargparse 读取命令行；保留，参数由场景给出。",
-    "docopt": "第 {line} 行：docopt 读取命令行；保留，参数由场景给出。",
-    "hydra": "第 {line} 行：hydra 读取命令行；保留，参数由场景给出。",
     "sys.argv": "第 {line} 行：直接读取 `sys.argv`；由场景设定。",
     "input": "第 {line} 行：`{text}` 等待人工输入；由场景回答，答完后输入结束。",
     "window": "第 {line} 行：`{text}` 会打开窗口；将显示的内容改为记录。",
@@ -154,7 +145,7 @@ _ZH = {
 SENTENCES = {"en": _EN, "zh": _ZH}
 
 # What the analysis says of a site, in the words of bind, locate and unattended.
-_TOLD_ZH = [
+_TRANSLATIONS_ZH = [
     (r"may be (.+) or (.+)", r"可能是 \1 或 \2"),
     (r"may also be (.+)", r"也可能是 \1"),
     (r"what (.+) gives", r"\1 的返回值"),
@@ -185,7 +176,6 @@ _TOLD_ZH = [
     (r"a sample \((.+)\)", r"样例文件（\1）"),
     (r"(?:a number|off), by its (?:type|name)", r"由类型或名称推断"),
     (r"(?:a sentence, )?by its name", r"由名称推断"),
-    (r"(?:of|a sentence for) its component, (.+)", r"其组件 \1 的值"),
     (r"a (?:text|sentence): nothing tells .+", r"没有依据，仅作占位；请编辑"),
     (r"(.+) \(one of (.+)\): which command to run", r"\1（\2 之一）：要运行的命令"),
     # Why something is taken for an interface, in the words of behaviour and border.
@@ -202,14 +192,14 @@ _TOLD_ZH = [
     (r"its result is used", r"它的结果被使用"),
 ]
 # The same, of what a function calls and of its class.
-_TOLD_ZH += [(f"through what it calls {p}", f"通过其调用：{t}") for p, t in _TOLD_ZH if p.startswith("it ")] + [
-    (f"of its class, {p}", f"其所属的类：{t}") for p, t in _TOLD_ZH if p.startswith("it ")
-]
+_TRANSLATIONS_ZH += [
+    (f"through what it calls {p}", f"通过其调用：{t}") for p, t in _TRANSLATIONS_ZH if p.startswith("it ")
+] + [(f"of its class, {p}", f"其所属的类：{t}") for p, t in _TRANSLATIONS_ZH if p.startswith("it ")]
 
 
-def told(sentence: str, language: str) -> str:
+def translate(sentence: str, language: str) -> str:
     """A sentence of the analysis in another language; names, types and help texts stay as they are."""
-    for pattern, template in _TOLD_ZH if language == "zh" else ():
+    for pattern, template in _TRANSLATIONS_ZH if language == "zh" else ():
         match = re.fullmatch(pattern, sentence)
         if match:
             return match.expand(template)

@@ -1,13 +1,12 @@
 """The part of a script that needs no model: its functions, and how it makes what the interfaces are given."""
 
 import ast
-import itertools
 from dataclasses import dataclass
 
 from genwright.inspect.analysis.analyse import Analysis
-from genwright.inspect.analysis.behaviour import behaviours, spread
-from genwright.inspect.analysis.definitions import Function
+from genwright.inspect.analysis.behaviour import behaviours, propagate
 from genwright.inspect.analysis.scopes import Scope, Scopes
+from genwright.inspect.analysis.syntax import Function, arguments, passed
 
 # What each variable of a scope is made by: the statements, each with the expression that it takes the value from.
 Bindings = dict[tuple[Scope, str], list[tuple[ast.stmt, ast.AST]]]
@@ -42,7 +41,7 @@ def plain_functions(analysis: Analysis) -> list[PlainFunction]:
     flow = analysis.location.flow
     to_model = analysis.location.crossing
     judged = behaviours(analysis.tree)
-    spread([judged])
+    propagate([judged])
     found = []
     for node in (n for n in flow.nodes if isinstance(n, Function)):
         name = flow.scopes.opened_by[node].name
@@ -53,7 +52,7 @@ def plain_functions(analysis: Analysis) -> list[PlainFunction]:
     return sorted(found, key=lambda f: f.line)
 
 
-def _gives(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
+def _gives(node: Function) -> str:
     if node.returns is not None:
         return ast.unparse(node.returns)
     returned = [n.value for n in ast.walk(node) if isinstance(n, ast.Return | ast.Yield) and n.value is not None]
@@ -65,7 +64,7 @@ def handed_over(analysis: Analysis) -> list[Argument]:
     bound, lines = _bindings(analysis), analysis.source.splitlines()
     found = []
     for site in analysis.location.sites:
-        nodes = {ast.unparse(n): n for n in [*site.call.args, *(k.value for k in site.call.keywords)]}
+        nodes = {ast.unparse(n): n for n in arguments(site.call)}
         for given in site.binding.arguments:
             node = nodes.get(f"{given.star}{given.value}") or nodes.get(given.value)
             made_by = _origins(node, bound, analysis.location.flow.scopes, lines) if node is not None else []
@@ -81,31 +80,15 @@ def _bindings(analysis: Analysis) -> Bindings:
     bound: Bindings = {}
     for node in flow.nodes:
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            home, statement = scopes.of_node[node].home(node.id), _statement(node, scopes)
+            home, statement = scopes.of_node[node].home(node.id), scopes.statement(node)
             if home is not None:
                 bound.setdefault((home, node.id), []).append((statement, _source_of(statement)))
         elif isinstance(node, Function):
             for call in flow.callers(node):
-                for name, value in _given(call, node, isinstance(scopes.parent[node], ast.ClassDef)):
+                for name, value in passed(call, node, isinstance(scopes.parent[node], ast.ClassDef)):
                     where = bound.setdefault((scopes.opened_by[node], name), [])
-                    where.append((_statement(call, scopes), value))
+                    where.append((scopes.statement(call), value))
     return bound
-
-
-def _given(
-    call: ast.Call, function: ast.FunctionDef | ast.AsyncFunctionDef, is_method: bool
-) -> list[tuple[str, ast.expr]]:
-    """The parameters that a call fills, with the expressions; what a star spreads is not told apart."""
-    names = [a.arg for a in [*function.args.posonlyargs, *function.args.args]][is_method:]
-    positional = itertools.takewhile(lambda a: not isinstance(a, ast.Starred), call.args)
-    by_name = [(k.arg, k.value) for k in call.keywords if k.arg is not None]
-    return [*zip(names, positional, strict=False), *by_name]
-
-
-def _statement(node: ast.AST, scopes: Scopes) -> ast.stmt:
-    while not isinstance(node, ast.stmt):
-        node = scopes.parent[node]
-    return node
 
 
 def _origins(value: ast.expr, bound: Bindings, scopes: Scopes, lines: list[str]) -> list[tuple[int, str]]:

@@ -11,14 +11,15 @@ from typing import Any
 from PIL import Image
 
 from genwright.errors import UserError
+from genwright.inspect.media.samples import SUFFIXES
 from genwright.inspect.records.stored_runs import Call, StoredRun
-from genwright.inspect.records.values import load_value
+from genwright.inspect.records.stored_values import load_value
 
 _SIDE = 320
 _PIXELS = 40_000_000
 _BYTES = 50_000_000
 _OF_A_CALL = 8
-_KINDS = {".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
+_KINDS = {*SUFFIXES["image"], ".ppm", ".pgm"}
 _FORMATS = ("PNG", "JPEG", "GIF", "BMP", "WEBP", "TIFF", "PPM")
 
 

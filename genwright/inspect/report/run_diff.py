@@ -9,7 +9,7 @@ from typing import Any
 
 from genwright.errors import UserError
 from genwright.inspect.records.stored_runs import Call, StoredRun
-from genwright.inspect.records.values import OpaqueValue, load_value
+from genwright.inspect.records.stored_values import OpaqueValue, load_value
 from genwright.inspect.rewrite.line_diff import matching_blocks
 
 _STATISTICS = ("min", "max", "mean", "std")

@@ -66,7 +66,7 @@ def report(
         sites=Counter(c.line for c in calls if c.line and c.event in ("create", "run") and _in_script(run, c)),
         lines=_lines(run),
         pictures=[*itertools.islice((p for c in shown for p in call_pictures(c)), _MOST_PICTURES), *run_pictures(run)],
-        printed=[(n, t) for n in ("output", "error") if (t := _printed(run.path / f"{n}.txt"))],
+        printed=[(n, t) for n in ("output", "error") if (t := run.printed(n, _PRINTED))],
         **_time_line(calls[:_MOST_BARS]),
     )
     return page + "\n"
@@ -105,18 +105,6 @@ def _lines(run: StoredRun) -> list[str]:
         return original_source(run).splitlines()
     except UserError:
         return []
-
-
-def _printed(path: Path) -> str:
-    """The end of what a run printed."""
-    try:
-        with path.open("rb") as file:
-            size = file.seek(0, 2)
-            file.seek(max(0, size - _PRINTED))
-            text = file.read().decode("utf-8", "replace")
-    except OSError:
-        return ""
-    return f"... ({size - _PRINTED:,} bytes before)\n{text}" if size > _PRINTED else text
 
 
 def _duration(seconds: float) -> str:

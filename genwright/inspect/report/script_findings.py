@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from genwright.inspect.analysis.abstract_values import Ref
 from genwright.inspect.analysis.dataflow import Flow
 from genwright.inspect.analysis.locate import parse
-from genwright.inspect.analysis.syntax import walk
-from genwright.inspect.analysis.values import Ref
+from genwright.inspect.analysis.syntax import Function, arguments, walk
 
 Told = tuple[int, str]  # a line and what is there
 
@@ -99,7 +99,7 @@ def _calls(source: Source) -> Iterator[ast.Call]:
 def unused_arguments(source: Source) -> Iterator[Told]:
     """Options of the command line that nothing reads, and parameters that their function does not use."""
     yield from _unused_options(source)
-    for function in (n for n in source.flow.nodes if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)):
+    for function in (n for n in source.flow.nodes if isinstance(n, Function)):
         yield from _unused_parameters(source, function)
 
 
@@ -132,15 +132,14 @@ def _whole_namespace(source: Source) -> bool:
             if isinstance(function, ast.Attribute) and function.attr.startswith("parse_"):
                 parsed |= {n.id for t in node.targets for n in walk(t) if isinstance(n, ast.Name)}
     for call in _calls(source):
-        given = [*call.args, *(k.value for k in call.keywords)]
         own = bool(source.flow.definitions(call.func))
         plain = isinstance(call.func, ast.Name) and call.func.id in ("print", "getattr", "hasattr", "setattr")
-        if not own and not plain and any(isinstance(a, ast.Name) and a.id in parsed for a in given):
+        if not own and not plain and any(isinstance(a, ast.Name) and a.id in parsed for a in arguments(call)):
             return True
     return False
 
 
-def _unused_parameters(source: Source, function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[Told]:
+def _unused_parameters(source: Source, function: Function) -> Iterator[Told]:
     scopes = source.flow.scopes
     # A method or a decorated function may have the parameters that its caller wants.
     if isinstance(scopes.parent[function], ast.ClassDef) or _is_stub(function):
@@ -161,7 +160,7 @@ def _unused_parameters(source: Source, function: ast.FunctionDef | ast.AsyncFunc
             yield parameter.lineno, f"{function.name} does not use its parameter {parameter.arg}"
 
 
-def _is_stub(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+def _is_stub(function: Function) -> bool:
     plain = (ast.Pass, ast.Raise)
     return all(
         isinstance(s, plain) or (isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant)) for s in function.body

@@ -14,7 +14,7 @@ from genwright.inspect.analysis.border import Crossing, crossings
 from genwright.inspect.analysis.manifest import Interface
 from genwright.inspect.report.explain import Writer, plan
 from genwright.inspect.report.flowchart import draw
-from genwright.inspect.report.messages import told
+from genwright.inspect.report.messages import translate
 from genwright.inspect.report.model_free import handed_over, plain_functions
 from genwright.inspect.report.stage_messages import STAGE_SENTENCES
 from genwright.inspect.report.steps import Item, Step, steps
@@ -30,7 +30,7 @@ _MOST_OTHERS = 6
 def stages_page(rewrite: Rewrite, project: str, language: str = "en") -> str:
     """One self-contained page; every text of the script is escaped, and the page may load and run nothing."""
     if language not in STAGE_SENTENCES:
-        raise UserError(f"explanations are written in {' or '.join(STAGE_SENTENCES)}, not {language!r}.")
+        raise UserError(f"Explanations are written in {' or '.join(STAGE_SENTENCES)}, not {language!r}.")
     style = (_FOLDER / "stages.css").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     environment = jinja2.Environment(
@@ -51,8 +51,8 @@ class _Stages:
     def say(self, key: str, **values: Any) -> str:
         return STAGE_SENTENCES[self.language][key].format(**values)
 
-    def told(self, sentence: str) -> str:
-        return told(sentence, self.language)
+    def translate(self, sentence: str) -> str:
+        return translate(sentence, self.language)
 
     def data(self, project: str) -> dict[str, Any]:
         rewrite, found = self.rewrite, steps(self.analysis)
@@ -72,7 +72,7 @@ class _Stages:
             "interfaces": interfaces,
             "others": others,
             "blockers": self.writer.blocking(),
-            "chosen": [(c.name, c.value, self.told(c.reason)) for c in rewrite.chosen],
+            "chosen": [(c.name, c.value, self.translate(c.reason)) for c in rewrite.chosen],
             "untouched": f"{rewrite.untouched:.1%}",
             "plan": list(plan(self.analysis)),
             "samples": self.writer.samples(),
@@ -130,12 +130,12 @@ class _Stages:
         return rows, [{"name": c.interface.name, "score": c.score, "reasons": self.reasons(c)} for c in others]
 
     def reasons(self, crossing: Crossing) -> list[str]:
-        return [self.told(r) for r in crossing.reasons]
+        return [self.translate(r) for r in crossing.reasons]
 
     def suggestions(self) -> list[tuple[int, str]]:
         found = []
         for s in suggestions(self.rewrite):
-            values = {k: self.told(v) if k in ("reason", "problem") else v for k, v in s.values.items()}
+            values = {k: self.translate(v) if k in ("reason", "problem") else v for k, v in s.values.items()}
             found.append((s.line, self.say(s.key, **values)))
         return found
 

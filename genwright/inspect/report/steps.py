@@ -4,12 +4,12 @@ import ast
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from genwright.inspect.analysis.abstract_values import Ref
 from genwright.inspect.analysis.analyse import Analysis
-from genwright.inspect.analysis.definitions import Function
 from genwright.inspect.analysis.file_arguments import READERS
 from genwright.inspect.analysis.outputs import argument, written_path
 from genwright.inspect.analysis.sites import Site
-from genwright.inspect.analysis.values import Ref
+from genwright.inspect.analysis.syntax import Function
 
 _LOADERS = ("torch.load", "numpy.load", "safetensors.torch.load_file", "joblib.load", "json.load", "yaml.safe_load")
 

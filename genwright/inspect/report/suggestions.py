@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from genwright.inspect.analysis.abstract_values import Ref
 from genwright.inspect.analysis.analyse import Analysis
 from genwright.inspect.analysis.dataflow import Flow
-from genwright.inspect.analysis.values import Ref
+from genwright.inspect.analysis.syntax import arguments, is_main_guard
 from genwright.inspect.rewrite.rewrite import Rewrite
 
 _UNPICKLERS = {"pickle.load", "pickle.loads", "joblib.load", "dill.load", "cloudpickle.load"}
@@ -51,7 +52,7 @@ def _of_code(analysis: Analysis) -> Iterator[Suggestion]:
     if sites and not re.search(r"seed|[Gg]enerator\b", analysis.source):
         yield Suggestion("set_seed")
     at_top = [s for s in sites if not s.scope]
-    guarded = any(isinstance(n, ast.If) and "__name__" in ast.unparse(n.test) for n in analysis.tree.body)
+    guarded = any(map(is_main_guard, analysis.tree.body))
     if at_top and not guarded and analysis.script.suffix == ".py":
         yield Suggestion("add_guard", at_top[0].call.lineno, {"name": at_top[0].interface.name})
     hiding: dict[int, Suggestion] = {}
@@ -83,14 +84,13 @@ def _of_call(call: ast.Call, flow: Flow) -> Iterator[Suggestion]:
     trusted = keywords.get("trust_remote_code")
     if isinstance(trusted, ast.Constant) and trusted.value and "revision" not in keywords:
         yield Suggestion("pin_revision", call.lineno, {"text": text})
-    given = [*call.args, *keywords.values()]
-    fixed = any(isinstance(a, ast.Constant) and re.fullmatch(r"cuda(:\d+)?", str(a.value)) for a in given)
+    given = [a.value for a in arguments(call) if isinstance(a, ast.Constant)]
+    fixed = any(re.fullmatch(r"cuda(:\d+)?", str(value)) for value in given)
     option = text.endswith(("add_argument", "option", "Option"))
     if ((fixed and not option) or text.endswith(".cuda")) and "is_available" not in _statement(call, flow):
         yield Suggestion("choose_device", call.lineno, {"text": f"{text}(...)"})
 
 
 def _statement(node: ast.AST, flow: Flow) -> str:
-    while not isinstance(node, ast.stmt):
-        node = flow.scopes.parent[node]
-    return ast.unparse(node) if not hasattr(node, "body") else ""
+    statement = flow.scopes.statement(node)
+    return ast.unparse(statement) if not hasattr(statement, "body") else ""

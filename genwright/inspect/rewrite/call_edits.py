@@ -34,7 +34,7 @@ def _arguments(site: Site, source: Source) -> list[Piece]:
     names = dict(zip(call.args, may_name(site.signature, call, site.binding), strict=True))
     opening, closing = source.opening(call), source.end(call) - 1
     given = sorted([*call.args, *call.keywords], key=source.start)
-    words = f'"{site.word}"'
+    words = f'"{site.run_name}"'
     keyword = site.kind == "construction"
     if keyword:
         factory = f', interface_factory="{site.factory}"' if site.factory else ""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from genwright.errors import UserError
+from genwright.inspect.analysis.syntax import Function
 
 _LINE_END = re.compile(r"\r\n|\r|\n")
 # What Python skips between two tokens inside brackets.
@@ -104,7 +105,7 @@ class Edits:
         else:
             self.insert(end, f"; {text}")
 
-    def head(self, function: ast.FunctionDef | ast.AsyncFunctionDef, text: str) -> None:
+    def head(self, function: Function, text: str) -> None:
         """Put a simple statement at the start of a function, after its docstring."""
         body = function.body
         at = 1 if ast.get_docstring(function, clean=False) is not None else 0

@@ -7,7 +7,6 @@ import bisect
 import difflib
 from collections import defaultdict
 from collections.abc import Iterator
-from typing import Any
 
 _ANCHOR = 3  # lines in a row that are looked up
 _SMALL = 200  # lines of a gap between anchors that difflib compares
@@ -51,24 +50,15 @@ def _gap(before: list[str], after: list[str], start: tuple[int, int], end: tuple
 
 
 class _Matcher(difflib.SequenceMatcher[str]):
-    """Groups operations as difflib does, by the blocks above."""
+    """difflib's grouping of changes, by the blocks above."""
 
     def __init__(self, before: list[str], after: list[str]) -> None:
         super().__init__(autojunk=False)
         self.texts = before, after
 
-    def get_opcodes(self) -> list[Any]:
+    def get_matching_blocks(self) -> list[difflib.Match]:
         before, after = self.texts
-        found: list[Any] = []
-        i = j = 0
-        for first, second, size in [*matching_blocks(before, after), (len(before), len(after), 0)]:
-            if i < first or j < second:
-                tag = "replace" if i < first and j < second else "delete" if i < first else "insert"
-                found.append((tag, i, first, j, second))
-            i, j = first + size, second + size
-            if size:
-                found.append(("equal", first, i, second, j))
-        return found
+        return [difflib.Match(*block) for block in (*matching_blocks(before, after), (len(before), len(after), 0))]
 
 
 def unified_diff(before: list[str], after: list[str], old_name: str, new_name: str) -> list[str]:

@@ -5,10 +5,10 @@ from typing import Any
 
 from genwright.errors import UserError
 from genwright.inspect.analysis.scenario import literal
+from genwright.inspect.analysis.syntax import Function, called_name, defaults
 from genwright.inspect.rewrite.edits import Edits
 
-Container = ast.Module | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
-Function = ast.FunctionDef | ast.AsyncFunctionDef
+Container = ast.Module | Function | ast.ClassDef
 
 
 def plan_overrides(tree: ast.Module, overrides: dict[str, Any], edits: Edits) -> dict[str, str]:
@@ -65,8 +65,7 @@ class _Override:
     def _in_function(self, function: Function, name: str) -> str:
         arguments = function.args
         plain = [*arguments.posonlyargs, *arguments.args]
-        defaults = dict(zip([a.arg for a in reversed(plain)], reversed(arguments.defaults), strict=False))
-        defaults |= {a.arg: d for a, d in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if d}
+        known = {parameter.arg: default for parameter, default in defaults(arguments)}
         parameter = next((a for a in [*plain, *arguments.kwonlyargs] if a.arg == name), None)
         if parameter is None:
             assigned = _assignments(function, name)
@@ -74,20 +73,19 @@ class _Override:
                 return self._assigned(assigned[0])
             self.edits.head(function, f"{name} = {self.text}")
             return ""
-        if name in defaults:
-            self.edits.replace(defaults[name], self.text)
+        if name in known:
+            self.edits.replace(known[name], self.text)
         # A caller that passes the parameter would win over its default.
-        if name not in defaults or self._is_passed(function, name, plain):
+        if name not in known or self._is_passed(function, name, plain):
             self.edits.head(function, f"{name} = {self.text}")
-        return ast.unparse(defaults[name]) if name in defaults else ""
+        return ast.unparse(known[name]) if name in known else ""
 
     def _is_passed(self, function: Function, name: str, plain: list[ast.arg]) -> bool:
         index = next((i for i, a in enumerate(plain) if a.arg == name), len(plain) + 1)
         for call in ast.walk(self.tree):
             if not isinstance(call, ast.Call):
                 continue
-            called = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
-            if called != function.name and called not in ("Fire", "run"):
+            if called_name(call) not in (function.name, "Fire", "run"):
                 continue
             starred = any(isinstance(a, ast.Starred) for a in call.args)
             if starred or len(call.args) > index or any(k.arg in (name, None) for k in call.keywords):

@@ -148,7 +148,7 @@ def _header(
         "files": {s.interface.name: list(s.interface.files) for s in sites if s.interface.files},
         "answers": scenario.answers,
         "overrides": scenario.overrides,
-        "scenario": scenario.kept(),
+        "scenario": scenario.for_run(),
     }
     shown = ", ".join(f"{key}={literal(value)}" for key, value in given.items() if value)
     lines.append(f"{exe}.setup({shown})")

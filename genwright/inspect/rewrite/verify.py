@@ -1,10 +1,8 @@
 """The proof of a rewrite: taken back apart, it must be the original, call for call and expression for expression."""
 
 import ast
-import inspect
 import warnings
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 from genwright.errors import UserError
@@ -199,7 +197,9 @@ class _Canonical(_Shown):
         given = list(zip(call.arguments, may_name(site.signature, site.call, site.binding), strict=True))
         named: list[tuple[str | None, str]] = [(n, a) for a, n in given if n is not None]
         key = (
-            "+".join(t for t in (site.interface.name, site.factory) if t) if site.kind == "construction" else site.word
+            "+".join(t for t in (site.interface.name, site.factory) if t)
+            if site.kind == "construction"
+            else site.run_name
         )
         return _mark(key, receiver, [a for a, n in given if n is None], [*named, *call.keywords])
 
@@ -210,17 +210,6 @@ def _bound(signature: Signature | None, call: _Call) -> dict[str, Any] | None:
         return None
     try:
         keywords = {name: value for name, value in call.keywords if name}
-        return dict(_python_signature(signature).bind(*call.arguments, **keywords).arguments)
+        return dict(signature.python.bind(*call.arguments, **keywords).arguments)
     except (TypeError, ValueError):
         return None
-
-
-@lru_cache(maxsize=64)
-def _python_signature(signature: Signature) -> inspect.Signature:
-    empty = inspect.Parameter.empty
-    return inspect.Signature(
-        [
-            inspect.Parameter(p.name, p.kind, default=empty if p.default is None else p.default)
-            for p in signature.parameters
-        ]
-    )

@@ -1,6 +1,5 @@
 """Start a script as a recorded run: make its folder and plan, run it in a process of its own, complete its record."""
 
-import hashlib
 import json
 import os
 import sys
@@ -18,14 +17,13 @@ from genwright.inspect.isolation.written_files import written_files
 from genwright.inspect.records.new_files import OWN
 from genwright.inspect.records.plan_file import RUN, SITE, read_plan
 from genwright.inspect.records.record_index import open_index
-from genwright.inspect.records.records import RecordFolder
+from genwright.inspect.records.records import RecordFolder, file_sha256
 from genwright.inspect.records.research_layout import write_research_layout
-from genwright.inspect.records.run_record import begin_run, now, telling
+from genwright.inspect.records.run_record import begin_run, now, relevant_environment
 from genwright.inspect.records.stored_runs import StoredRun
-from genwright.inspect.run.make_plan import Choices, PlannedRun, plan_run
+from genwright.inspect.run.make_plan import PlannedRun, RunOptions, plan_run
 
 _ROOT = Path(__file__).parents[3]
-_HASHED = 1 << 26
 
 
 def launch(
@@ -33,7 +31,7 @@ def launch(
     scenario: Scenario,
     manifest: Manifest | None,
     *,
-    choices: Choices | None = None,
+    options: RunOptions | None = None,
     root: Path | None = None,
     repository: Repository | None = None,
     isolation: Isolation | None = None,
@@ -46,9 +44,9 @@ def launch(
     kept in the record, for who wants to know whether the same was run before.
     """
     repository = repository or Repository.around(script)
-    choices, isolation = choices or Choices(), isolation or Isolation()
-    planned = plan_run(script, manifest, scenario, repository, choices)
-    readable = [*isolation.readable, *choices.folders, *_given_files(scenario)]
+    options, isolation = options or RunOptions(), isolation or Isolation()
+    planned = plan_run(script, manifest, scenario, repository, options)
+    readable = [*isolation.readable, *options.folders, *_given_files(scenario)]
     planned = replace(planned, plan=replace(planned.plan, readable=[str(p.absolute()) for p in readable]))
     return _start(planned, repository, root, isolation, echo, fingerprint)
 
@@ -90,7 +88,7 @@ def _start(
         readable=tuple(dict.fromkeys(path.resolve() for path in readable if path.exists())),
     )
     run = begin_run(plan.project, plan.label, plan.mode, plan.script, plan.argv) | {
-        "environment": telling(environment),
+        "environment": relevant_environment(environment),
         "seeds": {"found": planned.seeds, "set": {"PYTHONHASHSEED": environment["PYTHONHASHSEED"]}},
         "interfaces": {t.name: t.homes[0] if t.homes else "" for t in plan.interfaces},
         "answers": plan.answers,
@@ -98,7 +96,7 @@ def _start(
         "scenario": plan.scenario,
         "chosen": planned.chosen,
         "fingerprint": fingerprint,
-        "sha256": digest(Path(plan.script)),
+        "sha256": file_sha256(Path(plan.script)),
     }
     folder.write_run(run)
     command = [sys.executable, "-m", "genwright.inspect.run.child", str(folder.path), "--", *planned.argv]
@@ -110,14 +108,6 @@ def _start(
         _complete(folder, run, Ended("killed", seconds=seconds, written=written, message="The run was interrupted."))
         raise
     return _complete(folder, run, ended)
-
-
-def digest(path: Path) -> str | None:
-    """The sha256 of a file; None if it is large or cannot be read."""
-    try:
-        return hashlib.sha256(path.read_bytes()).hexdigest() if path.stat().st_size <= _HASHED else None
-    except OSError:
-        return None
 
 
 def _environment(planned: PlannedRun, folder: Path) -> dict[str, str]:
@@ -172,7 +162,7 @@ def _outside_calls(folder: Path, run: dict[str, Any], files: list[dict[str, Any]
         for each in [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file()):
             kept = str(each.relative_to(folder))
             told = {"path": kept, "outside": False, "kept": kept}
-            files.append(told | {"size": each.stat().st_size, "sha256": digest(each)})
+            files.append(told | {"size": each.stat().st_size, "sha256": file_sha256(each)})
     return [f for f in files if not f["kept"] or not any(str(p) in calls for p in _with_parents(folder / f["kept"]))]
 
 

@@ -28,7 +28,7 @@ _EXECUTORS = {"Inspection.core.executor", "genwright.inspect.executor", "genwrig
 
 
 @dataclass(frozen=True)
-class Choices:
+class RunOptions:
     """How a run is made of a script, beside its manifest and scenario."""
 
     mode: str = "intercept"  # or rewrite, replay, mock
@@ -37,7 +37,6 @@ class Choices:
     ask: bool = False
     path: Sequence[Path] = ()  # folders in front of the script's own on its sys.path
     folders: Sequence[Path] = ()  # where the manifests of executors are looked for first
-    answered_by: str = ""  # the folder of the run whose results a replay or mock gives
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,7 @@ class PlannedRun:
 
 
 def plan_run(
-    script: Path, manifest: Manifest | None, scenario: Scenario, repository: Repository, choices: Choices
+    script: Path, manifest: Manifest | None, scenario: Scenario, repository: Repository, options: RunOptions
 ) -> PlannedRun:
     """Read the script and plan its run; without a manifest one is drafted."""
     source = repository.source(script)
@@ -73,17 +72,17 @@ def plan_run(
     own = _executor_of(parse(source, script.name))
     if own is not None:
         # A script that calls the executor is run as it is.
-        made = rewrite(script, Manifest(own[0], ()), scenario, repository, samples=choices.samples, ask=True)
-        return _planned(made, Manifest(own[0], ()), replace(choices, mode="rewrite", label=own[1]), full)
+        made = rewrite(script, Manifest(own[0], ()), scenario, repository, samples=options.samples, ask=True)
+        return _planned(made, Manifest(own[0], ()), replace(options, mode="rewrite", label=own[1]), full)
     known = manifest or draft_for_script(repository, script, source)
     known = known.only(scenario.interface) if scenario.interface else known
-    made = rewrite(script, known, scenario, repository, choices.label, choices.samples, choices.ask)
+    made = rewrite(script, known, scenario, repository, options.label, options.samples, options.ask)
     location = made.prepared.location
-    if not location.sites and (choices.mode == "rewrite" or not location.unresolved):
+    if not location.sites and (options.mode == "rewrite" or not location.unresolved):
         raise no_sites(repository, script, known, location)
     if made.missing:
         raise UserError(f"{script.name} needs values that the scenario lacks: {'; '.join(made.missing)}.")
-    return _planned(made, known, choices, full)
+    return _planned(made, known, options, full)
 
 
 def _without_secrets(scenario: Scenario) -> Scenario:
@@ -91,10 +90,10 @@ def _without_secrets(scenario: Scenario) -> Scenario:
     return replace(scenario, environment={k: v for k, v in scenario.environment.items() if not is_secret(k)})
 
 
-def _planned(made: Rewrite, manifest: Manifest, choices: Choices, full: Scenario) -> PlannedRun:
+def _planned(made: Rewrite, manifest: Manifest, options: RunOptions, full: Scenario) -> PlannedRun:
     prepared, scenario = made.prepared, made.scenario
     script = prepared.script.resolve()
-    rewritten = choices.mode == "rewrite" and bool(manifest.interfaces)
+    rewritten = options.mode == "rewrite" and bool(manifest.interfaces)
     entry = scenario.entry or prepared.unattended.entry
     tail = f"{entry}\n" if entry and (scenario.entry or not prepared.unattended.has_entry) else ""
     argv = redacted_arguments(scenario.argv)
@@ -104,12 +103,12 @@ def _planned(made: Rewrite, manifest: Manifest, choices: Choices, full: Scenario
     folders = [script.parent, prepared.repository.top(script), prepared.repository.root]
     plan = Plan(
         project=manifest.project,
-        label=choices.label,
-        mode=choices.mode,
+        label=options.label,
+        mode=options.mode,
         script=str(script),
         source=str(script),
         argv=argv,
-        path=list(dict.fromkeys(map(str, [*choices.path, *folders]))),
+        path=list(dict.fromkeys(map(str, [*options.path, *folders]))),
         rewritten=rewritten,
         package=prepared.package,
         resources=made.samples.name,
@@ -120,9 +119,8 @@ def _planned(made: Rewrite, manifest: Manifest, choices: Choices, full: Scenario
         files={i.name: list(i.files) for i in manifest.interfaces if i.files},
         answers=scenario.answers,
         overrides=scenario.overrides,
-        scenario=scenario.kept(),
-        folders=[str(f) for f in choices.folders],
-        answered_by=choices.answered_by,
+        scenario=scenario.for_run(),
+        folders=[str(f) for f in options.folders],
         manifest=manifest.to_dict(),
     )
     return PlannedRun(

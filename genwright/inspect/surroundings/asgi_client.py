@@ -51,7 +51,7 @@ class AsgiClient:
             await self._send(f"{method} {route.path}", request, self._http)
 
     async def _send(self, name: str, request: Request, send: Callable[[Request], Any]) -> None:
-        await self._visitor.acall(name, request.told, send(request))
+        await self._visitor.acall(name, request.recorded, send(request))
 
     def _scope(self, kind: str, request: Request) -> dict[str, Any]:
         content, body = request.body()

@@ -44,7 +44,7 @@ class GradioPages:
         self._folder = Path("gradio")
         self._payloads: dict[int, Any] = {}  # what each component holds, as the browser would
 
-    def take(self) -> None:
+    def install(self) -> None:
         """Stand in wherever gradio is imported."""
         os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
         after_import(

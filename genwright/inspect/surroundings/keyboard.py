@@ -57,7 +57,7 @@ class Keyboard:
             sys.stderr.flush()
             os._exit(0)
 
-    def take(self) -> None:
+    def install(self) -> None:
         """Answer in place of the keyboard in every module: input, getpass, stdin, open(0), click, prompt_toolkit."""
         builtins.input = self.input
         builtins.open = _opening(builtins.open, self.stdin)

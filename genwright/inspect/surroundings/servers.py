@@ -21,7 +21,7 @@ class Servers:
     def __init__(self, visitor: Visitor, record: Callable[[str, list[Any]], None]) -> None:
         self._visitor, self._record = visitor, record
 
-    def take(self) -> None:
+    def install(self) -> None:
         """Stand in wherever a library is imported."""
         after_import(
             {
@@ -65,7 +65,7 @@ class Servers:
             method = request_method(rule.methods)
             path = app.url_map.bind("localhost").build(rule.endpoint, values, method)
             request = by_source(handler, method, path, self._visitor)
-            self._visitor.call(f"{method} {rule.rule}", request.told, _flask_call(app, request))
+            self._visitor.call(f"{method} {rule.rule}", request.recorded, _flask_call(app, request))
 
     def _uvicorn_server(self, module: Any) -> None:
         self._stand_in(module.Server, "run", "uvicorn", lambda server: run_async(self._asgi(server.config.app)))
@@ -96,7 +96,7 @@ class Servers:
             if getattr(kind, f"do_{method}") in wanted:
                 for path in paths_in(kind):
                     request = by_source(kind, method, path, self._visitor)
-                    self._visitor.call(f"{method} {path}", request.told, _http_call(server, request))
+                    self._visitor.call(f"{method} {path}", request.recorded, _http_call(server, request))
 
     def _websockets(self, module: Any) -> None:
         def serve(handler: Any, *args: Any, **kwargs: Any) -> WebsocketServer:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from genwright.inspect.media.samples import MEDIUM_OF
 from genwright.inspect.surroundings.import_hooks import after_import
 from genwright.inspect.surroundings.visitor import Visitor
 
@@ -15,12 +16,6 @@ _BUTTONS = ("button", "form_submit_button")
 _TEXTS = ("text_input", "text_area", "chat_input")
 _OPTIONS = ("selectbox", "radio", "select_slider")
 _FILES = {"file_uploader": "", "camera_input": "image", "audio_input": "audio"}
-_MEDIA = {
-    "image": {"png", "jpg", "jpeg", "bmp", "webp"},
-    "audio": {"wav", "mp3", "flac"},
-    "video": {"mp4", "avi", "mov"},
-    "pdf": {"pdf"},
-}
 _UNDOING = re.compile(r"clear|reset|delete|remove|cancel|stop|log ?out|restart", re.IGNORECASE)
 
 
@@ -31,7 +26,7 @@ class StreamlitPages:
         self._visitor, self._record = visitor, record
         self._said: set[str] = set()
 
-    def take(self) -> None:
+    def install(self) -> None:
         """Stand in wherever streamlit is imported; its package binds the widgets right after this module is."""
         after_import(
             {"streamlit.delta_generator": self._widgets, "streamlit.commands.execution_control": self._control}
@@ -88,8 +83,8 @@ class StreamlitPages:
     def _upload(self, medium: str, name: str, label: str, *args: Any, **kwargs: Any) -> Any:
         """A sample file as an upload: a binary stream with a name, a type and a size."""
         wanted = args[0] if args else kwargs.get("type") or []
-        suffixes = {str(s).lstrip(".").lower() for s in ([wanted] if isinstance(wanted, str) else wanted)}
-        medium = medium or next((m for m, known in _MEDIA.items() if suffixes & known), "")
+        suffixes = [f".{str(s).lstrip('.').lower()}" for s in ([wanted] if isinstance(wanted, str) else wanted)]
+        medium = medium or next((MEDIUM_OF[s] for s in suffixes if s in MEDIUM_OF), "")
         path = Path(str(self._visitor.value(label, "path", label, medium=medium)))
         upload = io.BytesIO(path.read_bytes() if path.is_file() else str(path).encode())
         for key, value in {

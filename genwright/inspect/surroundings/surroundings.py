@@ -19,12 +19,12 @@ Served = Callable[[str, list[Any]], None]
 Shown = Callable[[str, list[Any], Path | None], None]
 
 
-def take_pages_and_windows(visitor: Visitor, served: Served, pictures: Path, shown: Shown) -> None:
+def install_pages_and_windows(visitor: Visitor, served: Served, pictures: Path, shown: Shown) -> None:
     """From here on nobody is needed to look at windows or to visit pages and servers."""
-    Windows(pictures, shown).take()
-    Servers(visitor, served).take()
-    GradioPages(visitor, served).take()
-    StreamlitPages(visitor, served).take()
+    Windows(pictures, shown).install()
+    Servers(visitor, served).install()
+    GradioPages(visitor, served).install()
+    StreamlitPages(visitor, served).install()
 
 
 class Surroundings:
@@ -34,11 +34,11 @@ class Surroundings:
         self._folder, self._sites = folder, sites
         self.keyboard = Keyboard(self._answered)
 
-    def take(self, ui: dict[str, Any]) -> None:
+    def install(self, ui: dict[str, Any]) -> None:
         """From here on nobody is needed; `ui` is the scenario's table of that name."""
-        self.keyboard.take()
+        self.keyboard.install()
         visitor = Visitor(ui.get("handler", []), ui.get("arguments", {}), self._handled)
-        take_pages_and_windows(visitor, self._served, self._folder.path / "windows", self._shown)
+        install_pages_and_windows(visitor, self._served, self._folder.path / "windows", self._shown)
 
     def _answered(self, prompt: str, answer: str | None) -> None:
         event = "answer" if answer is not None else "end-of-answers"

@@ -34,7 +34,7 @@ class Request:
     files: dict[str, Path] = field(default_factory=dict)
 
     @property
-    def told(self) -> dict[str, Any]:
+    def recorded(self) -> dict[str, Any]:
         """What is recorded of it."""
         held = {"query": self.query, "json": self.data, "form": self.form, "files": list(map(str, self.files.values()))}
         return {k: v for k, v in held.items() if v}

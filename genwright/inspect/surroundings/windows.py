@@ -24,7 +24,7 @@ class Windows:
         self._shown: dict[str, int] = {}
         self._waits = 0
 
-    def take(self) -> None:
+    def install(self) -> None:
         """Stand in wherever a library is imported."""
         for name, value in {"MPLBACKEND": "Agg", "SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy"}.items():
             os.environ.setdefault(name, value)

@@ -6,6 +6,7 @@
 // token and the row, not on the number of tokens or threads.
 
 #include "linear.h"
+#include "weights.h"
 
 #include <type_traits>
 #include <utility>
@@ -181,7 +182,7 @@ extern "C" void reorder(const Matrix* w, const float* x, int64_t tokens, float* 
 
 // One thread's part of y = x W^T with its epilogue. Every thread prepares x for itself, because waiting for another one
 // to do it would take as long.
-extern "C" int64_t linear_part(Linear* p, int threads) {
+extern "C" int64_t linear_part(Product<Matrix>* p, int threads) {
   const Matrix* w = &p->w;
   const int64_t steps = steps_of(w), stride = steps * COLUMNS;
   thread_local std::vector<Vector> prepared, arranged;

@@ -4,14 +4,14 @@
 #pragma once
 
 #include "calls.h"
-#include "weights.h"
+#include "vectors.h"
 
 #include <cmath>
 #include <vector>
 
 namespace {
 
-struct Epilogue {           // `Epilogue` of fused_linear.py; tensors have x's type and may be null
+struct Epilogue {           // `Epilogue` of epilogue.py; tensors have x's type and may be null
   const void *norm, *bias;  // [inputs], [outputs]
   const void* residual;     // like y
   float eps;                // of the norm
@@ -19,13 +19,15 @@ struct Epilogue {           // `Epilogue` of fused_linear.py; tensors have x's t
   int32_t bf16;             // x is bf16, not float32
 };
 
-struct Linear {       // `Linear` of fused_linear.py; a unit of work is a row of y
+template <class W>
+struct Product {  // `Product` of epilogue.py; a unit of work is a row of y
   Progress progress;
-  Matrix w;
+  W w;  // has outputs, inputs and row_bytes
   Epilogue epilogue;
-  const void* x;  // [tokens, inputs]
-  void* y;        // [tokens, rows]
+  const void* x;   // [tokens, inputs]
+  void* y;         // [tokens, rows]
   int64_t tokens;
+  int64_t stride;  // of y and the residual
 
   int64_t rows() const { return w.outputs / (epilogue.gate ? 2 : 1); }
 };
@@ -34,7 +36,8 @@ constexpr int CHUNK = 256 << 10;     // bytes of W that a thread takes at a time
 constexpr int CHUNK_MULTIPLE = 16;   // of rows
 
 // Rows that a thread takes at a time: the same number of chunks for each thread, of about CHUNK bytes each.
-int64_t chunk_of(const Linear& p, int threads) {
+template <class W>
+int64_t chunk_of(const Product<W>& p, int threads) {
   const int64_t rows = p.rows();
   const int64_t parts = threads * std::max<int64_t>(p.w.outputs * p.w.row_bytes / (int64_t(CHUNK) * threads), 1);
   const int64_t chunk = ((rows + parts - 1) / parts + CHUNK_MULTIPLE - 1) / CHUNK_MULTIPLE * CHUNK_MULTIPLE;
@@ -47,7 +50,8 @@ Vector silu(Vector v) {
 }
 
 // Write x [tokens, inputs], normalised if there is a norm, in rows of `stride` values: float32, or bf16 if `pairs`.
-void prepare(const Linear& p, int64_t stride, bool pairs, void* to) {
+template <class W>
+void prepare(const Product<W>& p, int64_t stride, bool pairs, void* to) {
   const Epilogue& e = p.epilogue;
   const int64_t inputs = p.w.inputs;
   for (int64_t t = 0; t < p.tokens; t++) {
@@ -72,7 +76,8 @@ void prepare(const Linear& p, int64_t stride, bool pairs, void* to) {
 
 // Apply the epilogue to the products of rows `first` to `end`, and write them to y. sums [tokens, 1 or 2, stride]: with a
 // gate, the products of both halves.
-void finish(const Linear& p, int64_t first, int64_t end, const float* sums, int64_t stride) {
+template <class W>
+void finish(const Product<W>& p, int64_t first, int64_t end, const float* sums, int64_t stride) {
   const Epilogue& e = p.epilogue;
   const int64_t rows = p.rows(), halves = e.gate ? 2 : 1;
   const auto value = [&](int64_t t, int64_t half, int64_t row, int64_t count) {
@@ -81,7 +86,7 @@ void finish(const Linear& p, int64_t first, int64_t end, const float* sums, int6
   };
   for (int64_t t = 0; t < p.tokens; t++)
     for (int64_t row = first; row < end; row += LANES) {
-      const int64_t count = end - row, at = t * rows + row;
+      const int64_t count = end - row, at = t * p.stride + row;
       Vector v = value(t, 0, row, count);
       if (e.gate) v = rounded(rounded(silu(v), e.bf16) * value(t, 1, row, count), e.bf16);
       if (e.residual) v = rounded(read(e.residual, at, count, e.bf16) + v, e.bf16);
@@ -91,8 +96,8 @@ void finish(const Linear& p, int64_t first, int64_t end, const float* sums, int6
 
 // Take chunks of rows until none is left, and return how many rows that were. `prepare()` is called before the first of
 // them; `compute(row, end, sums, stride)` then writes the products of some rows of W with all tokens: sums[t * stride].
-template <class Prepare, class Compute>
-int64_t by_chunks(Linear& p, int threads, Prepare prepare, Compute compute) {
+template <class W, class Prepare, class Compute>
+int64_t by_chunks(Product<W>& p, int threads, Prepare prepare, Compute compute) {
   const int64_t rows = p.rows(), chunk = chunk_of(p, threads), halves = p.epilogue.gate ? 2 : 1;
   thread_local std::vector<float> sums;
   int64_t finished = 0;

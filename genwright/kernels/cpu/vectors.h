@@ -94,6 +94,16 @@ inline Vector sum4(const Vector* v) {
 
 inline Vector larger(Vector a, Vector b) { return a > b ? a : b; }
 
+inline float largest_lane(Vector v) {
+#if defined(__AVX512F__)
+  return _mm512_reduce_max_ps((__m512)v);
+#else
+  float most = v[0];
+  for (int i = 1; i < LANES; i++) most = std::max(most, v[i]);
+  return most;
+#endif
+}
+
 // e^x for x <= 0, as in the Cephes library.
 inline Vector exponential(Vector x) {
   x = larger(Vector{} - 87, x);  // keeps NaN
@@ -129,6 +139,10 @@ struct Bf16 {  // the upper half of a float32
 
 // Up to LANES values of a float32 or bf16 array, then zeros.
 inline Vector read(const void* from, int64_t at, int64_t count, bool bf16) {
+  if (count >= LANES) {
+    const char* here = (const char*)from + at * (bf16 ? 2 : 4);
+    return bf16 ? Bf16::part(here, 0) : Float32::part(here, 0);
+  }
   char bytes[Float32::BYTES] = {};
   const int size = bf16 ? 2 : 4;
   memcpy(bytes, (const char*)from + at * size, std::min<int64_t>(count, LANES) * size);
@@ -138,6 +152,13 @@ inline Vector read(const void* from, int64_t at, int64_t count, bool bf16) {
 inline void write(Vector v, void* to, int64_t at, int64_t count, bool bf16) {
   const Halves halves = __builtin_convertvector((Words)v >> 16, Halves);
   const int size = bf16 ? 2 : 4;
+  if (count >= LANES) {
+    if (bf16)
+      memcpy((char*)to + at * 2, &halves, sizeof halves);
+    else
+      memcpy((char*)to + at * 4, &v, sizeof v);
+    return;
+  }
   memcpy((char*)to + at * size, bf16 ? (const void*)&halves : &v, std::min<int64_t>(count, LANES) * size);
 }
 

@@ -19,7 +19,6 @@ struct Matrix {          // `Matrix` of fused_linear.py
   int64_t outputs, inputs, row_bytes;
   int64_t group, height;  // columns and rows that share a scale
   int64_t half;           // whether scales are float16, not float32
-  int64_t zero;           // the code of a weight 0, before the minimum
 };
 
 struct Bf16Pairs {  // two per lane, for processors that multiply pairs of bf16; x stays bf16 in its own order

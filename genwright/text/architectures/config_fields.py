@@ -6,6 +6,9 @@ from genwright.arguments import short
 from genwright.errors import UserError
 from genwright.text.config_file import FieldReader
 
+# The `quant_method` of libraries whose folders text/checkpoints/library_layouts.py can read.
+LIBRARIES = ("awq", "gptq", "compressed-tensors", "bitsandbytes", "torchao")
+
 
 def read_sizes(read: FieldReader) -> dict[str, Any]:
     """Fields that have the same names in all architectures."""
@@ -52,11 +55,11 @@ def check_silu(read: FieldReader) -> None:
 
 
 def check_quantization(read: FieldReader) -> None:
-    """Supported are FP8 blocks of 128 x 128, and the folders that `genwright quantize` writes."""
+    """Supported are FP8 blocks of 128 x 128, the folders that `genwright quantize` writes, and those of LIBRARIES."""
     quantization = read.table("quantization_config")
-    if not quantization.config or quantization.config.get("quant_method") == "genwright":
+    if not quantization.config or quantization.config.get("quant_method") in ("genwright", *LIBRARIES):
         return
     if quantization.config.get("quant_method") != "fp8":
-        raise quantization.wrong("quant_method", "fp8, the only supported method")
+        raise quantization.wrong("quant_method", f"one of fp8, {', '.join(LIBRARIES)}")
     if quantization.config.get("weight_block_size") != [128, 128]:
         raise quantization.wrong("weight_block_size", "[128, 128], the only supported size")

@@ -9,7 +9,7 @@ from genwright.errors import UserError
 from genwright.text.architectures import llama
 from genwright.text.architectures.config_fields import check_silu
 from genwright.text.architectures.llama import ROUTER, expert_map, mlp_map, outer_map
-from genwright.text.architectures.protocol import Gguf
+from genwright.text.architectures.protocol import GGUF_EXPERTS, GGUF_LAYER, Gguf
 from genwright.text.architectures.rope_config import read_rope
 from genwright.text.architectures.shape_rows import Row, configs
 from genwright.text.architectures.weight_map import Source, Sources, WeightMap, vocabulary
@@ -20,7 +20,50 @@ from genwright.text.ops.protocol import LATENT_EPS, Ops, Weights
 from genwright.text.ops.step import Step
 
 CLASSES = {"deepseek_v2": "DeepseekV2ForCausalLM", "deepseek_v3": "DeepseekV3ForCausalLM"}
-GGUF: dict[str, Gguf] = {}
+SOFTMAX, SIGMOID = 1, 2  # llama.cpp's numbers of scoring functions
+
+
+def _gguf_config(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Files since April 2025 have the heads' sizes under names with _mla, because their attention is on the latent."""
+    sigmoid = fields.get("expert_gating_func", SOFTMAX) == SIGMOID
+    rope_dim = fields.get("rope.dimension_count", 0)
+    head_dim = fields.get("attention.key_length_mla", fields.get("attention.key_length", 0))
+    groups, family = fields.get("expert_group_count", 1), "deepseek_v3" if sigmoid else "deepseek_v2"
+    return {
+        "architectures": [CLASSES[family]],
+        "model_type": family,
+        "q_lora_rank": fields.get("attention.q_lora_rank"),
+        "kv_lora_rank": fields.get("attention.kv_lora_rank"),
+        "qk_rope_head_dim": rope_dim,
+        "qk_nope_head_dim": head_dim - rope_dim if isinstance(head_dim, int) and isinstance(rope_dim, int) else None,
+        "v_head_dim": fields.get("attention.value_length_mla", fields.get("attention.value_length")),
+        "first_k_dense_replace": fields.get("leading_dense_block_count"),
+        "n_routed_experts": fields.get("expert_count"),
+        "num_experts_per_tok": fields.get("expert_used_count"),
+        "moe_intermediate_size": fields.get("expert_feed_forward_length"),
+        "n_shared_experts": fields.get("expert_shared_count"),
+        "n_group": groups,
+        "topk_group": fields.get("expert_group_used_count", 1),
+        "topk_method": "noaux_tc" if sigmoid else "greedy" if groups == 1 else "group_limited_greedy",
+        "scoring_func": "sigmoid" if sigmoid else "softmax",
+        "norm_topk_prob": fields.get("expert_weights_norm", False),
+        "routed_scaling_factor": fields.get("expert_weights_scale", 1.0),
+    }
+
+
+_GGUF_NAMES = {
+    "attn_q_a": "self_attn.q_a_proj",
+    "attn_q_a_norm": "self_attn.q_a_layernorm",
+    "attn_q_b": "self_attn.q_b_proj",
+    "attn_kv_a_mqa": "self_attn.kv_a_proj_with_mqa",
+    "attn_kv_a_norm": "self_attn.kv_a_layernorm",
+    "attn_kv_b": "self_attn.kv_b_proj",
+    "attn_k_b": "self_attn.k_b_proj",
+    "attn_v_b": "self_attn.v_b_proj",
+    "exp_probs_b.bias": "mlp.gate.e_score_correction_bias",
+    **{f"ffn_{name}_shexp": f"mlp.shared_experts.{name}_proj" for name in ("gate", "up", "down")},
+}
+GGUF = {"deepseek2": Gguf("deepseek_v2", {**GGUF_LAYER, **GGUF_EXPERTS, **_GGUF_NAMES}, _gguf_config, head_dims=())}
 
 embed, final_norm, head = llama.embed, llama.final_norm, llama.head
 

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from genwright.text.architectures.config_fields import check_silu, read_heads, read_layer_types
-from genwright.text.architectures.protocol import GGUF_LAYER, Gguf
+from genwright.text.architectures.protocol import GGUF_EXPERTS, GGUF_LAYER, Gguf
 from genwright.text.architectures.rope_config import read_rope
 from genwright.text.architectures.shape_rows import Row, configs
 from genwright.text.architectures.weight_map import Source, Sources, WeightMap, vocabulary
@@ -28,15 +28,40 @@ CLASSES = {
 
 
 def _gguf_llama(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """llama.cpp calls Mistral's architecture llama too."""
-    window = fields.get("attention.sliding_window")
-    return {"architectures": [CLASSES["mistral"]], "model_type": "mistral", "sliding_window": window} if window else {}
+    """llama.cpp calls the architectures of Mistral and Mixtral llama too."""
+    window, experts = fields.get("attention.sliding_window"), fields.get("expert_count")
+    if not window and not experts:
+        return {}
+    family = "mixtral" if experts else "mistral"
+    counts = {"num_local_experts": experts, "num_experts_per_tok": fields.get("expert_used_count")} if experts else {}
+    return {"architectures": [CLASSES[family]], "model_type": family, "sliding_window": window or None, **counts}
 
 
+def _gguf_experts(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Qwen's; llama.cpp always normalises the weights of Qwen3's experts, and never those of Qwen2's."""
+    shared = fields.get("expert_shared_feed_forward_length")
+    return {
+        "num_experts": fields.get("expert_count"),
+        "num_experts_per_tok": fields.get("expert_used_count"),
+        "moe_intermediate_size": fields.get("expert_feed_forward_length"),
+        **({"norm_topk_prob": True} if shared is None else {"shared_expert_intermediate_size": shared}),
+    }
+
+
+_MIXTRAL_NAMES = {
+    "ffn_gate_inp": "block_sparse_moe.gate",
+    "ffn_gate_exps": "block_sparse_moe.experts.{}.w1",
+    "ffn_up_exps": "block_sparse_moe.experts.{}.w3",
+    "ffn_down_exps": "block_sparse_moe.experts.{}.w2",
+}
+_SHARED_NAMES = {f"ffn_{name}_shexp": f"mlp.shared_expert.{name}_proj" for name in ("gate", "up", "down")}
+_QWEN2_MOE_NAMES = {**GGUF_LAYER, **GGUF_EXPERTS, **_SHARED_NAMES, "ffn_gate_inp_shexp": "mlp.shared_expert_gate"}
 GGUF = {
-    "llama": Gguf("llama", GGUF_LAYER, _gguf_llama, neighbours=True),
+    "llama": Gguf("llama", {**GGUF_LAYER, **_MIXTRAL_NAMES}, _gguf_llama, neighbours=True),
     "qwen2": Gguf("qwen2", GGUF_LAYER),
     "qwen3": Gguf("qwen3", GGUF_LAYER),
+    "qwen2moe": Gguf("qwen2_moe", _QWEN2_MOE_NAMES, _gguf_experts),
+    "qwen3moe": Gguf("qwen3_moe", {**GGUF_LAYER, **GGUF_EXPERTS}, _gguf_experts),
 }
 
 

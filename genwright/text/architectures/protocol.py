@@ -28,6 +28,13 @@ GGUF_LAYER = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
+# A mixture's experts are stacked in one tensor; {} is an expert's index.
+GGUF_EXPERTS = {
+    "ffn_gate_inp": "mlp.gate",
+    "ffn_gate_exps": "mlp.experts.{}.gate_proj",
+    "ffn_up_exps": "mlp.experts.{}.up_proj",
+    "ffn_down_exps": "mlp.experts.{}.down_proj",
+}
 
 
 @dataclass(frozen=True)
@@ -35,10 +42,12 @@ class Gguf:
     """How llama.cpp writes an architecture."""
 
     model_type: str
-    layer: Mapping[str, str]  # names of a layer's tensors
+    layer: Mapping[str, str]  # names of a layer's tensors, without or with their ".weight" or ".bias"
     config: Callable[[Mapping[str, Any]], dict[str, Any]] = lambda fields: {}  # more config.json fields, from metadata
     neighbours: bool = False  # rows of q and k are ordered so that neighbouring channels rotate
     norm_offset: float = 0.0  # added to norm weights in the file
+    # Metadata that give the head dimension, and must be equal.
+    head_dims: Sequence[str] = ("attention.key_length", "attention.value_length", "rope.dimension_count")
 
 
 class Architecture(Protocol):

@@ -3,7 +3,6 @@
 import mmap
 import re
 from collections import Counter
-from collections.abc import Mapping
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -11,14 +10,15 @@ from typing import Any
 import torch
 
 from genwright.errors import UserError
+from genwright.kernels.cpu.tile_packing import tiles_of_blocks
 from genwright.quant.formats import Format
 from genwright.quant.ggml import FORMATS, TYPES, dequantize, repack
 from genwright.quant.packed import Packed
-from genwright.text.architectures.protocol import GGUF_OUTER
 from genwright.text.architectures.registry import GGUF as ARCHITECTURES
 from genwright.text.architectures.registry import MODEL_TYPES, read_config
 from genwright.text.architectures.weight_map import Part
 from genwright.text.checkpoints.gguf_header import MAGIC, Header
+from genwright.text.checkpoints.gguf_tensors import hugging_face_tensors, join_latent
 from genwright.text.checkpoints.protocol import Checkpoint, narrow, parse_dtype
 from genwright.text.checkpoints.rope_order import halves_from_neighbours
 from genwright.text.config_file import FieldReader
@@ -46,7 +46,7 @@ YARN = {
     "beta_slow": "rope.scaling.yarn_beta_slow",
     "attention_factor": "rope.scaling.yarn_attn_factor",
 }
-HEAD_DIMS = ("attention.key_length", "attention.value_length", "rope.dimension_count")
+YARN_MSCALE = "rope.scaling.yarn_log_multiplier"  # DeepSeek's, a tenth of it
 
 SAMPLING = {name: f"general.sampling.{name}" for name in ("top_k", "top_p", "min_p")}
 SAMPLING |= {"temperature": "general.sampling.temp", "repetition_penalty": "general.sampling.penalty_repeat"}
@@ -64,7 +64,7 @@ _PART = re.compile(r"(.+)-[0-9]{5}-of-([0-9]{5})\.gguf", re.DOTALL)
 class GGUF(Checkpoint):
     """The file is memory-mapped; float tensors are views of it, quantized ones are dequantized on request."""
 
-    stays_packed = False  # a CPU computes faster with dequantized weights
+    stays_packed = False  # except by the CPU kernels
 
     def __init__(self, path: Path) -> None:
         header, *others = _open_parts(path)
@@ -75,14 +75,15 @@ class GGUF(Checkpoint):
             known = ", ".join(ARCHITECTURES)
             raise UserError(f"{self.path} has the unknown architecture {arch!r:.60}; known are {known}.")
         self._names = ARCHITECTURES[arch]
-        self._tensors = {_hugging_face_name(tensor.name, self._names.layer): tensor for tensor in tensors}
-        if len(self._tensors) < len(tensors):
+        if len({tensor.name for tensor in tensors}) < len(tensors):
             raise header.wrong("two of its tensors have the same name")
+        self._tensors = hugging_face_tensors(tensors, self._names.layer)
+        self._latent = join_latent(self._tensors)
         if others and len(tensors) != (count := self.metadata.get(SPLIT_TENSORS)):
             what = f"have {len(tensors)} tensors, not {count!r:.20} as its {SPLIT_TENSORS} says"
             raise UserError(f"{self.path} and its other parts {what}.")
         kinds = {tensor.kind for tensor in self._tensors.values()}
-        self.only_widened = sorted(TYPES[k].name for k in kinds if TYPES[k].stored is None and k not in FORMATS)
+        self.only_tiled = sorted(TYPES[k].name for k in kinds if k in FORMATS and not FORMATS[k].portable)
         self.hf_config = self._hugging_face_config()
         self.config = read_config(self.hf_config, self.path)
 
@@ -111,18 +112,24 @@ class GGUF(Checkpoint):
         stored = self._tensors[name]
         block, shape = TYPES[stored.kind], stored.shape
         kind = dtype or block.stored or torch.float32
+        if name in self._latent:
+            return self._latent[name].read(kind, part)
         if len(shape) == 1:
             wide = dequantize(self._raw(name), stored.kind, kind).view(shape)
             if self._names.norm_offset and name.endswith("norm.weight"):
                 wide = wide - self._names.norm_offset
             return narrow(halves_from_neighbours(wide, self.config.head_dim) if self._reorder(name) else wide, part)
         if part is None:
-            return dequantize(self._rows(name), stored.kind, kind).view(shape)
-        aligned, inside = part.align(block.elements if part.axis == 1 else 1, shape[part.axis])
-        return dequantize(self._rows(name, aligned), stored.kind, kind).narrow(*inside)
+            wide = dequantize(self._rows(name), stored.kind, kind).view(shape)
+        else:
+            aligned, inside = part.align(block.elements if part.axis == 1 else 1, shape[part.axis])
+            wide = dequantize(self._rows(name, aligned), stored.kind, kind).narrow(*inside)
+        if block.stored is None:
+            stored.release()
+        return wide
 
     def format(self, name: str) -> Format | None:
-        return FORMATS.get(self._tensors[name].kind)
+        return None if name in self._latent else FORMATS.get(self._tensors[name].kind)
 
     def stored(self, name: str) -> tuple[str, int]:
         """The name of a tensor's GGML type, and its bytes."""
@@ -131,6 +138,12 @@ class GGUF(Checkpoint):
 
     def packed(self, name: str, part: Part | None = None) -> Packed:
         return repack(self._rows(name, part), self._tensors[name].kind)
+
+    def tiles(self, name: str, part: Part | None = None) -> Packed:
+        stored = self._tensors[name]
+        result = tiles_of_blocks(self._rows(name, part), stored.kind)
+        stored.release()
+        return result
 
     def _rows(self, name: str, part: Part | None = None) -> torch.Tensor:
         """Stored bytes of a matrix, or of a part in whole blocks: uint8 [rows, bytes] in Hugging Face's row order."""
@@ -165,15 +178,13 @@ class GGUF(Checkpoint):
         path, metadata, tensors = self.path, self.metadata, self._tensors
         arch, family = metadata["general.architecture"], self._names.model_type
         fields = {key[len(arch) + 1 :]: value for key, value in metadata.items() if key.startswith(f"{arch}.")}
-        if fields.get("expert_count"):
-            raise UserError(f"{path} is a mixture of experts; only dense models can be read from GGUF files.")
         if missing := [key for key in CONFIG.values() if key not in fields]:
             raise UserError(f"{path} lacks {arch}.{missing[0]} in its metadata.")
         if "model.embed_tokens.weight" not in tensors:
             raise UserError(f"{path} lacks the tensor token_embd.weight.")
-        head_dims = [fields[key] for key in HEAD_DIMS if key in fields]
+        head_dims = [fields[key] for key in self._names.head_dims if key in fields]
         if any(head_dim != head_dims[0] for head_dim in head_dims):
-            raise UserError(f"{path} has different {', '.join(HEAD_DIMS)}; only equal ones are supported.")
+            raise UserError(f"{path} has different {', '.join(self._names.head_dims)}; only equal ones are supported.")
         vocab_size = self.shape("model.embed_tokens.weight")[0]
         return {
             "architectures": [MODEL_TYPES[family]],
@@ -206,6 +217,8 @@ class GGUF(Checkpoint):
             attention = fields.get("rope.scaling.attn_factor", 1.0)
             return {"rope_type": kind, _ORIGINAL: original, "attention_factor": attention, **factors}
         yarn = {key: fields[theirs] for key, theirs in YARN.items() if kind == "yarn" and theirs in fields}
+        if isinstance(multiplier := fields.get(YARN_MSCALE), float) and kind == "yarn":
+            yarn |= dict.fromkeys(("mscale", "mscale_all_dim"), round(10 * multiplier, 6))
         return {"rope_type": kind, "factor": factor, **yarn} if scaled else None
 
     def _factors(self, name: str) -> Any:
@@ -251,15 +264,6 @@ def _open(path: Path) -> Header:
     except ValueError:
         raise UserError(f"{path} is empty.") from None
     return Header(mapped, str(path))
-
-
-def _hugging_face_name(name: str, names: Mapping[str, str]) -> str:
-    """Unknown tensors keep their names, so that `check_tensors` reports them."""
-    stem, _, suffix = name.rpartition(".")
-    layer = re.fullmatch(r"blk\.([0-9]+)\.(\w+)", stem)
-    if layer and layer[2] in names:
-        return f"model.layers.{layer[1]}.{names[layer[2]]}.{suffix}"
-    return f"{GGUF_OUTER[stem]}.{suffix}" if stem in GGUF_OUTER else name
 
 
 def _end_ids(metadata: dict[str, Any], vocab_size: int) -> list[int]:

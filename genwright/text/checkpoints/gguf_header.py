@@ -28,6 +28,12 @@ class StoredTensor:
     start: int
     size: int  # in bytes
 
+    def release(self) -> None:
+        """Give back the memory of the pages that were read; they are read again if they are needed."""
+        if hasattr(mmap, "MADV_DONTNEED"):
+            first = self.start // mmap.PAGESIZE * mmap.PAGESIZE
+            self.file.madvise(mmap.MADV_DONTNEED, first, self.start + self.size - first)
+
 
 class Header:
     """Reads the bytes before the weights; checks every count, length and offset against the file's size."""

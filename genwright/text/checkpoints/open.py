@@ -8,6 +8,7 @@ from genwright.text.checkpoints.deepseek import DeepSeekShards
 from genwright.text.checkpoints.gguf import GGUF
 from genwright.text.checkpoints.gptfast import GptFast
 from genwright.text.checkpoints.huggingface import HuggingFace
+from genwright.text.checkpoints.library_folder import LibraryFolder
 from genwright.text.checkpoints.opt import OptArrays
 from genwright.text.checkpoints.protocol import Checkpoint
 from genwright.text.checkpoints.quantized import Quantized
@@ -25,6 +26,8 @@ def open_checkpoint(model: str, arch: str | None = None) -> Checkpoint:
     if path.is_dir():
         if Quantized.recognises(path):
             return Quantized(path)
+        if LibraryFolder.recognises(path):
+            return LibraryFolder(path)
         if HuggingFace.recognises(path):
             return HuggingFace(path)
         if DeepSeekShards.recognises(path):

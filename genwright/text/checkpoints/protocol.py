@@ -27,7 +27,7 @@ class Checkpoint(Protocol):
     config: ModelConfig
     hf_config: dict[str, Any]
     stays_packed: bool = True  # whether quantized weights stay packed by default
-    only_widened: Sequence[str] = ()  # quantized types that have no kernel and are always dequantized
+    only_tiled: Sequence[str] = ()  # quantized types that only the CPU kernels read; elsewhere they are dequantized
 
     def names(self) -> Sequence[str]: ...
 
@@ -46,13 +46,17 @@ class Checkpoint(Protocol):
         ...
 
     def format(self, name: str) -> Format | None:
-        """The format that a matrix is packed in; None for plain floats and types that are always dequantized."""
+        """The format that a matrix is packed in; None for plain floats."""
         return Format("fp8") if self.dtype(name) == VALUES else None
 
     def packed(self, name: str, part: Part | None = None) -> Packed:
         """A packed matrix or a part of it in whole units (see `Format.unit`); it may be a view of the file."""
         blocks = part and Part(part.axis, part.start // BLOCK, -(-part.length // BLOCK))
         return Fp8Blocks(self.tensor(name, None, part), self.tensor(name + SCALES, torch.float32, blocks))
+
+    def tiles(self, name: str, part: Part | None = None) -> Packed:
+        """As `packed`, in the layout of the CPU kernels if that is quicker than to lay it out later."""
+        return self.packed(name, part)
 
     def dequantized(self, name: str, dtype: torch.dtype, part: Part | None = None) -> torch.Tensor:
         """A packed matrix in `dtype`; units that a part splits are read whole."""

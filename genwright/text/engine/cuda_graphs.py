@@ -1,6 +1,7 @@
 """GraphExecutor: captures steps with recurring shapes as CUDA graphs and replays them."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -71,6 +72,8 @@ class GraphExecutor(ResidentExecutor):
         last = [Chunk(chunk.tokens[-1:], chunk.start + queries - 1, chunk.tables) for chunk in chunks]
         for size, same in ((1, last), (queries, chunks)):
             if (bucket, size) not in self._decoding:
+                if verified is not None:  # its proposals may be what the last call drew
+                    verified = replace(verified, proposed=verified.proposed.clone())
                 layout = self._write(same, bucket, settings, counts)
                 self._decoding[bucket, size] = self._capture_decoding(self.buffers.view(layout))
         self._write(chunks, bucket, settings, counts, 0 if verified is None else int(verified.rows[:, 2].max()))
@@ -106,6 +109,7 @@ class GraphExecutor(ResidentExecutor):
             feed_back(drawn, inputs, settings, self._drawn, written, buffers.slots, buffers.page_tables)
             return drawn
 
+        buffers.slots.fill_(-1)  # the run before the capture must not write to the cache: its tokens are not known yet
         return self.capture(work)[0]
 
     def bucket(self, sequences: int) -> int:

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from genwright.errors import UserError
 from genwright.text.engine.request import SamplingParams
-from genwright.text.engine.schema import check_schema, explain
+from genwright.text.engine.schema import check_schema, explain, one_line
 from genwright.text.tokenizer.tokenizer import Tokenizer
-from genwright.text.tool_calls.lark import JSON_OPTIONS, resolve_markers
+from genwright.text.tool_calls.lark import JSON_OPTIONS
 
 if TYPE_CHECKING:
     from llguidance import LLExecutor, LLMatcher, LLTokenizer
@@ -35,10 +35,11 @@ class Grammar:
     def advance(self, token: int) -> bool:
         """Add the next token; returns whether the answer is complete."""
         self._forced = None
-        if not self.matcher.consume_token(token):
-            reason = _sentence(self.matcher.get_error().partition("<state>")[0])
+        if not self.matcher.consume_token(token) or self.matcher.is_error():  # an end is accepted even after an error
+            reason = one_line(self.matcher.get_error().partition("<state>")[0])
             raise UserError(
-                f"The grammar cannot continue: {reason}; it is too complex, or logit_bias forbids what it requires."
+                f"The grammar cannot continue: {reason}; it is too complex, it allows nothing here, or logit_bias "
+                "forbids what it requires."
             )
         return bool(self.matcher.is_stopped())
 
@@ -65,8 +66,7 @@ class Grammars:
     def new(self, params: SamplingParams) -> Grammar | None:
         """The grammar of a request that has sampled nothing yet; None if its tokens are free."""
         if params.schema is not None:
-            schema = params.schema if isinstance(params.schema, str) else json.dumps(params.schema)
-            return self._compile("schema", schema).copy()
+            return self._compile("schema", _json_text(params.schema)).copy()
         if params.regex is not None:
             return self._compile("regex", params.regex).copy()
         return None if params.grammar is None else self._compile("grammar", params.grammar).copy()
@@ -79,11 +79,14 @@ class Grammars:
             if error := matcher.get_error():
                 raise UserError(explain(schema, error, lambda part: self._matcher(_schema_grammar(part)).get_error()))
         else:
-            assert self._tokenizer is not None
-            matcher = self._matcher(_grammar(kind, resolve_markers(text, self._tokenizer.token_id)))
+            matcher = self._matcher(_grammar(kind, text))
             if error := matcher.get_error():
-                raise UserError(f"The {kind} is not valid: {_sentence(error)}.")
-        return Grammar(matcher, words)
+                raise UserError(f"The {kind} is not valid: {one_line(error)}.")
+        grammar = Grammar(matcher, words)
+        grammar.mask()
+        if matcher.is_error():
+            raise UserError(f"The {kind} allows no answer.")
+        return grammar
 
     def _matcher(self, grammar: str) -> "LLMatcher":
         llguidance = _llguidance()
@@ -101,7 +104,7 @@ class Grammars:
         try:
             vocabulary: LLTokenizer = llguidance.LLTokenizer(source, n_vocab=size, eos_token=self._eos_ids)
         except (ValueError, TypeError) as error:
-            raise UserError(f"This tokenizer cannot follow a schema or grammar: {_sentence(str(error))}.") from error
+            raise UserError(f"This tokenizer cannot follow a schema or grammar: {one_line(str(error))}.") from error
         return vocabulary
 
 
@@ -148,8 +151,18 @@ class StepMasks:
         return executor
 
 
+def _json_text(schema: Any) -> str:
+    try:
+        return schema if isinstance(schema, str) else json.dumps(schema)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UserError(f"The schema is not plain data: {one_line(str(error))}.") from None
+
+
 def _schema_grammar(schema: Any) -> str:
-    return str(_llguidance().LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=JSON_OPTIONS))
+    try:
+        return str(_llguidance().LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=JSON_OPTIONS))
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"The schema cannot be followed: {one_line(str(error))}.") from None
 
 
 def _grammar(kind: str, text: str) -> str:
@@ -157,7 +170,7 @@ def _grammar(kind: str, text: str) -> str:
     try:
         return str(_llguidance().grammar_from(kind, text))
     except ValueError as error:
-        raise UserError(f"The {kind} is not valid: {_sentence(str(error))}.") from None
+        raise UserError(f"The {kind} is not valid: {one_line(str(error))}.") from None
 
 
 def _llguidance() -> Any:
@@ -169,7 +182,3 @@ def _llguidance() -> Any:
             "'genwright[serve]'."
         ) from None
     return llguidance
-
-
-def _sentence(error: str) -> str:
-    return " ".join(error.split())[:300].rstrip(".")

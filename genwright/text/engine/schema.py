@@ -29,7 +29,7 @@ def check_schema(text: str) -> Any:
     try:
         schema = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise UserError(f"The schema is not valid JSON: {_sentence(str(error))}.") from None
+        raise UserError(f"The schema is not valid JSON: {one_line(str(error))}.") from None
     schema = {} if schema is True else schema
     if not isinstance(schema, dict):
         raise UserError(f"A schema must be a JSON object, or true, not {short(schema)}.")
@@ -56,7 +56,7 @@ def explain(schema: Any, error: str, compile_error: Callable[[Any], str]) -> str
         return f"The schema's {path}/format {found[1]!r} is not supported."
     reason = next(((keywords, sentence) for start, keywords, sentence in _REASONS if re.match(start, error)), None)
     if reason is None:
-        return f"The schema cannot be followed: {_sentence(error)}."
+        return f"The schema cannot be followed: {one_line(error)}."
     keywords, sentence = reason
     path = _place(schema, error, compile_error, lambda part: not part.keys().isdisjoint(keywords))
     key = next((key for key in keywords if key in _at(schema, path)), keywords[0])
@@ -101,5 +101,6 @@ def _escaped(name: str) -> str:
     return name.replace("~", "~0").replace("/", "~1")
 
 
-def _sentence(error: str) -> str:
+def one_line(error: str) -> str:
+    """The beginning of an error's text, to be a part of a sentence."""
     return " ".join(error.split())[:300].rstrip(".")

@@ -66,7 +66,13 @@ class StreamedExecutor(PredictingExecutor):
         spec = replace(model.cache_spec, bits=cache_bits)
         spec = spec if mtp is None else spec.with_draft()
         self.cache = TieredCache(spec, pages, policy.shares("cache"), tiers, sparse=policy.sparsity < 1)
-        self._caches = CachePlacement(self.cache, policy, self._new_buffers)
+        sizes = micro_tokens, self._sequences, model.max_context // PAGE
+        groups, tables = len(self.cache.spec.groups), model.rope_tables
+
+        def new_buffers(device: torch.device) -> StepBuffers:  # not a method, so that closing frees the memory at once
+            return StepBuffers(*sizes, device, groups, tables)
+
+        self._caches = CachePlacement(self.cache, policy, new_buffers)
         self._placed_ops = cast(Ops, PlacedOps(ops, CpuOps(ops.deterministic)))
         blocks = [block for block in model.blocks if isinstance(block, PlacedBlock)]
         self._weights = WeightStream(blocks, tiers, policy.overlap)
@@ -74,12 +80,6 @@ class StreamedExecutor(PredictingExecutor):
         batches = max_batch + max_tokens // micro_tokens + 1  # a micro-batch ends with its sequences or its tokens
         self._activations = PlacedActivations(policy, tiers, row_bytes, micro_tokens, max_tokens, batches)
         self._micro_tokens = micro_tokens
-
-    def _new_buffers(self, device: torch.device) -> StepBuffers:
-        """For one micro-batch."""
-        model, groups = self.model, len(self.cache.spec.groups)
-        sizes = self._micro_tokens, self._sequences, model.max_context // PAGE
-        return StepBuffers(*sizes, device, groups, model.rope_tables)
 
     @torch.inference_mode()
     def run(self, chunks: Sequence[Chunk], known: Tensor | None = None) -> Tensor:

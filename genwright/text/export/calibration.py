@@ -74,7 +74,7 @@ class _Layer:
         self.weights = load.load(block)
         self.matrices: dict[str, dict[str, torch.Tensor]] = {}
         for name, sources in block.items():
-            if plan.form(name, sources) is None:
+            if plan.forms(name, sources) is None:
                 continue
             rows = self.weights[name].split([source.shape[0] for source in sources])
             for i, (source, matrix) in enumerate(zip(sources, rows, strict=True)):

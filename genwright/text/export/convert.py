@@ -26,6 +26,7 @@ from genwright.text.config import Rope
 from genwright.text.ops.rope import frequencies
 
 FORMATS = ("safetensors", "bf16", "gptfast", "deepseek")
+GGUF_FORMATS = ("gguf", "q8_0", "q4_0", "q4_1")  # which gguf.py writes
 SHARD_BYTES = 5 << 30
 Progress = Callable[[int, int], None]
 
@@ -45,7 +46,7 @@ def convert(
     FP8 weights dequantized and all others kept. The form `deepseek` is cut for `ranks`.
     """
     if form not in FORMATS:
-        raise UserError(f"The format must be one of {', '.join(FORMATS)}, not {form!r}.")
+        raise UserError(f"The format must be one of {', '.join((*FORMATS, *GGUF_FORMATS))}, not {form!r}.")
     draft = draft and has_draft(checkpoint)
     check_tensors(checkpoint, draft)
     if form == "gptfast":

@@ -63,11 +63,15 @@ def quantize(
 def _items(load: Loader, block: Mapping[str, Sources]) -> list[Item]:
     """What to write of a block; matrices that are not quantized stay as they are stored."""
     return [
-        Item(HEAD if ours == "head" else source.name, source, form or load.checkpoint.format(source.name))
+        Item(HEAD if ours == "head" else source.name, source, form)
         for ours, sources in block.items()
-        for form in [load.form(ours, sources)]
-        for source in sources
+        for source, form in zip(sources, load.forms(ours, sources) or _stored_forms(load, sources), strict=True)
     ]
+
+
+def _stored_forms(load: Loader, sources: Sources) -> list[Format | None]:
+    forms = [load.checkpoint.format(source.name) for source in sources]
+    return [form if form is not None and form.portable else None for form in forms]
 
 
 def _tensors(

@@ -15,7 +15,8 @@ def new_ops(
     device: torch.device,
     deterministic: bool,
     group: ProcessGroup | None = None,
-    round_inputs: bool = False,
+    exact_inputs: bool = False,
+    fp8_inputs: bool = False,
 ) -> TorchOps:
     """The ops of EngineConfig.backend; `auto` picks triton on an NVIDIA GPU, cpu on a CPU, and torch elsewhere."""
     on_gpu = device.type == "cuda" and find_spec("triton") is not None
@@ -26,7 +27,7 @@ def new_ops(
     if backend == "cpu":
         if device.type != "cpu":
             raise UserError(f"The backend cpu needs the device cpu, not {device.type}.")
-        return CpuOps(deterministic, group, round_inputs)
+        return CpuOps(deterministic, group, exact_inputs)
     if not on_gpu:
         raise UserError(f"The backend {backend} needs an NVIDIA GPU and the package triton, not device {device.type}.")
     if backend == "inductor":
@@ -35,4 +36,4 @@ def new_ops(
         return InductorOps(device, group=group)
     from genwright.text.ops.triton_ops import TritonOps
 
-    return TritonOps(device, deterministic, group)
+    return TritonOps(device, deterministic, group, fp8_inputs)

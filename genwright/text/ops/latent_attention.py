@@ -8,6 +8,8 @@ head's keys and values, which needs less arithmetic where many queries read the 
 import torch
 from torch import Tensor
 
+from genwright.kernels import PAGE
+from genwright.text.cache.layout import LayerCache
 from genwright.text.config import Mla
 from genwright.text.ops.attention import attend_group
 from genwright.text.ops.rope import rotate
@@ -74,3 +76,24 @@ def expanded(q: Tensor, kv_b: Tensor, latent: Tensor, mla: Mla, group: QueryGrou
     k = torch.einsum("slc,hnc->slhn", content, key)
     k = torch.cat((k, rope[:, :, None].expand(*k.shape[:3], -1)), dim=-1)
     return attend_group(q, k, torch.einsum("slc,hvc->slhv", content, value), group, step, scale, None)
+
+
+def expand_pages(
+    cache: LayerCache, group: QueryGroup, step: Step, kv_b: Tensor, mla: Mla, dtype: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Every head's keys and values [pages, PAGE, heads, width] of a group's sequences, and their page table.
+
+    Zeros fill up the narrower of the two, because attention over pages needs the same width.
+    """
+    used = -(-group.length // PAGE)
+    latent = cache.read("latent", step.page_tables[cache.group][group.sequences, :used].reshape(-1), dtype)
+    content, rope = latent.split((mla.kv_lora_rank, mla.qk_rope_head_dim), dim=-1)
+    key, value = up_projections(kv_b, mla)
+    k = torch.einsum("pic,hnc->pihn", content, key)
+    v = torch.einsum("pic,hvc->pihv", content, value)
+    key_dim, value_dim = mla.qk_nope_head_dim + mla.qk_rope_head_dim, mla.v_head_dim
+    zeros = k.new_zeros(1, 1, 1, abs(key_dim - value_dim)).expand(*k.shape[:3], -1)
+    k_parts, v_parts = [k, rope[:, :, None].expand(*k.shape[:3], -1)], [v]
+    (v_parts if value_dim < key_dim else k_parts).append(zeros)
+    table = torch.arange(len(latent), device=latent.device).view(group.count, used)
+    return torch.cat(k_parts, dim=-1), torch.cat(v_parts, dim=-1), table

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from genwright.placement.weight_stream import Arriving
 from genwright.quant.packed import Packed, Weight
+from genwright.quant.tiles import Table
 from genwright.text.cache.layout import CacheSpec, LayerCache
 from genwright.text.config import Attention, Mla, Moe
 from genwright.text.ops import deterministic
@@ -49,10 +50,15 @@ class TorchOps(Ops):
     def embedding(self, tokens: Tensor, weights: Weights, name: str) -> Tensor:
         table = weights[name]
         if self.group is None:
-            return F.embedding(tokens, table)
-        local = tokens - self.rank * len(table)
-        here = (local >= 0) & (local < len(table))
-        return self.all_reduce(F.embedding(local.clamp(0, len(table) - 1), table) * here[:, None])
+            return self.look_up(tokens, table)
+        local = tokens - self.rank * table.shape[0]
+        size = table.shape[0]
+        here = (local >= 0) & (local < size)
+        return self.all_reduce(self.look_up(local.clamp(0, size - 1), table) * here[:, None])
+
+    def look_up(self, rows: Tensor, table: Tensor | Table) -> Tensor:
+        """Some rows of a table."""
+        return table.look_up(rows) if isinstance(table, Table) else F.embedding(rows, table)
 
     def norm(self, x: Tensor, weights: Weights, name: str, eps: float) -> Tensor:
         return rms_norm(x, weights[name], eps)
@@ -214,11 +220,12 @@ class TorchOps(Ops):
         return torch.cat(parts).flatten(1)
 
     def latent_rows(
-        self, q: Tensor, kv: Tensor, weights: Weights, mla: Mla, attention: Attention, step: Step
+        self, q: Tensor, kv: Tensor, weights: Weights, mla: Mla, attention: Attention, step: Step, first_row: int = 0
     ) -> tuple[Tensor, Tensor]:
-        """Queries [tokens, heads, nope + rope] and rows of the cache, with RoPE applied."""
+        """Queries [tokens, heads, nope + rope] and rows of the cache, with RoPE; q and kv begin at `first_row`."""
         latent = self.norm(kv[:, : mla.kv_lora_rank], weights, "kv_norm", LATENT_EPS)
-        cos_sin = step.rope(attention.rope or "")
+        cos, sin = step.rope(attention.rope or "")
+        cos_sin = cos[first_row:], sin[first_row:]
         q = rotate_tail(q.unflatten(1, (-1, mla.qk_nope_head_dim + mla.qk_rope_head_dim)), mla, cos_sin)
         return q, latent_row(kv, latent, mla, cos_sin)
 

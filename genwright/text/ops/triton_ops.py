@@ -2,35 +2,39 @@
 
 import sys
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from typing import Unpack
 
 import torch
 from torch import Tensor
-from torch.nn.functional import linear
+from torch.nn.functional import linear, pad
 
 from genwright.kernels.cuda.decode_attention import Scratch, rope_attend, serves
 from genwright.kernels.cuda.fused_linear import CHUNK, MAX_TOKENS, operand, product
 from genwright.kernels.cuda.tilings import tiling
+from genwright.kernels.triton import fp8_inputs
 from genwright.kernels.triton.decode_attention import DecodeScratch, decode_attention
 from genwright.kernels.triton.elementwise import rms_norm, silu_mul
-from genwright.kernels.triton.experts import mix, route
+from genwright.kernels.triton.latent_attention import LatentScratch, attend
+from genwright.kernels.triton.latent_queries import LatentShape, absorb
 from genwright.kernels.triton.matmul import packed_matmul
 from genwright.kernels.triton.prefill_attention import prefill_attention
 from genwright.kernels.triton.rope import rope_write
 from genwright.kernels.triton.unpack import unpack
+from genwright.quant.fp8 import Fp8Blocks
 from genwright.quant.packed import Packed, Weight
 from genwright.text.cache.layout import LayerCache
-from genwright.text.config import Attention, ModelConfig, Moe
-from genwright.text.ops.moe import MAX_GATHERED_TOKENS
-from genwright.text.ops.protocol import Fused, Weights
+from genwright.text.config import Attention, Mla, ModelConfig
+from genwright.text.ops.latent_attention import expand_pages
+from genwright.text.ops.protocol import LATENT_EPS, Fused, Weights
 from genwright.text.ops.step import QueryGroup, Step
-from genwright.text.ops.torch_ops import TorchOps
+from genwright.text.ops.triton_moe import MAX_GROUPED_TOKENS, TritonMixtures
 
 MAX_UNPACKING_ROWS = 128  # of a product that unpacks weights in its kernel; for more it pays to unpack them first
-MAX_DECODE_QUERIES = 8  # per sequence, for the attention kernel that splits the keys (flash decoding)
+MAX_DECODE_QUERIES = 8  # per sequence, for the attention kernels that split the keys (flash decoding)
 
 
-class TritonOps(TorchOps):
+class TritonOps(TritonMixtures):
     """Steps of few tokens use kernels that read each weight once, in any format; larger ones use cuBLAS.
 
     Kernels use programmatic dependent launch (PDL) where the GPU has it: they start before the previous kernel ends.
@@ -41,12 +45,16 @@ class TritonOps(TorchOps):
     capturable = True
 
     def __init__(
-        self, device: torch.device, deterministic: bool = False, group: torch.distributed.ProcessGroup | None = None
+        self,
+        device: torch.device,
+        deterministic: bool = False,
+        group: torch.distributed.ProcessGroup | None = None,
+        fp8_inputs: bool = False,
     ) -> None:
-        super().__init__(deterministic, group)
-        self._pdl = torch.cuda.get_device_capability(device) >= (9, 0)
+        super().__init__(device, deterministic, group, fp8_inputs)
         self._scratch: dict[tuple[int, int], DecodeScratch] = {}
         self._rope_scratch: dict[tuple[int, int], Scratch] = {}
+        self._latent_scratch: dict[int, LatentScratch] = {}
 
     def product(self, x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
         if self.deterministic:
@@ -56,6 +64,8 @@ class TritonOps(TorchOps):
             return y
         if not isinstance(weight, Packed):
             return linear(x, weight, bias)
+        if self.fp8_inputs and isinstance(weight, Fp8Blocks) and fp8_inputs.serves(x, weight):
+            return fp8_inputs.fp8_linear(x, weight, bias, pdl=self._pdl)
         if len(x) <= MAX_UNPACKING_ROWS:
             return packed_matmul(x, weight, bias)
         return linear(x, unpack(weight, x.dtype), bias)
@@ -153,44 +163,73 @@ class TritonOps(TorchOps):
             )  # fmt: skip
         return out
 
-    def route(self, x: Tensor, weights: Weights, moe: Moe) -> tuple[Tensor, Tensor]:
-        if self.deterministic or moe.groups > 1:
-            return super().route(x, weights, moe)
-        logits, bias = self.linear(x.float(), weights, "router"), weights.get("router.correction")
-        sigmoid = moe.scores == "sigmoid"
-        return route(logits, bias, moe.top_k, sigmoid=sigmoid, normalise=moe.normalise, scale=moe.scale, pdl=self._pdl)
+    def latent_attend(
+        self, q: Tensor, kv: Tensor, weights: Weights, mla: Mla, attention: Attention, cache: LayerCache, step: Step
+    ) -> Tensor:
+        """The first groups of a step, while they have few queries, are absorbed, and the others expanded."""
+        shape = _latent_shape(q, mla)
+        if self.deterministic or cache.spec.bits is not None:
+            return super().latent_attend(q, kv, weights, mla, attention, cache, step)
+        out = q.new_empty(len(q), shape.heads * shape.value)
+        few = list(takewhile(lambda group: group.queries <= MAX_DECODE_QUERIES, step.groups))
+        first_row = few[-1].rows.stop if few else 0
+        if few:
+            queries = absorb(
+                q[:first_row], kv[:first_row], weights["kv_norm"], weights["kv_b"],
+                step.rope_tables[attention.rope or ""], step.positions, step.slots[cache.group], cache.rows["latent"],
+                LATENT_EPS, shape, self._pdl,
+            )  # fmt: skip
+            for group in few:
+                self._attend_latents(queries, weights["kv_b"], attention, cache, group, step, shape, out)
+        if first_row < len(q):
+            q, latents = self.latent_rows(q[first_row:], kv[first_row:], weights, mla, attention, step, first_row)
+            cache.write("latent", step.slots[cache.group][first_row:], latents)
+            for group, own in zip(step.groups[len(few) :], _rows_of(q, step.groups[len(few) :]), strict=True):
+                k, v, table = expand_pages(cache, group, step, weights["kv_b"], mla, q.dtype)
+                starts = torch.arange(0, len(own) + 1, group.queries, device=q.device)
+                places = table, step.lengths[group.sequences], starts, group.queries
+                own = pad(own, (0, k.shape[-1] - own.shape[-1]))
+                mixed = prefill_attention(own, k, v, *places, attention.scale, None, pdl=self._pdl)
+                out[group.rows] = mixed.unflatten(1, (shape.heads, -1))[..., : shape.value].flatten(1)
+        return out
 
-    def experts(self, x: Tensor, ids: Tensor, gate_up: Weight, down: Weight) -> Tensor:
-        """Few tokens are multiplied one at a time, with experts read in place, so that the host need not sort them."""
-        first, second = operand(gate_up), operand(down)
-        if self.deterministic or len(x) > _max_single_tokens(gate_up) or first is None or second is None:
-            return super().experts(x, ids, gate_up, down)
-        tiles = tiling(first, x[:1], gate=True, stack=True)
-        if tiles is None:
-            return super().experts(x, ids, gate_up, down)
-        gated = product(x, first, tiles, gate=True, experts=ids, dependent=self._pdl)
-        tiles = tiling(second, gated[:1], gate=False, stack=True)
-        if tiles is None:
-            return super().experts(x, ids, gate_up, down)
-        y = product(gated, second, tiles, experts=ids.view(-1, 1), dependent=self._pdl)
-        return y.view(*ids.shape, y.shape[1])
+    def _attend_latents(
+        self,
+        queries: Tensor,
+        kv_b: Tensor,
+        attention: Attention,
+        cache: LayerCache,
+        group: QueryGroup,
+        step: Step,
+        shape: LatentShape,
+        out: Tensor,
+    ) -> None:
+        rows = group.queries * shape.heads
+        if rows not in self._latent_scratch:
+            self._latent_scratch[rows] = LatentScratch.allocate(rows, shape.rank, queries.device)
+        attend(
+            queries[group.rows], cache.rows["latent"], kv_b, step.page_tables[cache.group][group.sequences],
+            step.lengths[group.sequences], attention.scale, self._latent_scratch[rows], shape,
+            pdl=self._pdl, out=out[group.rows],
+        )  # fmt: skip
 
-    def combine(self, y: Tensor, topk_weights: Tensor) -> Tensor:
-        return super().combine(y, topk_weights) if self.deterministic else mix(y, topk_weights, pdl=self._pdl)
-
-    def max_graph_tokens(self, cfg: ModelConfig, blocks: Sequence[Weights]) -> int:
+    def max_graph_tokens(self, cfg: ModelConfig, blocks: Sequence[Weights], cache_bits: int | None) -> int:
         """The most tokens of a step that never waits for the host, so that a CUDA graph can capture it."""
-        if cfg.mla is not None or (self.deterministic and cfg.moe is not None):
+        if cfg.mla is not None and (self.deterministic or cache_bits is not None):
             return 0
         stacks = [weight for weights in blocks for name, weight in weights.items() if name.startswith("experts.")]
-        return min(map(_max_single_tokens, stacks), default=sys.maxsize)
+        grouped_by_torch = not self.deterministic and any(isinstance(stack, Tensor) for stack in stacks)
+        return MAX_GROUPED_TOKENS if grouped_by_torch else sys.maxsize
 
 
-def _max_single_tokens(experts: Weight) -> int:
-    """The most tokens whose experts are multiplied one token at a time; unpacked experts have a grouped product."""
-    if operand(experts) is None:
-        return 0
-    return MAX_TOKENS if isinstance(experts, Tensor) else MAX_GATHERED_TOKENS
+def _latent_shape(q: Tensor, mla: Mla) -> LatentShape:
+    heads = q.shape[1] // (mla.qk_nope_head_dim + mla.qk_rope_head_dim)  # of this rank
+    sizes = mla.qk_nope_head_dim, mla.qk_rope_head_dim, mla.v_head_dim, mla.kv_lora_rank
+    return LatentShape(heads, *sizes, mla.rope_interleave)
+
+
+def _rows_of(q: Tensor, groups: Sequence[QueryGroup]) -> Sequence[Tensor]:
+    return [rows.contiguous() for rows in q.split([group.count * group.queries for group in groups])]
 
 
 def _scales(cache: LayerCache) -> Mapping[str, Tensor] | None:

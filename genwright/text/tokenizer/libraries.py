@@ -113,6 +113,19 @@ class SentencePiece:
         processor.override_normalizer_spec(add_dummy_prefix=False)
         return processor
 
+    def score(self, token_id: int) -> float:
+        """The priority of merging to this piece; that of added tokens is low."""
+        return self._processor.get_score(token_id) if token_id < self._pieces else -1000.0
+
+    def kind(self, token_id: int) -> str:
+        """Of a piece: unknown, byte, unused, control or normal; of an added token: control or user-defined."""
+        if token_id < self._pieces:
+            for kind in ("unknown", "byte", "unused"):
+                if getattr(self._processor, f"is_{kind}")(token_id):
+                    return kind
+        normal = "normal" if token_id < self._pieces else "user-defined"
+        return "control" if token_id in self.special else normal
+
     def encode(self, text: str, special: bool) -> list[int]:
         ids: list[int] = []
         for i, part in enumerate(self._special_text.split(text)):

@@ -73,6 +73,10 @@ class Tokenizer:
         byte = re.fullmatch("<0x([0-9A-F]{2})>", text)
         return bytes([int(byte[1], 16)]) if byte else text.encode()
 
+    def token(self, token_id: int) -> str:
+        """The name of a token in its vocabulary; empty if the id has none."""
+        return self._vocabulary.token(token_id)
+
     def token_id(self, token: str) -> int | None:
         """The id of a token by its name; None if the vocabulary has no such token."""
         return self._vocabulary.find(token)
@@ -84,6 +88,11 @@ class Tokenizer:
     def serialized(self) -> str | None:
         """The text of a tokenizer.json; None for a SentencePiece model."""
         return self._vocabulary.serialized()
+
+    @property
+    def sentencepiece(self) -> SentencePiece | None:
+        """The SentencePiece vocabulary; None if it is a tokenizer.json."""
+        return self._vocabulary if isinstance(self._vocabulary, SentencePiece) else None
 
     def encode_inside(self, text: str) -> list[int]:
         """Encode text that follows other text: no BOS, no space before it."""
@@ -148,7 +157,7 @@ class Tokenizer:
     @classmethod
     def from_gguf(cls, metadata: Mapping[str, Any]) -> "Tokenizer | None":
         """Read the tokenizer of a GGUF file's metadata; None if there is none."""
-        if metadata.get("tokenizer.ggml.model") in (None, "", "no_vocab"):  # llama.cpp writes "no_vocab"
+        if metadata.get("tokenizer.ggml.model") in (None, "", "none", "no_vocab"):  # as llama.cpp writes
             return None
         return cls(*vocabularies.from_gguf(metadata))
 

@@ -67,7 +67,7 @@ _SPLITS = {
 }
 PRE_TOKENIZERS = {name: splits for names, splits in _SPLITS.items() for name in names}
 # These look up a whole word before they merge its bytes, and add BOS unless the file says otherwise.
-_WHOLE_WORDS = {"llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "tekken"}
+WHOLE_WORDS = {"llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "tekken"}
 
 _GGUF_KEYS = {"bos": "bos_token", "eos": "eos_token", "unknown": "unk_token", "eot": "eot_token", "eom": "eom_token"}
 # Token types; SentencePiece and GGUF use the same numbers.
@@ -134,7 +134,7 @@ def _byte_level(
 ) -> Tokenizer:
     """A byte-level BPE with the pre-tokenizer named `pre`; adds BOS and EOS as `config` says."""
     try:
-        model = models.BPE(vocab=vocabulary, merges=merges, ignore_merges=pre in _WHOLE_WORDS)
+        model = models.BPE(vocab=vocabulary, merges=merges, ignore_merges=pre in WHOLE_WORDS)
     except Exception as error:  # the library raises no narrower type
         raise UserError(f"The tokenizer's merges do not fit its vocabulary: {error}.") from error
     tokenizer = Tokenizer(model)
@@ -228,7 +228,7 @@ def from_gguf(metadata: Mapping[str, Any]) -> tuple[Tokenizer | bytes, Config]:
     turn_ends = {"<|eot_id|>", "<|im_end|>", "<end_of_turn>"} & set(tokens)
     config |= {"eot_token": min(turn_ends)} if turn_ends and "eot_token" not in config else {}
     pre = metadata.get("tokenizer.ggml.pre", "default")
-    config["add_bos_token"] = metadata.get("tokenizer.ggml.add_bos_token", kind == "llama" or pre in _WHOLE_WORDS)
+    config["add_bos_token"] = metadata.get("tokenizer.ggml.add_bos_token", kind == "llama" or pre in WHOLE_WORDS)
     config["add_eos_token"] = metadata.get("tokenizer.ggml.add_eos_token", False)
     if kind == "llama":
         return _sentencepiece_model(tokens, types, metadata, config), config

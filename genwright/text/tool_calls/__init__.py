@@ -1,6 +1,6 @@
 """Tool calls: parsed from a model's text as its family writes them, and grammars that make them right."""
 
-from genwright.text.tool_calls.grammar import tool_grammar
+from genwright.text.tool_calls.grammar import chosen_functions, tool_grammar
 from genwright.text.tool_calls.parser import ToolCall, ToolParser, parse_tool_calls
 from genwright.text.tool_calls.reader import Delta
 from genwright.text.tool_calls.styles import STYLES, describe_tools, tool_style
@@ -10,6 +10,7 @@ __all__ = [
     "Delta",
     "ToolCall",
     "ToolParser",
+    "chosen_functions",
     "describe_tools",
     "parse_tool_calls",
     "tool_grammar",

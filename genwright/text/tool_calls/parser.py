@@ -1,13 +1,12 @@
 """ToolParser: finds tool calls in an answer's text as it streams, name by name and argument by argument."""
 
-import ast
 import json
 from dataclasses import dataclass
+from typing import Any
 
+from genwright.text.tool_calls.parameters import is_any, literal_as_json, parameter_schemas, typed_value
 from genwright.text.tool_calls.reader import CallReader, Delta, NoCall, Reading
-from genwright.text.tool_calls.styles import STYLES
-
-_JSON_WORDS = {"true": True, "false": False, "null": None}
+from genwright.text.tool_calls.styles import STYLES, functions
 
 
 @dataclass(frozen=True)
@@ -22,12 +21,15 @@ class ToolCall:
 class ToolParser(CallReader):
     """Feed it an answer's text in pieces of any size; what is found does not depend on where the text is cut.
 
-    What is not a call is text, as it was written; spaces around calls are dropped.
+    What is not a call is text, as it was written; spaces around calls are dropped. The schemas of the tools tell the
+    types of values in styles that do not write JSON.
     """
 
-    def __init__(self, style: str) -> None:
+    def __init__(self, style: str, tools: Any = None) -> None:
+        self._tools = {each["name"]: each for each in functions(tools)} if tools else {}
         readers = {
             "hermes": self._hermes,
+            "qwen3-coder": self._qwen3_coder,
             "llama3": self._llama3,
             "pythonic": self._pythonic,
             "mistral": self._mistral,
@@ -41,8 +43,49 @@ class ToolParser(CallReader):
         while True:
             yield from self._until("<tool_call>")
             yield from self._json_calls((yield from self._skip()))
-            yield from self._expect((yield from self._skip()) and "/tool_call>")
-            self._raw = ""
+            yield from self._close("</tool_call>")
+
+    def _qwen3_coder(self) -> Reading:
+        schemas = {name: parameter_schemas(function) for name, function in self._tools.items()}
+        heads = [f"<function={name}>" for name in schemas]  # the model sometimes leaves out <tool_call>
+        while True:
+            head = yield from self._until("<tool_call>", *heads)
+            if head == "<tool_call>":
+                yield from self._expect("<function=", (yield from self._skip()))
+                head = yield from self._read_to(">")
+            name = head.removeprefix("<function=").removesuffix(">")
+            self._begin(name)
+            yield from self._xml_parameters(schemas.get(name, {}))
+            yield from self._close("</tool_call>")
+
+    def _xml_parameters(self, schemas: dict[str, dict[str, Any]]) -> Reading:
+        """`<parameter=key>value</parameter>` and so on, up to `</function>`."""
+        before = "{"
+        while (tag := (yield from self._read_to(">", start=(yield from self._skip())))) != "</function>":
+            if not tag.startswith("<parameter="):
+                raise NoCall
+            key = tag.removeprefix("<parameter=")[:-1]
+            self._argue(f"{before}{json.dumps(key, ensure_ascii=False)}: ")
+            yield from self._xml_value(schemas.get(key, {}))
+            before = ", "
+        self._argue("{}" if before == "{" else "}")
+        return ""
+
+    def _xml_value(self, schema: dict[str, Any]) -> Reading:
+        """A value without the line breaks around it, and its closing tag; a text is told as it is read."""
+        text = yield from self._char()
+        start = told = int(text == "\n")
+        end, plain = "\n" * start + "</parameter>", is_any("string", schema)
+        self._argue('"' if plain else "")
+        while not text.endswith(end):
+            text += yield from self._char()
+            self._raw = ""  # a value that is cut off is not text of the answer
+            ready = len(text) - next(n for n in range(len(end), -1, -1) if text.endswith(end[:n]))
+            if plain and ready > told:
+                self._argue(_inside_quotes(text[told:ready]))
+                told = ready
+        self._argue('"' if plain else typed_value(text[start : -len(end)], schema))
+        return ""
 
     def _llama3(self) -> Reading:
         if (char := (yield from self._skip())) == "<":
@@ -65,7 +108,7 @@ class ToolParser(CallReader):
             yield from self._value("{" if head.endswith("{") else (yield from self._skip()), True)
 
     def _deepseek(self) -> Reading:
-        calls, call, sep, end, calls_end = self._form.markers
+        calls, call, sep, _, calls_end = self._form.markers
         while True:
             if (yield from self._until(calls, call, calls_end)) != call:
                 self._raw = ""
@@ -77,8 +120,7 @@ class ToolParser(CallReader):
                 yield from self._read_to("{")
             self._begin(name.strip())
             yield from self._value("{", True)
-            yield from self._read_to(end)
-            self._raw = ""
+            yield from self._close(self._form.end.lstrip())
 
     def _pythonic(self) -> Reading:
         if (char := (yield from self._skip())) == "<":
@@ -107,7 +149,7 @@ class ToolParser(CallReader):
         while (char := (yield from self._skip(","))) != ")":
             key = (yield from self._read_to("=", start=char))[:-1].strip()
             value = yield from self._python_value()
-            self._argue(f"{before}{json.dumps(key)}: {_as_json(value)}")
+            self._argue(f"{before}{json.dumps(key)}: {literal_as_json(value)}")
             before = ", "
         self._argue("{}" if before == "{" else "}")
         return ""
@@ -128,9 +170,9 @@ class ToolParser(CallReader):
                 depth += (char in "{[(") - (char in "}])")
 
 
-def parse_tool_calls(text: str, style: str) -> tuple[str, list[ToolCall]]:
-    """The text of a whole answer without its calls, and the calls."""
-    parser = ToolParser(style)
+def parse_tool_calls(text: str, style: str, tools: Any = None) -> tuple[str, list[ToolCall]]:
+    """The text of a whole answer without its calls, and the calls; see `ToolParser`."""
+    parser = ToolParser(style, tools)
     said, names, arguments = "", list[Delta](), dict[int, str]()
     for delta in parser.feed(text) + parser.finish():
         if delta.kind == "text":
@@ -142,11 +184,6 @@ def parse_tool_calls(text: str, style: str) -> tuple[str, list[ToolCall]]:
     return said, [ToolCall(each.id, each.text, arguments.get(each.index, "")) for each in names]
 
 
-def _as_json(text: str) -> str:
-    """A literal of Python, in which JSON's true, false and null may occur, as JSON."""
-
-    class Words(ast.NodeTransformer):
-        def visit_Name(self, node: ast.Name) -> ast.AST:
-            return ast.Constant(_JSON_WORDS[node.id]) if node.id in _JSON_WORDS else node
-
-    return json.dumps(ast.literal_eval(Words().visit(ast.parse(text.strip(), mode="eval"))))
+def _inside_quotes(text: str) -> str:
+    """A text in JSON, without its quotes."""
+    return json.dumps(text, ensure_ascii=False)[1:-1]

@@ -110,11 +110,23 @@ class CallReader:
             pass
         return char
 
-    def _expect(self, text: str) -> Reading:
-        for wanted in text:
-            if (yield from self._char()) != wanted:
+    def _expect(self, text: str, start: str = "") -> Reading:
+        """This text, which begins with what has been read of it."""
+        while start != text:
+            if not text.startswith(start):
                 raise NoCall
+            start += yield from self._char()
         return text
+
+    def _close(self, tag: str) -> Reading:
+        """The end of a call, after spaces; if the answer is cut off inside it, it is not text of the answer."""
+        read = ""
+        while not read.endswith(tag):
+            read, self._raw = read + (yield from self._char()), ""
+            if not tag.startswith(read.lstrip(_SPACE)):
+                self._raw = read
+                raise NoCall
+        return read
 
     def _read_to(self, *ends: str, start: str = "") -> Reading:
         """What comes before one of these texts, and the text."""

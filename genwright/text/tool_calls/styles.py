@@ -36,6 +36,10 @@ STYLES = {
     "hermes": Style(
         _TAGS[0], _TAGS, "<tool_call>\n", '{"name": "', '", "arguments": ', "}\n</tool_call>", "\n<tool_call>\n", ""
     ),
+    # Qwen 3 Coder and Qwen 3.5
+    "qwen3-coder": Style(
+        _TAGS[0], _TAGS, "<tool_call>\n", "<function=", ">\n", "</function>\n</tool_call>", "\n<tool_call>\n", ""
+    ),
     # Llama 3.1 to 3.3
     "llama3": Style("", ("<|python_tag|>",), "", '{"name": "', '", "parameters": ', "}", "; ", ""),
     # Llama 4, and Llama 3.2's smaller models
@@ -56,6 +60,7 @@ STYLES = {
     ),
     "deepseek-v3.1": Style(_CALLS, _DEEPSEEK, _CALLS, _CALL, _SEP, _END, "", _CALLS_END),
 }
+_NOT_HERMES = ("<arg_key>", "<invoke", "<tool_calls>")  # in templates that use the tag of Hermes for other forms
 DEFAULT = "hermes"  # for a chat template that has no tools; `describe_tools` tells the model
 
 _DESCRIPTION = """You may call one or more functions to answer. The functions are:
@@ -76,7 +81,9 @@ def tool_style(chat_template: str) -> str | None:
         return "mistral-args" if "[ARGS]" in chat_template else "mistral"
     if _CALL in chat_template:
         return "deepseek" if "```json" in chat_template else "deepseek-v3.1"
-    if "<tool_call>" in chat_template and "<function=" not in chat_template:
+    if "<function=" in chat_template:
+        return "qwen3-coder" if "<tool_call>" in chat_template and "<parameter=" in chat_template else None
+    if "<tool_call>" in chat_template and not any(each in chat_template for each in _NOT_HERMES):
         return "hermes"
     if "<|python_start|>" in chat_template or "[func_name1(" in chat_template:
         return "pythonic"
@@ -97,8 +104,11 @@ def functions(tools: Any) -> list[dict[str, Any]]:
                 f'tools[{index}] must be {{"type": "function", "function": {{"name": ..., "parameters": ...}}}} with a '
                 f"name of letters, digits, underscores, dots and dashes, not {short(tool)}."
             )
-        if not isinstance(function.get("parameters") or {}, dict):
-            raise UserError(f"tools[{index}].function.parameters must be a JSON Schema, not {short(tool)}.")
+        parameters = function.get("parameters") or {}
+        if not isinstance(parameters, dict) or parameters.get("type", "object") != "object":
+            raise UserError(
+                f"tools[{index}].function.parameters must be the JSON Schema of an object, not {short(parameters)}."
+            )
         found.append(function)
     return found
 

@@ -93,7 +93,7 @@ def test_mistakes_are_one_sentence(tiny_pt, ranks, monkeypatch) -> None:
         ({"generator": "random"}, "There is no generator 'random'"),
         ({"channel_mult": ""}, "--channel_mult must be given for --image_size 16"),
         ({"channel_mult": "1,2,x"}, "--channel_mult must be whole numbers"),
-        ({"num_channels": 64}, "in The checkpoint has shape"),
+        ({"num_channels": 64}, "in state_dict has shape"),
     ):
         with pytest.raises(UserError, match=words):
             sample(ranks, monkeypatch, model_path=tiny_pt, **values)

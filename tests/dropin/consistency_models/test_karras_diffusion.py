@@ -129,6 +129,21 @@ def test_samplers_take_the_originals_arguments() -> None:
     torch.testing.assert_close(first, denoiser(renoised, torch.tensor([level])), rtol=1e-4, atol=1e-5)
 
 
+def test_midpoint_steps_follow_a_derivative() -> None:
+    """dx/dt = 2 t x, at times that are not those of the steps' ends."""
+    from cm.karras_diffusion import sample_midpoint_ancestral
+
+    times, seen = [0.1, 0.4, 0.7, 0.8], []
+    found = sample_midpoint_ancestral(
+        lambda x, t: 2 * t.view(-1, 1, 1, 1) * x, X0, torch.tensor(times), None, True, seen.append
+    )
+    expected = X0.double().numpy()
+    for t in times:
+        expected = expected + 0.25 * 2 * (t + 0.125) * (expected + 0.125 * 2 * t * expected)
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-5)
+    assert [call["tn"] for call in seen] == torch.tensor(times).tolist() and {"x", "dn", "dn_2"} <= seen[0].keys()
+
+
 def test_an_ancestral_step_adds_noise_up_to_the_next_level() -> None:
     from cm.karras_diffusion import get_ancestral_step
 

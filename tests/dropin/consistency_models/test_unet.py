@@ -58,5 +58,5 @@ def test_mistakes_are_one_sentence() -> None:
         new_model(num_classes=10)(torch.zeros(1, 3, 16, 16), torch.ones(1))
     with pytest.raises(UserError, match="learn_sigma, which needs 6"):
         new_model(dims=3)
-    with pytest.raises(UserError, match=r"The checkpoint has no label_emb\.weight"):
+    with pytest.raises(UserError, match=r"state_dict has no label_emb\.weight"):
         new_model(num_classes=10).load_state_dict(UNet(CONFIG).state_dict())

@@ -147,12 +147,18 @@ def test_sampling_draws_from_the_most_likely_tokens() -> None:
 def test_interactive_prompts_are_answered_as_they_come(checkpoints: Path, monkeypatch, capsys) -> None:
     from generate import main
 
-    asked = iter(["Grant of License", "Copyright"])
-    monkeypatch.setattr(builtins, "input", lambda words: next(asked))
+    asked = ["Grant of License", "Copyright"]
+
+    def typed(words: str) -> str:
+        if not asked:
+            raise EOFError
+        return asked.pop(0)
+
+    monkeypatch.setattr(builtins, "input", typed)
     path = checkpoints / "tiny" / "model.pth"
-    main(interactive=True, num_samples=2, max_new_tokens=5, checkpoint_path=path, compile=False, device="cpu")
+    main(interactive=True, num_samples=3, max_new_tokens=5, checkpoint_path=path, compile=False, device="cpu")
     printed = capsys.readouterr().out
-    assert "Time for inference 2" in printed
+    assert "Time for inference 2" in printed and "Average tokens/sec" in printed
     assert "Compilation time" not in printed
 
 
@@ -169,6 +175,7 @@ def test_a_number_is_a_synthetic_prompt(checkpoints: Path, capsys) -> None:
         ({"device": "mps"}, "mps is not supported"),
         ({"checkpoint_path": Path("none.pth")}, "There is no checkpoint none.pth"),
         ({"draft_checkpoint_path": Path("none.pth")}, "There is no checkpoint none.pth"),
+        ({"profile": Path("none/x"), "num_samples": 1}, r"There is no folder none for the trace x\.json"),
     ],
 )
 def test_mistakes_are_one_sentence(checkpoints: Path, changes, words: str) -> None:
@@ -186,4 +193,5 @@ def test_two_ranks_generate_what_one_does(checkpoints: Path, tmp_path: Path) -> 
     own = Path(__file__).parents[3] / "genwright" / "dropin" / "gpt_fast" / "generate.py"
     output = run([*ranks, *shaped, own, *flags, "--profile", tmp_path / "trace"], tmp_path)
     assert (tmp_path / "trace_rank_0.json").exists()
+    assert output.count("Applying tensor parallel to model ...") == 1  # rank 0's
     assert answer(output) == answer(run([*command, *flags], tmp_path))

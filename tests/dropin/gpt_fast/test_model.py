@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from dropin.gpt_fast.tiny_gpt_fast import SHAPES, random_state
+from dropin.gpt_fast.tiny_gpt_fast import SHAPES, VOCAB, random_state
 from torch.nn.attention.flex_attention import create_block_mask
 
 from genwright.errors import UserError
+from genwright.text.architectures.registry import named_shape, read_config
 from genwright.text.llm import LLM
 
 PROMPT = torch.tensor([[5, 17, 200, 31, 8, 90]])
@@ -144,6 +145,16 @@ def test_names_find_shapes_as_the_original_does() -> None:
         ModelArgs.from_name("gpt2")
 
 
+def test_a_configuration_says_the_shape_that_a_name_says() -> None:
+    from model import ModelArgs, transformer_configs
+
+    for name in transformer_configs:
+        args = ModelArgs.from_name(name)
+        assert ModelArgs.from_config(read_config(args.hugging_face(), name)) == args
+    with pytest.raises(UserError, match="gpt-fast's modules are of Llama and Mixtral, not of"):
+        ModelArgs.from_config(read_config(named_shape("opt-125m"), "opt"))
+
+
 def test_shapes_are_the_originals(original: Path) -> None:
     import runpy
 
@@ -165,6 +176,7 @@ def test_tokenizers(checkpoints: Path, tmp_path: Path) -> None:
     assert isinstance(words, SentencePieceWrapper)
     assert words.decode(words.encode("Hello, my name")) == "Hello, my name"
     assert (words.bos_id(), words.eos_id()) == (1, 2)
+    assert words.decode([*words.encode("Hello"), VOCAB + 7]) == words.decode([*words.encode("Hello"), 0])
     ranks = tmp_path / "llama3.model"
     lines = [base64.b64encode(bytes([i])).decode() + f" {i}" for i in range(256)]
     ranks.write_text("\n".join([*lines, base64.b64encode(b"my").decode() + " 256", ""]))

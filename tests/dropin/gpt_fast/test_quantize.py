@@ -16,10 +16,8 @@ PROMPT = torch.tensor([[5, 17, 200, 31, 8, 90]])
 
 def quantized(checkpoint: Path, tmp_path: Path, **settings) -> Path:
     """The file that the command writes, in a folder of the same name as the checkpoint's."""
-    from model import transformer_configs
     from quantize import quantize
 
-    transformer_configs.update(SHAPES)
     folder = tmp_path / checkpoint.name
     folder.mkdir(exist_ok=True)
     for file in checkpoint.iterdir():
@@ -60,6 +58,15 @@ def test_files_are_read_by_the_modules_and_by_the_engine(
     with LLM(path, device="cpu", dtype="bfloat16", backend="torch") as llm:
         engine = llm.logits(PROMPT[0].tolist())
     assert float((engine - found).norm() / exact.norm()) < 0.05
+
+
+def test_the_command_says_how_weights_are_stored(checkpoints: Path, tmp_path: Path, capsys) -> None:
+    from generate import main
+
+    path = quantized(checkpoints / "tiny", tmp_path, mode="int8")
+    capsys.readouterr()
+    main(num_samples=1, max_new_tokens=2, checkpoint_path=path, compile=False, device="cpu")
+    assert "Loading model ...\nUsing int8 weight-only quantization!\nTime to load model" in capsys.readouterr().out
 
 
 def test_tiles_are_those_that_the_reader_unpacks() -> None:
@@ -137,6 +144,14 @@ def test_gptq_makes_the_outputs_on_its_text_better(checkpoints: Path, tmp_path: 
         exact = found if exact is None else exact
         errors.append(float((found - exact).norm()))
     assert errors[2] < 0.9 * errors[1]
+
+
+def test_a_file_is_quantized_once(checkpoints: Path, tmp_path: Path) -> None:
+    from quantize import quantize
+
+    path = quantized(checkpoints / "tiny", tmp_path, mode="int8")
+    with pytest.raises(UserError, match=r"model_int8\.pth is int8 already"):
+        quantize(path)
 
 
 @pytest.mark.parametrize(

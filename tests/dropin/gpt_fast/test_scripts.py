@@ -1,8 +1,9 @@
 """gpt-fast's scripts: conversion, download, and the evaluation command."""
 
 import sys
+from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
@@ -10,7 +11,9 @@ from dropin.gpt_fast.tiny_gpt_fast import SHAPES
 
 from genwright.errors import UserError
 from genwright.text.checkpoints.open import open_checkpoint
+from genwright.text.engine.request import SamplingParams
 from genwright.text.export.convert import convert
+from genwright.text.llm import LLM
 
 
 @pytest.fixture(autouse=True)
@@ -92,8 +95,64 @@ def test_tasks_need_their_package(checkpoints: Path, monkeypatch) -> None:
 
     path = checkpoints / "tiny" / "model.pth"
     monkeypatch.setattr(evaluation, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match="--tasks needs the package lm-eval"):
+    with pytest.raises(UserError, match="Tasks need the package lm-eval"):
         evaluation.main(path, compile=True, max_seq_length=64)
+    with pytest.raises(UserError, match="Tasks need the package lm-eval"):
+        evaluation.eval(None, None)
+    with pytest.raises(UserError, match="Tasks need the package lm-eval"):
+        from eval import GPTFastEvalWrapper  # noqa: F401
+
+
+@pytest.fixture
+def lm_eval(monkeypatch) -> None:
+    """The package's names that the wrapper uses; tests/bench/test_harness.py runs the package itself."""
+    names = {"lm_eval": {}, "lm_eval.api": {}, "lm_eval.api.model": {"TemplateLM": type("TemplateLM", (), {})}}
+    for name, found in names.items():
+        module = ModuleType(name)
+        module.__spec__ = ModuleSpec(name, None)
+        vars(module).update(found)
+        monkeypatch.setitem(sys.modules, name, module)
+
+
+def test_likelihoods_of_modules_are_the_engines(lm_eval, checkpoints: Path) -> None:
+    from eval import GPTFastEvalWrapper
+    from generate import _load_model
+    from tokenizer import get_tokenizer
+
+    from genwright.bench.evaluate import likelihoods
+
+    folder = checkpoints / "tiny"
+    words = get_tokenizer(folder / "tokenizer.model")
+    model = _load_model(folder / "model.pth", "cpu", torch.float32, False)
+    wrapper = GPTFastEvalWrapper(model, words, max_seq_length=16)
+    text = "Licensed under the Apache License, Version 2.0; you may not use this file but for what 3 zebras know of it."
+    ids = wrapper.tok_encode(text)
+    assert wrapper.tok_decode(ids[1:]) == text and ids[0] == words.bos_id() and 34 < len(ids) < 49
+    with LLM(folder / "model.pth", device="cpu", dtype="float32", max_context=18) as llm:
+        greedy = llm.generate([ids[:4]], SamplingParams(max_new_tokens=2, ignore_eos=True))[0].ids
+        pairs = [(ids[:4], greedy), (ids[:3], ids[3:9]), (ids[:25], ids[25:28])]  # the last loses its start
+        expected = likelihoods(llm, pairs)
+        windows = likelihoods(llm, [(ids[:1], ids[1:17]), (ids[16:17], ids[17:33]), (ids[-17:33], ids[33:])])
+    found = wrapper._loglikelihood_tokens([(None, *pair) for pair in pairs])
+    assert [value for value, _ in found] == pytest.approx([value for value, _ in expected], abs=1e-3)
+    assert [same for _, same in found] == [same for _, same in expected] == [True, False, False]
+    rolling = wrapper.loglikelihood_rolling([SimpleNamespace(args=(text,))])
+    assert rolling == pytest.approx([sum(value for value, _ in windows)], abs=1e-3)
+    with pytest.raises(UserError, match="A task that generates text needs the engine"):
+        wrapper.generate_until([])
+
+
+def test_tasks_are_run_on_modules(lm_eval, checkpoints: Path, monkeypatch) -> None:
+    from eval import eval as evaluate
+    from generate import _load_model
+
+    seen = []
+    harness = SimpleNamespace(evaluate_model=lambda *args, **kwargs: seen.append((args, kwargs)) or {"results": {}})
+    monkeypatch.setitem(sys.modules, "genwright.bench.harness", harness)
+    model = _load_model(checkpoints / "tiny" / "model.pth", "cpu", torch.float32, False)
+    assert evaluate(model, None, ["task"], 3) == {"results": {}}
+    ((wrapper, tasks), settings) = seen[0]
+    assert (wrapper.max_length, tasks, settings) == (256, ["task"], {"limit": 3})
 
 
 def test_tasks_are_run_by_the_engine(checkpoints: Path, monkeypatch, capsys) -> None:

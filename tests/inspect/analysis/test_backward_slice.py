@@ -25,6 +25,10 @@ CASES = {
     "what a loop runs again": (["x = []", "for i in y():", "    target(x)", "    x.append(1)"], "abcd"),
     "what changes an object": (["x = [1]", "x.append(2)", "x[0] = 3", "print(x)", "target(x)"], "abce"),
     "what changes it by another name": (["x = []", "y = x", "y.append(1)", "z = x", "target(x)"], "abce"),
+    "what changes it behind a star": (
+        ["def f(a, b):", "    b.append(1)", "x = []", "f(*[0, x])", "target(x)"],
+        "abcde",
+    ),
     "attributes of any object": (["a.b = 1", "a.c = 2", "target(x.b)"], "ac"),
     "all attributes of an object as a whole": (["a = A()", "a.b = 1", "c.b = 2", "target(a)"], "abd"),
     "branches": (["if f():", "    x = 1", "    y = 2", "else:", "    x = 3", "target(x)"], "abef"),

@@ -4,8 +4,8 @@ import ast
 
 import pytest
 
+from genwright.inspect.analysis.abstract_values import Instance, Items, Local, Made, Member, Ref, Text, Value
 from genwright.inspect.analysis.dataflow import Flow
-from genwright.inspect.analysis.values import Instance, Items, Local, Made, Member, Ref, Text, Value
 
 
 def flow(source: str, package: str = "") -> Flow:

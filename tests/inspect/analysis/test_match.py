@@ -5,9 +5,9 @@ import ast
 import pytest
 from call_count import calls
 
+from genwright.inspect.analysis.abstract_values import Ref
 from genwright.inspect.analysis.manifest import Manifest, parse_manifest
 from genwright.inspect.analysis.match import Matcher
-from genwright.inspect.analysis.values import Ref
 
 ENTRIES = [
     {"name": "generate", "module": "a.model", "signature": "(x)"},

@@ -26,7 +26,7 @@ def test_every_part_of_a_scenario(tmp_path: Path) -> None:
     scenario = load_scenario(path)
     assert scenario.argv == ["--n", "3"] and scenario.interface == ["generate"]
     assert scenario.overrides == {"main.num_samples": 1, "run_sampling.Args.use_fp16": False}
-    assert scenario.kept() == {
+    assert scenario.for_run() == {
         "environment": {"CUDA_VISIBLE_DEVICES": ""},
         "limits": {"seconds": 60},
         "assertions": ["calls == 2"],

@@ -1,87 +1,18 @@
-"""Runs that misbehave are ended or refused within their limit, say which, and leave nothing running."""
+"""What a run is shown, what it may not do, and how it is refused; its record says how it ended."""
 
 import os
 import sys
-import time
-from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import psutil
 import pytest
+from isolated_scripts import Run, isolated, printed, refuse_namespaces
 
 from genwright.errors import UserError
 from genwright.inspect.isolation import isolation as module
-from genwright.inspect.isolation.isolation import Ended, Isolation, Limits, run_isolated
-from genwright.inspect.isolation.sandbox_watch import Watch
-
-Run = Callable[..., Ended]
-REASON = "the test refuses them"
-
-
-def isolated(*arguments: Any, **options: Any) -> Ended:
-    """`run_isolated`, or the end of the test where the system itself refuses namespaces."""
-    ended = run_isolated(*arguments, **options)
-    if "refuses namespaces" in ended.message and REASON not in ended.message:
-        pytest.skip(ended.message)
-    return ended
-
-
-@pytest.fixture
-def project(tmp_path: Path) -> Path:
-    folder = tmp_path / "a project, with: signs"
-    folder.mkdir()
-    (folder / "data.txt").write_text("data")
-    return folder
-
-
-@pytest.fixture
-def run(tmp_path: Path, project: Path) -> Run:
-    """Run a script's text in `project`; the mark in its arguments finds its processes."""
-
-    def start(text: str, limits: Limits | None = None, **isolation: object) -> Ended:
-        script, folder = project / "script.py", tmp_path / "records" / "run-0001"
-        script.write_text(text)
-        command = [sys.executable, str(script), str(tmp_path)]
-        limits = limits or Limits(seconds=30)
-        ended = isolated(command, folder, project, project, Isolation(limits, **isolation))  # type: ignore[arg-type]
-        assert not left_running(str(tmp_path))
-        return ended
-
-    return start
-
-
-def left_running(mark: str) -> list[int]:
-    found = []
-    for process in psutil.process_iter():
-        with suppress(psutil.Error):
-            if mark in process.cmdline() and process.pid != os.getpid():
-                found.append(process.pid)
-    return found
-
-
-def printed(tmp_path: Path, name: str = "output.txt") -> str:
-    return (tmp_path / "records" / "run-0001" / name).read_text()
-
-
-@pytest.fixture(params=["namespaces", "unsafe"])
-def either(request: pytest.FixtureRequest, run: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """The same with namespaces, and where the system refuses them but the user insists."""
-    if request.param == "namespaces":
-        return run
-    refuse_namespaces(monkeypatch)
-    return lambda text, limits=None, **isolation: run(text, limits, unsafe=True, **isolation)
-
-
-def refuse_namespaces(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(self: Watch, stdin: object) -> None:
-        self.refused = REASON
-
-    real = Watch.run
-    monkeypatch.setattr(Watch, "run", lambda self, stdin: (refused if self._plan["namespaces"] else real)(self, stdin))
+from genwright.inspect.isolation.isolation import Isolation, Limits
 
 
 def test_result_of_an_orderly_run(either: Run, tmp_path: Path) -> None:
@@ -99,50 +30,6 @@ def test_result_of_an_orderly_run(either: Run, tmp_path: Path) -> None:
 def test_failures(either: Run, text: str, status: str, code: int) -> None:
     ended = either(text)
     assert (ended.status, ended.exit_code) == (status, code)
-
-
-def test_infinite_loop(either: Run, tmp_path: Path) -> None:
-    ended = either("print('started')\nwhile True: pass", Limits(seconds=0.5))
-    assert (ended.status, ended.limit) == ("limit", "seconds")
-    assert printed(tmp_path) == "started\n"  # a killed run leaves what it printed
-
-
-def test_processor_time_of_all_processes(either: Run) -> None:
-    ended = either("import os; os.fork()\nwhile True: pass", Limits(seconds=30, cpu_seconds=0.3))
-    assert ended.limit == "cpu_seconds"
-
-
-def test_huge_allocation(either: Run) -> None:
-    text = "data = []\nwhile True: data.append(bytearray(b'x' * 2**24))"
-    ended = either(text, Limits(seconds=30, memory_gb=0.3))
-    assert ended.limit == "memory_gb" and 0.3e9 <= ended.peak_memory < 3e9
-
-
-def test_memory_that_processes_share_is_counted_once(run: Run) -> None:
-    text = "import os, time\ndata = b'x' * 2**28\nfor _ in range(3):\n    if not os.fork(): break\ntime.sleep(0.2)"
-    assert run(text, Limits(seconds=30, memory_gb=0.6)).status == "ended"
-
-
-def test_fork_bomb(either: Run) -> None:
-    # At most 300 processes, should the limit not hold.
-    text = "import os, time\nfor _ in range(300):\n    if not os.fork(): time.sleep(60)\ntime.sleep(60)"
-    assert either(text, Limits(seconds=30, processes=10)).limit == "processes"
-
-
-def test_endless_output(either: Run, tmp_path: Path) -> None:
-    ended = either("while True: print('x' * 1000)", Limits(seconds=30, output_mb=0.1))
-    assert ended.limit == "output_mb" and len(printed(tmp_path)) == 100_000
-
-
-def test_files_count_as_output(either: Run) -> None:
-    text = "import time\nopen('large', 'wb').write(b'x' * 3_000_000)\ntime.sleep(60)"
-    assert either(text, Limits(seconds=30, output_mb=2)).limit == "output_mb"
-
-
-def test_processes_that_leave_their_parent_are_ended(either: Run, tmp_path: Path) -> None:
-    leave = "import os, subprocess, sys; subprocess.Popen([sys.executable, '-c', WAIT, MARK], start_new_session=True)"
-    text = f"import subprocess, sys\nWAIT, MARK = 'import time; time.sleep(60)', sys.argv[1]\n{leave}"
-    assert either(text).status == "ended"  # the fixture looks for what is left
 
 
 def test_working_directory_shows_the_script_folder_and_catches_what_is_written(
@@ -273,12 +160,6 @@ for path in ({str(home / "secret")!r}, {str(models / "weights")!r}):
     assert [each["path"] for each in ended.written] == [f"{home}/note"] and not (home / "note").exists()
 
 
-def test_writable_folder(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "results").mkdir()
-    run(f"open({str(tmp_path / 'results' / 'file')!r}, 'w')", writable=(tmp_path / "results",))
-    assert (tmp_path / "results" / "file").exists()
-
-
 def test_no_privileges(run: Run, tmp_path: Path) -> None:
     text = """
 import os
@@ -300,44 +181,6 @@ def test_environment_is_an_allow_list(either: Run, tmp_path: Path, monkeypatch: 
     assert not {"ANYTHING", "GENWRIGHT_API_KEY"} & set(names)
 
 
-def test_run_ends_with_the_process_that_started_it(run: Run, project: Path, tmp_path: Path) -> None:
-    assert run("").status == "ended"  # where namespaces are refused, the test ends here
-    script = project / "script.py"
-    script.write_text("import os, time; os.fork(); print('started'); time.sleep(60)")
-    text = f"""
-import sys
-from pathlib import Path
-from genwright.inspect.isolation.isolation import *
-command = [sys.executable, {str(script)!r}, {str(tmp_path)!r}]
-run_isolated(command, Path({str(tmp_path / "record")!r}), *[Path({str(project)!r})] * 2, Isolation())
-"""
-    starter = psutil.Popen(
-        [sys.executable, "-c", text], env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
-    )
-    output = tmp_path / "record" / "output.txt"
-    wait_until(lambda: output.exists() and output.read_text().count("started") == 2)
-    assert len(left_running(str(tmp_path))) == 2
-    starter.kill()
-    starter.wait()
-    wait_until(lambda: not left_running(str(tmp_path)))
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.02)
-
-
-def test_standard_input_and_echo(project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (project / "script.py").write_text("print(input())")
-    (tmp_path / "answers").write_text("yes\n")
-    with (tmp_path / "answers").open() as answers:
-        command = [sys.executable, str(project / "script.py")]
-        isolated(command, tmp_path / "record", project, project, Isolation(), answers, echo=True)
-    assert capsys.readouterr().out == "yes\n"
-
-
 def test_limits_that_a_scenario_does_not_give(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     limits = Limits.of_scenario({"seconds": 5, "processes": 3}, tmp_path)
     assert (limits.seconds, limits.cpu_seconds, limits.processes, limits.calls) == (5, None, 3, None)
@@ -350,7 +193,7 @@ def test_limits_that_a_scenario_does_not_give(tmp_path: Path, monkeypatch: pytes
 def test_wrong_limits_and_paths(run: Run) -> None:
     with pytest.raises(UserError, match="The limit seconds must be a positive number, not 0"):
         Limits(seconds=0)
-    with pytest.raises(UserError, match="does not exist"):
+    with pytest.raises(UserError, match="There is no /missing that a run could be shown"):
         run("", readable=(Path("/missing"),))
 
 

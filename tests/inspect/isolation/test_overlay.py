@@ -31,7 +31,7 @@ def test_a_path_that_contains_the_home_folder_is_shown_only_if_asked_for(
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setattr(sys, "path", [*sys.path, str(home.parent)])
     for readable, kinds in (((), ["private"]), ((home,), ["private", "read"])):
-        mounts = plan_mounts(folder, project, project, readable, (), network=False)
+        mounts = plan_mounts(folder, project, project, readable, network=False)
         assert [each.kind for each in mounts if each.target == str(home)] == kinds
         assert not [each for each in mounts if each.target == str(home.parent)]
         assert [each.upper for each in mounts if each.target == str(project)] == [str(folder / "work")]

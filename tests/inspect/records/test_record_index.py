@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 import types
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -52,8 +53,8 @@ def processor_seconds(*arguments: str) -> float:
 def test_the_index_has_what_the_records_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run, _ = recorded(tmp_path, monkeypatch, 100)
     with open_index(run) as index:
-        rows, counts = index.calls(), index.counts()
-    assert [row["number"] for row in rows] == list(range(1, 101)) and counts == {"returned": 100}
+        rows = index.calls()
+    assert [row["number"] for row in rows] == list(range(1, 101))
     for row, call in zip(rows, run.calls(), strict=True):
         assert all(row[name] == getattr(call, name) for name in row)
     # A record that is changed while it is not complete is read again; a database that is none is made anew in memory.
@@ -61,13 +62,13 @@ def test_the_index_has_what_the_records_have(tmp_path: Path, monkeypatch: pytest
     path.write_text(json.dumps(json.loads(path.read_text()) | {"status": "started"}))
     (run.path / "index.sqlite").unlink()
     with open_index(run) as index:
-        assert index.counts() == {"returned": 99, "started": 1}
+        assert Counter(row["status"] for row in index.calls()) == {"returned": 99, "started": 1}
     path.write_text(json.dumps(json.loads(path.read_text()) | {"status": "raised"}))
     with open_index(run) as index:
-        assert index.counts() == {"returned": 99, "raised": 1}
+        assert Counter(row["status"] for row in index.calls()) == {"returned": 99, "raised": 1}
     (run.path / "index.sqlite").write_bytes(b"not a database" * 100)
     with open_index(run) as index:
-        assert len(index.calls(first=51)) == 50
+        assert len(index.calls()) == 100
 
 
 def test_many_calls_are_recorded_listed_and_shown_fast(

@@ -18,7 +18,7 @@ from genwright import Executor
 from genwright.inspect.records.records import RecordFolder
 from genwright.inspect.records.research_layout import write_research_layout
 from genwright.inspect.records.stored_runs import StoredRun, open_run
-from genwright.inspect.records.values import load_value
+from genwright.inspect.records.stored_values import load_value
 
 HERE = sys.modules[__name__]
 PATH = os.pathsep.join([str(ROOT), str(PROJECT)])

@@ -19,7 +19,7 @@ from recorded_runs import record_run, write_run
 
 from genwright.errors import UserError
 from genwright.inspect.records.stored_runs import StoredRun
-from genwright.inspect.records.values import store_value
+from genwright.inspect.records.stored_values import store_value
 from genwright.inspect.report.assertions import check_assertions
 from genwright.inspect.report.commentator import comment
 from genwright.inspect.report.findings import Finding, find

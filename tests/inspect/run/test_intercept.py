@@ -12,7 +12,7 @@ from genwright.inspect.analysis.manifest import parse_manifest
 from genwright.inspect.analysis.repository import Repository
 from genwright.inspect.records.stored_runs import Call, StoredRun
 from genwright.inspect.run.launch import launch
-from genwright.inspect.run.make_plan import Choices
+from genwright.inspect.run.make_plan import RunOptions
 
 FULL = "GENWRIGHT_FULL_SIZE" in os.environ
 # One for each way in which a script comes to its interface, its values and its visitors.
@@ -40,8 +40,8 @@ def importable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def run(case: Case, mode: str, root: Path) -> StoredRun:
-    choices = Choices(mode, ask=True)
-    return launch(case.script, case.scenario, case.manifest, choices=choices, root=root, repository=Repository(PROJECT))
+    options = RunOptions(mode, ask=True)
+    return launch(case.script, case.scenario, case.manifest, options=options, root=root, repository=Repository(PROJECT))
 
 
 def told(call: Call) -> dict[str, Any]:

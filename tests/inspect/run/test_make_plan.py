@@ -9,15 +9,15 @@ from genwright.errors import UserError
 from genwright.inspect.analysis.repository import Repository
 from genwright.inspect.analysis.scenario import Scenario, load_scenario
 from genwright.inspect.records.plan_file import read_plan
-from genwright.inspect.run.make_plan import Choices, PlannedRun, plan_run
+from genwright.inspect.run.make_plan import PlannedRun, RunOptions, plan_run
 
 CASE = {case.name: case for case in CASES}
 
 
 def planned(name: str, mode: str = "intercept", scenario: Scenario | None = None) -> PlannedRun:
     case = CASE[name]
-    choices = Choices(mode, ask=True)
-    return plan_run(case.script, case.manifest, scenario or case.scenario, Repository(PROJECT), choices)
+    options = RunOptions(mode, ask=True)
+    return plan_run(case.script, case.manifest, scenario or case.scenario, Repository(PROJECT), options)
 
 
 def test_an_unchanged_script_runs_from_its_own_file(tmp_path: Path) -> None:
@@ -45,7 +45,7 @@ def test_lines_of_a_changed_script_are_those_of_the_original(mode: str) -> None:
 def test_a_script_with_an_executor_of_its_own_is_run_as_it_is(tmp_path: Path) -> None:
     script = tmp_path / "generated.py"
     script.write_text("from Inspection.core.executor import Executor\nexe = Executor('demo', 'dumb')\nexe.run('f')\n")
-    made = plan_run(script, None, Scenario(), Repository(tmp_path), Choices())
+    made = plan_run(script, None, Scenario(), Repository(tmp_path), RunOptions())
     assert (made.plan.project, made.plan.label, made.plan.interfaces, made.text) == ("demo", "dumb", [], None)
 
 
@@ -65,3 +65,12 @@ def test_resources_beside_a_scenario_are_found(tmp_path: Path) -> None:
     (tmp_path / "s.toml").write_text('failures = "maybe"\n')
     with pytest.raises(UserError, match="`failures` is one of raise, none"):
         load_scenario(tmp_path / "s.toml")
+
+
+def test_a_plan_of_another_version_is_none(tmp_path: Path) -> None:
+    planned("class_object").write(tmp_path)
+    assert read_plan(tmp_path) is not None
+    text = (tmp_path / "plan.json").read_text()
+    for other in ("{}", text.replace('"label"', '"title"'), "[1]"):
+        (tmp_path / "plan.json").write_text(other)
+        assert read_plan(tmp_path) is None

@@ -13,7 +13,7 @@ from genwright.inspect.records.stored_runs import StoredRun
 from genwright.inspect.replay.program_slice import slice_call
 from genwright.inspect.report.run_diff import diff_runs
 from genwright.inspect.run.launch import launch, relaunch
-from genwright.inspect.run.make_plan import Choices
+from genwright.inspect.run.make_plan import RunOptions
 
 FULL = "GENWRIGHT_FULL_SIZE" in os.environ
 SOME = ("async_main", "generators")
@@ -33,8 +33,8 @@ def run_and_remove_the_model(case: Case, folder: Path, mode: str = "intercept") 
     project = folder / "project"
     shutil.copytree(PROJECT, project)
     script = project / case.script.relative_to(PROJECT)
-    choices, repository = Choices(mode, ask=True), Repository(project)
-    run = launch(script, case.scenario, case.manifest, choices=choices, root=folder / "records", repository=repository)
+    options, repository = RunOptions(mode, ask=True), Repository(project)
+    run = launch(script, case.scenario, case.manifest, options=options, root=folder / "records", repository=repository)
     assert run.data["status"] == "ended", (run.path / "error.txt").read_text()
     if case.name not in OWN:
         shutil.rmtree(project / "tinymodel")

@@ -108,7 +108,7 @@ def test_packed_products_equal_float64(name):
             for shift in (None, bias):
                 exact = linear(x[:tokens].double(), wide, None if shift is None else shift.double())
                 found = operand(x[:tokens], packed, shift)
-                for y in (found.product(x[:tokens], shift), found.by_pieces(x[:tokens], shift)):
+                for y in (found.product(x[:tokens], shift), found.many_tokens(x[:tokens], shift)):
                     assert ((y.double() - exact).abs() <= rounding[:tokens]).all(), (outputs, inputs, tokens)
 
 

@@ -1,13 +1,22 @@
-"""The same weights in every format are the same model, read by us and by transformers, converted or not."""
+"""The same weights in every format are the same model."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from text.checkpoints.tiny_gguf import tiny_model, write_gguf
-from text.families import make, reference_logits
+from text.checkpoints.written_formats import (
+    FORMATS,
+    PLAIN,
+    PROMPT,
+    gptfast_tensors,
+    logits,
+    state,
+    write_sharded,
+    write_sharded_bin,
+)
+from text.families import reference_logits
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
@@ -17,124 +26,7 @@ from genwright.text.architectures.registry import read_config
 from genwright.text.checkpoints.gptfast import GptFast
 from genwright.text.checkpoints.huggingface import HuggingFace
 from genwright.text.checkpoints.open import open_checkpoint
-from genwright.text.checkpoints.protocol import parse_dtype
-from genwright.text.export import convert as conversion
 from genwright.text.export.convert import convert
-
-PROMPT = [1, *torch.randint(3, 199, (39,), generator=torch.Generator().manual_seed(0)).tolist()]
-
-
-def state(model: PreTrainedModel) -> dict[str, torch.Tensor]:
-    """A model's tensors, each once and with a storage of its own."""
-    tensors = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    if model.config.tie_word_embeddings:
-        del tensors["lm_head.weight"]
-    return tensors
-
-
-def write_sharded(model: PreTrainedModel, folder: Path) -> None:
-    model.save_pretrained(folder, max_shard_size="60KB")
-    assert len(list(folder.glob("model-*-of-*.safetensors"))) > 3
-
-
-def write_bin(model: PreTrainedModel, folder: Path) -> None:
-    model.config.save_pretrained(folder)
-    tensors = {name: torch.nn.Parameter(tensor) for name, tensor in state(model).items()}  # as some were saved
-    tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = torch.ones(8)  # so were buffers that are none today
-    torch.save(tensors, folder / "pytorch_model.bin")
-
-
-def write_sharded_bin(model: PreTrainedModel, folder: Path) -> None:
-    model.config.save_pretrained(folder)
-    tensors = state(model)
-    where = {name: f"pytorch_model-{1 + index % 3:05}-of-00003.bin" for index, name in enumerate(tensors)}
-    for file in set(where.values()):
-        torch.save({name: tensors[name] for name in tensors if where[name] == file}, folder / file)
-    index = {"metadata": {"total_size": sum(t.nbytes for t in tensors.values())}, "weight_map": where}
-    (folder / "pytorch_model.bin.index.json").write_text(json.dumps(index))
-
-
-def neighbours(weight: torch.Tensor, head_dim: int) -> torch.Tensor:
-    """Row 2i of a head is the i-th of its first half, row 2i + 1 the i-th of its second: as Meta rotates them."""
-    half = head_dim // 2
-    rows = [
-        head * head_dim + pair + part * half
-        for head in range(len(weight) // head_dim)
-        for pair in range(half)
-        for part in (0, 1)
-    ]
-    return weight[rows]
-
-
-def meta_tensors(model: PreTrainedModel) -> dict[str, torch.Tensor]:
-    """The tensors by Meta's names, as gpt-fast and the stories models have them, q, k and v apart."""
-    theirs, config = model.state_dict(), model.config
-    head_dim = config.head_dim or config.hidden_size // config.num_attention_heads
-    tensors = {
-        "tok_embeddings.weight": theirs["model.embed_tokens.weight"],
-        "norm.weight": theirs["model.norm.weight"],
-        "output.weight": theirs["lm_head.weight"],
-    }
-    for layer in range(model.config.num_hidden_layers):
-        of, to = f"model.layers.{layer}.", f"layers.{layer}."
-        tensors |= {
-            f"{to}attention.wq.weight": neighbours(theirs[f"{of}self_attn.q_proj.weight"], head_dim),
-            f"{to}attention.wk.weight": neighbours(theirs[f"{of}self_attn.k_proj.weight"], head_dim),
-            f"{to}attention.wv.weight": theirs[f"{of}self_attn.v_proj.weight"],
-            f"{to}attention.wo.weight": theirs[f"{of}self_attn.o_proj.weight"],
-            f"{to}attention_norm.weight": theirs[f"{of}input_layernorm.weight"],
-            f"{to}ffn_norm.weight": theirs[f"{of}post_attention_layernorm.weight"],
-        }
-        for number, name in ((1, "gate"), (2, "down"), (3, "up")):
-            if f"{of}mlp.{name}_proj.weight" in theirs:  # not Mixtral's
-                tensors[f"{to}feed_forward.w{number}.weight"] = theirs[f"{of}mlp.{name}_proj.weight"]
-    return {name: tensor.clone() for name, tensor in tensors.items()}
-
-
-def gptfast_tensors(model: PreTrainedModel) -> dict[str, torch.Tensor]:
-    tensors = meta_tensors(model)
-    for layer in range(model.config.num_hidden_layers):
-        attention = f"layers.{layer}.attention."
-        tensors[f"{attention}wqkv.weight"] = torch.cat([tensors.pop(f"{attention}w{x}.weight") for x in "qkv"])
-    return tensors
-
-
-def write_gptfast(model: PreTrainedModel, folder: Path) -> None:
-    model.config.save_pretrained(folder)
-    torch.save(gptfast_tensors(model), folder / "model.pth")
-
-
-def write_stories(model: PreTrainedModel, folder: Path) -> None:
-    model.config.save_pretrained(folder)
-    tensors = {f"_orig_mod.{name}": tensor for name, tensor in meta_tensors(model).items()}
-    torch.save({"model": tensors, "iter_num": 7, "model_args": {"dim": 64}}, folder / "stories15M.pt")
-
-
-FORMATS: dict[str, Callable[[PreTrainedModel, Path], object]] = {
-    "sharded safetensors": write_sharded,
-    "bin": write_bin,
-    "sharded bin": write_sharded_bin,
-    "gguf": lambda model, folder: write_gguf(folder / "model.gguf", model),
-    "gptfast": write_gptfast,
-    "stories": write_stories,
-}
-# Families without biases and q and k norms, which Meta's layout cannot hold.
-PLAIN = ("llama", "llama-3.2", "mistral", "codellama")
-LATER = ("opt-350m", "mixtral", "qwen2-moe", "deepseek-v3")
-
-
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[PreTrainedModel, Path, torch.Tensor]]:
-    """By family: transformers' model, its safetensors folder, and our logits of that folder."""
-    made = {}
-    for family in (*PLAIN, "qwen3", "llama-biased", *LATER):
-        folder = tmp_path_factory.mktemp(family)
-        made[family] = (make(family, folder), folder, logits(folder))
-    return made
-
-
-def logits(path: Path, dtype: str = "float32", arch: str | None = None) -> torch.Tensor:
-    return LLM(path, device="cpu", dtype=dtype, arch=arch).logits(PROMPT)
 
 
 @pytest.mark.parametrize(
@@ -176,87 +68,6 @@ def test_shards_are_opened_when_a_tensor_of_theirs_is_asked_for(write, models, t
     checkpoint.tensor("model.norm.weight")
     checkpoint.shape("model.norm.weight")
     assert len(checkpoint._files) == 1
-
-
-SOURCES = {"safetensors": lambda model, folder: model.save_pretrained(folder), **FORMATS}
-
-
-@pytest.mark.parametrize("form", SOURCES)
-def test_every_format_converts_to_safetensors(form, models, tmp_path):
-    model, _, expected = models["llama"]
-    source, target = tmp_path / "source", tmp_path / "new" / "target"
-    source.mkdir()
-    SOURCES[form](model, source)
-    calls: list[tuple[int, int]] = []
-    convert(open_checkpoint(str(source)), target, "safetensors", torch.float32, lambda *call: calls.append(call))
-    count = len(state(model))
-    assert calls == [(done, count) for done in range(1, count + 1)]
-    assert sorted(p.name for p in target.parent.iterdir()) == ["target"]
-    assert torch.equal(logits(target), expected)
-    theirs = AutoModelForCausalLM.from_pretrained(target, attn_implementation="eager")
-    assert theirs.dtype == torch.float32
-    assert torch.equal(reference_logits(theirs, PROMPT), reference_logits(model, PROMPT))
-
-
-@pytest.mark.parametrize("family", LATER)
-def test_later_families_convert_to_safetensors(family, models, tmp_path):
-    model, folder, expected = models[family]
-    convert(open_checkpoint(str(folder)), tmp_path / "new", "safetensors", None, lambda done, total: None)
-    assert torch.equal(logits(tmp_path / "new"), expected)
-    theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "new", attn_implementation="eager")
-    assert torch.equal(reference_logits(theirs, PROMPT), reference_logits(model, PROMPT))
-
-
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
-@pytest.mark.parametrize("shard", [conversion.SHARD_BYTES, 50_000])
-def test_weights_are_rounded_once_and_shards_are_indexed(dtype, shard, models, tmp_path, monkeypatch):
-    model, folder, _ = models["llama"]
-    monkeypatch.setattr(conversion, "SHARD_BYTES", shard)
-    kind = parse_dtype(dtype)
-    convert(open_checkpoint(str(folder)), tmp_path / "new", "safetensors", kind, lambda done, total: None)
-    files = sorted((tmp_path / "new").glob("*.safetensors"))
-    index = tmp_path / "new" / "model.safetensors.index.json"
-    assert (len(files) > 3) == index.exists() == (shard == 50_000)
-    if index.exists():
-        read = json.loads(index.read_text())
-        assert set(read["weight_map"].values()) == {file.name for file in files}
-        assert read["metadata"]["total_size"] == sum(t.numel() for t in state(model).values()) * kind.itemsize
-    theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "new")
-    assert theirs.dtype == kind
-    checkpoint = open_checkpoint(str(tmp_path / "new"))
-    assert checkpoint.config.dtype == dtype
-    for name, tensor in state(model).items():
-        assert torch.equal(checkpoint.tensor(name), tensor.to(kind)), name
-        assert torch.equal(theirs.state_dict()[name], tensor.to(kind)), name
-    assert torch.equal(logits(tmp_path / "new", dtype), logits(folder, dtype))
-
-
-@pytest.mark.parametrize("form", SOURCES)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_every_format_converts_to_gptfast(form, dtype, models, tmp_path):
-    model, _, expected = models["llama"]
-    source, target = tmp_path / "source", tmp_path / "target"
-    source.mkdir()
-    SOURCES[form](model, source)
-    calls: list[tuple[int, int]] = []
-    convert(open_checkpoint(str(source)), target, "gptfast", dtype, lambda *call: calls.append(call))
-    read = torch.load(target / "model.pth", weights_only=True)
-    wanted = gptfast_tensors(model)
-    assert calls == [(done, len(wanted)) for done in range(1, len(wanted) + 1)]
-    assert read.keys() == wanted.keys()
-    assert all(torch.equal(read[name], wanted[name].to(dtype)) for name in wanted)
-    if dtype == torch.float32:
-        assert torch.equal(logits(target), expected)
-
-
-@pytest.mark.parametrize("family", PLAIN)
-def test_gptfast_and_back_is_the_same_model(family, models, tmp_path):
-    _, folder, expected = models[family]
-    convert(open_checkpoint(str(folder)), tmp_path / "pth", "gptfast", torch.float32, lambda done, total: None)
-    assert torch.equal(logits(tmp_path / "pth"), expected)
-    there = open_checkpoint(str(tmp_path / "pth"))
-    convert(there, tmp_path / "back", "safetensors", torch.float32, lambda done, total: None)
-    assert torch.equal(logits(tmp_path / "back"), expected)
 
 
 def mixtral_tensors(model: PreTrainedModel) -> dict[str, torch.Tensor]:
@@ -372,50 +183,6 @@ def test_llama3_scaling_survives_the_way_through_gguf(tmp_path):
     torch.testing.assert_close(reference_logits(theirs, prompt), reference_logits(model, prompt))
     ours = LLM(tmp_path / "new", dtype="float32").logits(prompt)
     torch.testing.assert_close(ours, reference_logits(model, prompt), rtol=1e-4, atol=1e-5)
-
-
-def test_refusals_are_one_sentence(models, tmp_path):
-    _, folder, _ = models["llama"]
-    quiet = lambda done, total: None  # noqa: E731
-    with pytest.raises(UserError, match=r"exists already; name a new folder\.$"):
-        convert(open_checkpoint(str(folder)), tmp_path, "safetensors", torch.float32, quiet)
-    with pytest.raises(UserError, match=r"must be one of safetensors, bf16, gptfast, deepseek, not 'onnx'\.$"):
-        convert(open_checkpoint(str(folder)), tmp_path / "new", "onnx", torch.float32, quiet)
-    for family in ("llama-biased", "qwen3"):
-        with pytest.raises(
-            UserError, match=r"has biases, q and k norms, .*, which gpt-fast's model\.pth cannot hold\.$"
-        ):
-            convert(open_checkpoint(str(models[family][1])), tmp_path / "new", "gptfast", torch.float32, quiet)
-    (tmp_path / "file").touch()
-    with pytest.raises(UserError, match=r"cannot be written: Not a directory\.$"):
-        convert(open_checkpoint(str(folder)), tmp_path / "file" / "new", "safetensors", torch.float32, quiet)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["file"]
-
-
-@pytest.mark.parametrize("form", conversion.FORMATS)
-@pytest.mark.parametrize("stop", [KeyboardInterrupt, RuntimeError])
-def test_an_interrupted_conversion_leaves_nothing(form, stop, models, tmp_path):
-    folder = models["deepseek-v3" if form == "deepseek" else "llama"][1]
-
-    def progress(done: int, total: int) -> None:
-        if done == total // 2:
-            raise stop
-
-    with pytest.raises(stop):
-        convert(open_checkpoint(str(folder)), tmp_path / "new", form, torch.float32, progress)
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("form", conversion.FORMATS)
-def test_what_is_no_whole_model_is_not_converted(form, models, tmp_path):
-    model, _, _ = models["llama"]
-    tensors = state(model)
-    del tensors["model.layers.1.mlp.up_proj.weight"]
-    model.config.save_pretrained(tmp_path / "source")
-    torch.save(tensors, tmp_path / "source" / "pytorch_model.bin")
-    with pytest.raises(UserError, match=r"has no tensor 'model\.layers\.1\.mlp\.up_proj\.weight'"):
-        convert(open_checkpoint(str(tmp_path / "source")), tmp_path / "new", form, torch.float32, lambda *_: None)
-    assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.parametrize(

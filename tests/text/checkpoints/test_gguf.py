@@ -143,7 +143,7 @@ def test_a_sliding_window_makes_a_mistral(tmp_path: Path) -> None:
     ("metadata", "sentence"),
     [
         ({"split__count": 3}, "one of 3 parts of a split model and must have a name such as NAME-00001-of-00003"),
-        ({"llama__expert_count": 8}, "mixture of experts"),
+        ({"llama__expert_count": 8}, "'num_experts_per_tok' must be a whole number between 1 and 8, not None"),
         ({"llama__attention__key_length": 8}, "attention.key_length"),
         ({"llama__rope__scaling__type": "longrope"}, "'short_factor' must be 8 positive numbers"),
     ],
@@ -198,7 +198,9 @@ def test_any_part_of_a_split_model_opens_all(tmp_path: Path) -> None:
 def test_an_unknown_architecture_names_the_known_ones(tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "tiny.gguf", tiny_model("llama"))
     path.write_bytes(path.read_bytes().replace(b"llama", b"gem\nx"))
-    with pytest.raises(UserError, match=r"'gem\\nx'; known are llama, qwen2, qwen3, gemma3\.$"):
+    with pytest.raises(
+        UserError, match=r"'gem\\nx'; known are llama, qwen2, qwen3, qwen2moe, qwen3moe, deepseek2, gemma3\.$"
+    ):
         GGUF(path)
 
 

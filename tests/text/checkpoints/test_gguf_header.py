@@ -48,7 +48,7 @@ DAMAGE: dict[str, Callable[[bytes], bytes]] = {
     "a dimension of a tensor is 0": lambda data: put(data, Q, 4, "Q", 0),
     "a tensor has 9 dimensions": lambda data: put(data, Q, 0, "I", 9),
     "not a multiple of a Q8_0 block": lambda data: put(data, Q, 4, "Q", 63),
-    "'blk.0.attn_q.weight' as IQ4_XS; only F32, F16": lambda data: put(data, Q, 20, "I", 23),
+    "'blk.0.attn_q.weight' as IQ2_XS; only F32, F16": lambda data: put(data, Q, 20, "I", 17),
     "'blk.0.attn_q.weight' as type 99": lambda data: put(data, Q, 20, "I", 99),
     "is not a multiple of 32": lambda data: put(data, Q, 24, "Q", 33),
     "ends at byte 18446744073": lambda data: put(data, Q, 24, "Q", (1 << 64) - 32),

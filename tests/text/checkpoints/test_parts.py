@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 import torch
 from quant.test_tinygemm import pack_tiles, quantize_groups
-from text.checkpoints.test_formats import gptfast_tensors, write_bin
+from text.checkpoints.library_folders import write_library_folder
 from text.checkpoints.test_opt import write_arrays
 from text.checkpoints.tiny_gguf import tiny_model, write_gguf
+from text.checkpoints.written_formats import gptfast_tensors, write_bin
 from text.deepseek_folders import in_fp8, with_draft
 from text.families import make
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -84,6 +85,13 @@ FORMATS: dict[str, Callable[[Path], Path | str]] = {
         f"quantized {form}": lambda root, form=form: write_other(root, form)
         for form in ("int8", "int4", "int4:g64:asym", "fp8", "fp8:channel")
     },
+    **{
+        f"{kind}, int4": lambda root, kind=kind: write_library_folder(root, kind)[0]
+        for kind in ("awq", "gptq sym", "gptq asym", "compressed int4 asym", "torchao Int4TilePackedTo4dTensor")
+    },
+    "compressed fp8 channel": lambda root: write_library_folder(root, "compressed fp8 channel")[0],
+    "gptq act-order": lambda root: write_library_folder(root, "gptq act-order")[0],
+    "bitsandbytes nf4": lambda root: write_library_folder(root, "bitsandbytes nf4")[0],
     "random": lambda root: "random:stories15M,layers=1",
 }
 

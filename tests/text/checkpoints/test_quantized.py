@@ -8,16 +8,15 @@ import pytest
 import torch
 from quant.test_tinygemm import pack_tiles, quantize_groups, widen
 from safetensors.torch import load_file, save_file
-from text.checkpoints.test_formats import gptfast_tensors
 from text.checkpoints.tiny_gguf import tiny_model, write_gguf
+from text.checkpoints.written_formats import gptfast_tensors
 from text.families import make, reference_logits
 
 from genwright import LLM, SamplingParams
 from genwright.errors import UserError
 from genwright.quant.formats import parse_format
-from genwright.quant.int4 import Int4
-from genwright.quant.int8 import Int8
 from genwright.quant.packed import Packed, tensors_of
+from genwright.quant.tiles import Table, Tiles
 from genwright.text.checkpoints.open import open_checkpoint
 from genwright.text.export.convert import convert
 from genwright.text.export.quantize import quantize
@@ -70,18 +69,18 @@ def test_saved_and_loaded_is_quantized_on_load(
     assert not wide & {"qkv", "out", "gate_up", "down", "fc1", "experts.gate_up", "experts.down", "head", "qkv_a"}
     assert {"embed", "router", "kv_b", "shared.gate"}.isdisjoint(name.partition(".")[2] for name in packed)
     head = packed["outer.head"]
-    assert isinstance(head, Int8) and head.scales.shape == (head.shape[0], 1)
+    assert isinstance(head, Tiles) and head.bits == 8 and head.scales.shape[1] == 1
     kept = [weight for name, weight in weights(loaded.model).items() if name not in ("outer.cos", "outer.sin")]
     size = sum(tensor.nbytes for weight in kept for tensor in tensors_of(weight))
     checkpoint = open_checkpoint(str(folders[family]))
     expected = Loader(checkpoint, torch.float32, torch.device("cpu"), quant=parse_format(form)).total_bytes()
-    assert size == pytest.approx(expected, rel=0.02)  # fp8 blocks may be cut
+    assert size == pytest.approx(expected, rel=0.08)  # fp8 blocks may be cut, and rows are padded to whole tiles
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_quantized_model_is_that_of_its_widened_weights(family: str, folders: dict[str, Path]) -> None:
     """The products and the experts' grouping of packed weights against plain ones."""
-    llm = LLM(folders[family], dtype="float32", quant="int4:g32:asym")
+    llm = LLM(folders[family], dtype="float32", quant="int4:g32:asym", exact_inputs=True)
     plain = LLM(folders[family], dtype="float32")
     for ours, theirs in zip(
         (llm.model.outer, *llm.model.blocks), (plain.model.outer, *plain.model.blocks), strict=True
@@ -99,27 +98,27 @@ def test_quantizing_what_is_quantized(folders: dict[str, Path], tmp_path: Path) 
     assert same(LLM(tmp_path / "int8").model, LLM(tmp_path / "again").model)
     write(tmp_path / "int8", tmp_path / "int4", "int4:g64")
     head = LLM(tmp_path / "int4").model.outer["head"]
-    assert torch.equal(head.values, LLM(tmp_path / "int8").model.outer["head"].values)
+    assert torch.equal(head.codes, LLM(tmp_path / "int8").model.outer["head"].codes)
     convert(open_checkpoint(str(tmp_path / "int8")), tmp_path / "wide", "safetensors", torch.float32, lambda *_: None)
-    wide, packed = LLM(tmp_path / "wide", dtype="float32"), LLM(tmp_path / "int8", dtype="float32")
+    wide, packed = LLM(tmp_path / "wide", dtype="float32"), LLM(tmp_path / "int8", dtype="float32", exact_inputs=True)
     torch.testing.assert_close(wide.logits(PROMPT), packed.logits(PROMPT), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("kind", ["Q8_0", "Q4_0", "Q4_1"])
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1"])
 def test_ggufs_blocks_stay_packed(kind: str, tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "tiny.gguf", tiny_model("llama"), kind)
-    packed, wide = LLM(path, dtype="float32", quant="keep"), LLM(path, dtype="float32")
+    packed, wide = LLM(path, dtype="float32"), LLM(path, dtype="float32", backend="torch")
     assert not any(isinstance(weight, Packed) for weight in weights(wide.model).values())
     reader = gguf.GGUFReader(path)
     stored = {tensor.name: gguf.quants.dequantize(tensor.data, tensor.tensor_type) for tensor in reader.tensors}
     down = packed.model.blocks[1]["down"]
-    assert isinstance(down, Int8 if kind == "Q8_0" else Int4)
+    assert isinstance(down, Tiles) and isinstance(packed.model.outer["embed"], Table)
     assert torch.equal(down.dequantize(torch.float32), torch.from_numpy(stored["blk.1.ffn_down.weight"]))
     for name, weight in weights(packed.model).items():
         dense = weight.dequantize(torch.float32) if isinstance(weight, Packed) else weight
         assert torch.equal(dense, weights(wide.model)[name]), name
-    form = {"Q8_0": "int8:g32", "Q4_0": "int4:g32", "Q4_1": "int4:g32:asym"}[kind]
-    assert same(LLM(path, dtype="float32", quant=form).model, packed.model) or kind != "Q8_0"
+    ids = [token % 40 for token in PROMPT]
+    torch.testing.assert_close(packed.logits(ids), wide.logits(ids), rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize(("kind", "inner"), [("int8", 0), ("int4", 2), ("int4", 8)])
@@ -145,8 +144,9 @@ def test_gptfasts_quantized_files(kind: str, inner: int, tmp_path: Path) -> None
     (tmp_path / "plain").mkdir()
     torch.save(plain, tmp_path / "plain" / "model.pth")
     (tmp_path / "plain" / "config.json").write_text((tmp_path / "config.json").read_text())
-    packed, wide = LLM(tmp_path, dtype="float32"), LLM(tmp_path / "plain", dtype="float32")
-    assert isinstance(packed.model.blocks[0]["qkv"], Int8 if kind == "int8" else Int4)
+    packed = LLM(tmp_path, dtype="float32", exact_inputs=True)
+    wide, qkv = LLM(tmp_path / "plain", dtype="float32"), packed.model.blocks[0]["qkv"]
+    assert isinstance(qkv, Tiles) and qkv.bits == (8 if kind == "int8" else 4)
     error = (packed.logits(PROMPT) - wide.logits(PROMPT)).abs().max() / wide.logits(PROMPT).abs().max()
     assert error < (1e-5 if kind == "int8" else 2e-2), "minimums are rounded to float16, and this model is sharp"
     if kind == "int8":  # four bits change the answers of this tiny model

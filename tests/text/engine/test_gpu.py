@@ -75,10 +75,27 @@ def test_a_mixtures_greedy_tokens_are_the_cpu_references(settings, mixture_token
     assert [llm.generate([prompt], GREEDY)[0].ids for prompt in prompts(5)] == mixture_tokens, "one by one"
 
 
+LATENT = "random:deepseek-v2-lite,layers=3"  # a dense layer, then 64 experts, six of them a token's
+
+
+@pytest.fixture(scope="module")
+def latent_tokens() -> list[list[int]]:
+    llm = LLM(LATENT, device="cpu", dtype="float32", max_context=1024)
+    return [result.ids for result in llm.generate(prompts(5), GREEDY)]
+
+
+@pytest.mark.parametrize("settings", [{}, {"graph": False}, {"draft": "prompt-lookup"}], ids=str)
+def test_latent_attentions_greedy_tokens_are_the_cpu_references(settings, latent_tokens):
+    llm = LLM(LATENT, device="cuda", dtype="float32", max_context=1024, gpu_mem=16, **settings)
+    assert [result.ids for result in llm.generate(prompts(5), GREEDY)] == latent_tokens, "together"
+    assert [llm.generate([prompt], GREEDY)[0].ids for prompt in prompts(5)] == latent_tokens, "one by one"
+
+
+@pytest.mark.parametrize("model", [MIXTURE, LATENT])
 @pytest.mark.parametrize("quant", [None, "int8", "int4", "fp8"])
-def test_a_mixtures_formats_agree_with_the_torch_backend(quant):
+def test_a_mixtures_formats_agree_with_the_torch_backend(quant, model):
     ours, theirs = (
-        LLM(MIXTURE, device="cuda", dtype="bfloat16", quant=quant, max_context=512, gpu_mem=16, backend=backend)
+        LLM(model, device="cuda", dtype="bfloat16", quant=quant, max_context=512, gpu_mem=16, backend=backend)
         for backend in ("triton", "torch")
     )
     for count in (1, 8, 40, 100):

@@ -13,7 +13,7 @@ import torch
 from text.cache.invariants import available
 from text.engine.setup import check_pages, engine_of
 from text.tiny_chat import make_chat_model
-from text.tokenizer.test_tokenizer import folders, open_folder  # noqa: F401 - a fixture
+from text.tokenizer.tiny_tokenizers import open_folder
 
 from genwright import LLM, SamplingParams
 from genwright.errors import UserError
@@ -160,6 +160,16 @@ def test_a_bias_that_forbids_what_the_grammar_requires_is_told(llm):
     assert llm.generate(["x"], SamplingParams(regex="q{3}"))[0].text == "qqq"
 
 
+def test_an_answer_that_cannot_be_completed_is_an_error_and_not_an_end(llm):
+    endless = {"type": "object", "properties": {"a": {"$ref": "#/properties/a"}}, "required": ["a"]}
+    with pytest.raises(UserError, match=r"The grammar cannot continue: .*; .*it allows nothing here"):
+        llm.generate(["x"], SamplingParams(schema=endless))
+
+
+def test_brackets_of_markers_are_plain_text_in_a_users_grammar(llm):
+    assert llm.generate(["x"], SamplingParams(regex="⟦until a⟧"))[0].text == "⟦until a⟧"
+
+
 def test_whitespace_is_bounded(llm):
     spaces = {token: 50.0 for text in (" ", "\n", "\t") for token in llm.tokenizer.encode(text, special=False)}
     result = llm.generate(["x"], SamplingParams(schema=SCHEMA, logit_bias=spaces, max_new_tokens=400))[0]
@@ -173,6 +183,10 @@ def test_whitespace_is_bounded(llm):
         ({"schema": "[1]"}, "must be a JSON object"),
         ({"schema": 3}, "must be a JSON Schema as a dict"),
         ({"regex": "("}, "The regex is not valid"),
+        ({"regex": r"[^\s\S]"}, "The regex allows no answer"),
+        ({"schema": {"$ref": "#"}}, "The schema allows no answer"),
+        ({"schema": '{"a": ' * 400 + "1" + "}" * 400}, "The schema cannot be followed: recursion limit"),
+        ({"schema": {"const": object()}}, "The schema is not plain data"),
         ({"regex": ""}, "regex must be a text that is not empty"),
         ({"grammar": "start: nowhere"}, "The grammar is not valid"),
         ({"grammar": "root ::= nowhere"}, "The grammar is not valid"),
@@ -197,7 +211,7 @@ def test_without_llguidance_one_sentence_says_what_to_install(llm, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["byte-level", "byte-fallback", "sentencepiece"])
-def test_every_kind_of_tokenizer(folders, name):  # noqa: F811
+def test_every_kind_of_tokenizer(folders, name):
     """Random tokens that the masks allow spell a text that the regular expression matches."""
     pattern, rng = r"[a-z]{1,5}(, [0-9]+){2}; (é|日本|😀)x", np.random.default_rng(0)
     tokenizer = open_folder(folders[name])

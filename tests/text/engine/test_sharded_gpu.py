@@ -15,7 +15,7 @@ from genwright.text.engine.request import Request
 from genwright.text.settings import EngineConfig
 from genwright.text.worker import MODULE
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+pytestmark = pytest.mark.gpu
 PROMPTS = [[1, 5, 9, 20, 3], [7, 8] * 20]
 PARAMS = SamplingParams(max_new_tokens=24, ignore_eos=True)
 SETTINGS: dict[str, Any] = {"device": "cuda", "dtype": "float32", "gpu_mem": 2.0}

@@ -1,7 +1,9 @@
 """A placed model generates the tokens that a resident one does, wherever its weights, cache and states are."""
 
+import gc
 import itertools
 import random
+import weakref
 from functools import cache
 
 import pytest
@@ -15,6 +17,7 @@ from text.families import make
 from genwright import LLM, SamplingParams
 from genwright.errors import UserError
 from genwright.placement.tiers import Tier
+from genwright.text import placed_model
 from genwright.text.engine.streamed import StreamedExecutor, split
 from genwright.text.ops.step import Chunk
 
@@ -38,6 +41,26 @@ def generate(folder, prompts=PROMPTS, **settings) -> list[list[int]]:
     with LLM(folder, device="cpu", dtype="float32", max_context=256, **settings) as llm:
         assert isinstance(llm.engine.executor, StreamedExecutor) == ("offload" in settings)
         return [result.ids for result in llm.generate(prompts, GREEDY)]
+
+
+@pytest.mark.parametrize("settings", [{}, {"offload": SPREAD}, {"draft": "prompt-lookup"}], ids=str)
+def test_closing_frees_the_memory_at_once(folders, settings, tmp_path):
+    gc.disable()  # nobody should wait for the garbage collector, which does not know how large tensors are
+    try:
+        with LLM(folders["llama"], device="cpu", max_context=256, offload_dir=str(tmp_path), **settings) as llm:
+            llm.generate(PROMPTS[:2], GREEDY)
+            executor = weakref.ref(llm.engine.executor)
+        del llm
+        assert executor() is None
+    finally:
+        gc.enable()
+
+
+def test_a_model_that_fails_to_load_leaves_nothing_behind(folders, monkeypatch, tmp_path):
+    monkeypatch.setattr(placed_model, "StreamedExecutor", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        LLM(folders["llama"], device="cpu", max_context=256, offload="0,0,0,0,0,0", offload_dir=str(tmp_path))
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.fixture(scope="session")

@@ -93,7 +93,8 @@ def test_decoding_reads_no_value_back_and_loops_over_no_experts(packed):
 
 
 def test_only_steps_that_ask_the_host_for_nothing_become_graphs():
-    """The number of tokens that GPU kernels take one by one; more use a grouped product or, if packed, the host."""
+    """Unpacked experts use PyTorch's grouped product for many tokens; deterministic latent attention asks the host."""
+    from genwright.text.ops.triton_moe import MAX_GROUPED_TOKENS
     from genwright.text.ops.triton_ops import TritonOps
 
     fused, deterministic = object.__new__(TritonOps), object.__new__(TritonOps)
@@ -102,8 +103,11 @@ def test_only_steps_that_ask_the_host_for_nothing_become_graphs():
     packed = quantize(plain.flatten(0, 1)).unflatten(0, (4, -1))
     dense = read_config(named_shape("llama-3.2-1b"), "dense")
     sparse, latent = (read_config(named_shape(name), name) for name in ("mixtral-8x7b", "deepseek-v3"))
-    assert fused.max_graph_tokens(dense, [{"qkv": plain}]) == deterministic.max_graph_tokens(dense, [{}]) == sys.maxsize
-    assert fused.max_graph_tokens(sparse, [{"qkv": plain}, {"experts.gate_up": plain}]) == 8
-    assert fused.max_graph_tokens(sparse, [{"experts.gate_up": packed}]) == layer.MAX_GATHERED_TOKENS
-    assert fused.max_graph_tokens(latent, [{"experts.gate_up": packed}]) == 0
-    assert deterministic.max_graph_tokens(sparse, [{"experts.gate_up": packed}]) == 0
+    for ops in (fused, deterministic):
+        assert ops.max_graph_tokens(dense, [{"qkv": plain}], 8) == sys.maxsize
+    for cfg in (sparse, latent):
+        assert fused.max_graph_tokens(cfg, [{"qkv": plain}, {"experts.gate_up": plain}], None) == MAX_GROUPED_TOKENS
+        assert fused.max_graph_tokens(cfg, [{"experts.gate_up": packed}], None) == sys.maxsize
+    assert deterministic.max_graph_tokens(sparse, [{"experts.gate_up": plain}], None) == sys.maxsize
+    assert deterministic.max_graph_tokens(latent, [{"experts.gate_up": packed}], None) == 0
+    assert fused.max_graph_tokens(latent, [{"experts.gate_up": packed}], 8) == 0

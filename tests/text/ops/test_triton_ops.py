@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from genwright.text.cache.layout import Cache, CacheSpec, LayerCache, LayerSpec
-from genwright.text.config import ROPE, Attention
+from genwright.text.config import ROPE, Attention, Mla
 from genwright.text.ops.rope import cos_sin
 from genwright.text.ops.step import Chunk, StepBuffers
 from genwright.text.ops.torch_ops import TorchOps
@@ -80,6 +80,48 @@ def test_attention_over_a_quantized_cache_equals_the_torch_backend(ops, sequence
 def test_attention_with_the_cuda_kernel_equals_the_torch_backend(ops, sequences, window, head_dim, dtype):
     bound = {torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 3e-2}[dtype]
     check(ops, sequences, head_dim, dtype, None, "cuda", window, bound)
+
+
+def latent_cache(mla: Mla, dtype: torch.dtype, device: str) -> LayerCache:
+    spec = CacheSpec([LayerSpec({"latent": (mla.kv_lora_rank + mla.qk_rope_head_dim,)})], dtype)
+    cache = Cache(spec, PAGES * 3, torch.device(device)).layers[0]
+    generator = torch.Generator().manual_seed(1)
+    cache.rows["latent"].copy_(torch.randn(cache.rows["latent"].shape, generator=generator))
+    return cache
+
+
+def check_latent(ops, sequences, heads, mla, dtype, device, bound):
+    tables = cos_sin(1 / 100.0 ** torch.arange(0, 1, 2 / mla.qk_rope_head_dim), 1.0, torch.arange(192))
+    rope_tables = {ROPE: tuple(table.to(device) for table in tables)}
+    pages = torch.randperm(PAGES * 3).tolist()
+    chunks = [
+        Chunk([0] * count, start, [pages[3 * i : 3 * i + -(-(start + count) // 64)]])
+        for i, (count, start) in enumerate(sequences)
+    ]
+    buffers = StepBuffers(256, PAGES, 3, torch.device(device), rope_tables=rope_tables)
+    head, latent = mla.qk_nope_head_dim + mla.qk_rope_head_dim, mla.kv_lora_rank + mla.qk_rope_head_dim
+    first = torch.randn(sum(count for count, _ in sequences), heads * head + latent).to(device, dtype)
+    q, kv = first.split((heads * head, latent), dim=1)
+    kv_b = torch.randn(heads * (mla.qk_nope_head_dim + mla.v_head_dim), mla.kv_lora_rank) * mla.kv_lora_rank**-0.5
+    weights = {"kv_b": kv_b.to(device, dtype), "kv_norm": (torch.rand(mla.kv_lora_rank) + 0.5).to(device, dtype)}
+    ours, theirs = (latent_cache(mla, dtype, device) for _ in range(2))
+    inputs = q, kv, weights, mla, Attention(head**-0.5)
+    out = ops.latent_attend(*inputs, ours, buffers.fill(chunks))
+    expected = TorchOps().latent_attend(*inputs, theirs, buffers.fill(chunks))
+    torch.testing.assert_close(out, expected, atol=bound, rtol=bound)
+    torch.testing.assert_close(ours.rows["latent"], theirs.rows["latent"], atol=bound, rtol=bound)
+
+
+@pytest.mark.parametrize("sequences", STEPS.values(), ids=STEPS)
+@pytest.mark.parametrize("value", [10, 20, 24])
+def test_latent_attention_equals_the_torch_backend(ops, sequences, value, device):
+    check_latent(ops, sequences, 3, Mla(None, 24, 12, 8, value, True), torch.float32, device, 1e-5)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("sequences", STEPS.values(), ids=STEPS)
+def test_latent_attention_at_size(ops, sequences):
+    check_latent(ops, sequences, 16, Mla(None, 512, 128, 64, 128, True), torch.bfloat16, "cuda", 4e-2)
 
 
 def test_a_product_is_added_to_the_residual_in_place(ops, device):

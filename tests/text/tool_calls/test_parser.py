@@ -26,9 +26,25 @@ ANSWERS = {
         ),
         ('<tool_call>{"name": "f", "arguments": "{\\"a\\": 1}"}</tool_call>', "", [("f", '{"a": 1}')]),
         ('<tool_call>{"name": "f", "arguments": {"a": 1', "", [("f", '{"a": 1')]),
+        ('<tool_call>{"name": "f", "arguments": {}}\n</tool_', "", [("f", "{}")]),
+        ('<tool_call>{"name": "f", "arguments": {}} </tool_x', "</tool_x", [("f", "{}")]),
         ("a <tool_call> b, <tool_call>{]}", "a <tool_call> b, <tool_call>{]}", []),
         (" 1 < 2 <tool", " 1 < 2 <tool", []),
         ("  \n", "  \n", []),
+    ],
+    "qwen3-coder": [
+        (
+            "Well.\n<tool_call>\n<function=f>\n<parameter=a>\n3\n</parameter>\n<parameter=b>\n x\ny </p\n</parameter>\n"
+            "</function>\n</tool_call>\n<tool_call>\n<function=g>\n</function>\n</tool_call>",
+            "Well.",
+            [("f", '{"a": 3, "b": " x\\ny </p"}'), ("g", "{}")],
+        ),
+        ("<tool_call><function=f><parameter=a>True</parameter></function></tool_call> k", "k", [("f", '{"a": true}')]),
+        ("<tool_call>\n<function=f>\n<parameter=a>\n\n</parameter>", "", [("f", '{"a": ""')]),
+        ("<tool_call>\n<function=f>\n<parameter=a>\n</parameter>", "", [("f", '{"a": ""')]),
+        ("<tool_call>\n<function=f>\n<parameter=a>\n[1, 2", "", [("f", '{"a": ')]),
+        ('<tool_call>{"name": "f"}', '<tool_call>{"name": "f"}', []),
+        ("<function=f> <tool_call", "<function=f> <tool_call", []),
     ],
     "llama3": [
         (f'{{"name": "f", "parameters": {A}}}; {{"name": "g", "parameters": {{}}}}', "", [("f", A), ("g", "{}")]),
@@ -70,6 +86,8 @@ ANSWERS = {
         ("Text [f()]", "Text [f()]", []),
         ("[a.b()] done", "done", [("a.b", "{}")]),
         ("[f(a=open('x'))]", "a=open('x'))]", [("f", "")]),
+        ("[f(a={b'x'})]", "a={b'x'})]", [("f", "")]),
+        ('[f(a="\\/")]', "", [("f", '{"a": "\\/"}')]),
     ],
 }  # fmt: skip
 CASES = [(style, *answer) for style, answers in ANSWERS.items() for answer in answers]
@@ -113,6 +131,15 @@ def test_arguments_are_told_as_they_come():
     assert [(delta.kind, delta.text) for delta in first] == [("name", "f"), ("arguments", '{"city": "Ro')]
     assert [(delta.kind, delta.text) for delta in parser.feed('me", "d')] == [("arguments", 'me", "d')]
     assert parser.feed('ays": 3}}') and not parser.feed("\n</tool_call>\n") and not parser.finish()
+
+
+def test_texts_in_tags_are_told_as_they_come():
+    tools = [{"function": {"name": "f", "parameters": {"properties": {"code": {"type": "string"}}}}}]
+    parser = ToolParser("qwen3-coder", tools)
+    parser.feed("<tool_call>\n<function=f>\n<parameter=code>")
+    pieces = ["\na", " <b", "\n", "</par", "k\n</parameter>", "\n</function>", "\n</tool_call>"]
+    told = ["".join(delta.text for delta in parser.feed(piece)) for piece in pieces]
+    assert told == ['"a', " <b", "", "", '\\n</park"', "}", ""] and not parser.finish()
 
 
 def test_ids_are_those_of_the_text_or_new():

@@ -15,7 +15,9 @@ TEMPLATES = {
     f"{{% if message['tool_calls'] %}}{_CALLS}{_CALL}{{{{ name }}}}{_SEP}": "deepseek-v3.1",
     "{% if tools %}<|python_tag|>{% endif %}": "llama3",
     "{% if tools %}<|python_start|>{% endif %}": "pythonic",
-    "{% if tools %}<tool_call>\n<function=f>{% endif %}": None,
+    "{% if tools %}<tool_call>\n<function=f>\n<parameter=p>{% endif %}": "qwen3-coder",
+    "{% if tools %}<|python_tag|>{% endif %}<function=f>{}</function>": None,
+    "{% if tools %}<tool_call>f\n<arg_key>k</arg_key>{% endif %}": None,
     "{{ messages }} <tool_call>": None,
 }
 

@@ -18,6 +18,7 @@ from cm.samplers import (
     sample_euler,
     sample_euler_ancestral,
     sample_heun,
+    sample_midpoint_ancestral,
     sample_onestep,
     sample_progdist,
     stochastic_iterative_sampler,
@@ -35,8 +36,8 @@ from genwright.images.training.losses import per_image
 __all__ = [
     "KarrasDenoiser", "get_ancestral_step", "get_sigmas_karras", "get_weightings", "iterative_colorization",
     "iterative_inpainting", "iterative_superres", "karras_sample", "sample_dpm", "sample_euler",
-    "sample_euler_ancestral", "sample_heun", "sample_onestep", "sample_progdist", "stochastic_iterative_sampler",
-    "to_d",
+    "sample_euler_ancestral", "sample_heun", "sample_midpoint_ancestral", "sample_onestep", "sample_progdist",
+    "stochastic_iterative_sampler", "to_d",
 ]  # fmt: skip
 
 _LPIPS = ("vgg16-397923af.pth", "lpips_weights.pt")  # as torchvision and piq keep them

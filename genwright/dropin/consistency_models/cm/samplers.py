@@ -120,6 +120,27 @@ def sample_progdist(
 
 
 @torch.no_grad()
+def sample_midpoint_ancestral(
+    model: Denoiser,
+    x: Tensor,
+    ts: Sequence[float] | Tensor,
+    generator: Generator | None = None,
+    progress: bool = False,
+    callback: Callback | None = None,
+) -> Tensor:
+    """Midpoint steps of 1 / len(ts) at the times `ts`, with a model that returns the derivative dx/dt."""
+    step = 1 / len(ts)
+    with Progress(disable=not progress) as bar:
+        for t in bar.track(ts, description="sampling"):
+            dn, time = model(x, t * x.new_ones(len(x))), t + step / 2
+            dn_2 = model(x + step / 2 * dn, time * x.new_ones(len(x)))
+            x = x + step * dn_2
+            if callback is not None:
+                callback({"x": x, "tn": t, "dn": dn, "dn_2": dn_2})
+    return x
+
+
+@torch.no_grad()
 def stochastic_iterative_sampler(
     distiller: Denoiser,
     x: Tensor,

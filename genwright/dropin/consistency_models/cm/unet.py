@@ -85,5 +85,5 @@ class UNetModel(UNet):
         if strict:
             found = {name: tuple(tensor.shape) for name, tensor in state_dict.items()}
             expected = {name: tuple(tensor.shape) for name, tensor in self.state_dict().items()}
-            check_state("The checkpoint", found, expected)
+            check_state("state_dict", found, expected)
         return super().load_state_dict(state_dict, strict, assign)

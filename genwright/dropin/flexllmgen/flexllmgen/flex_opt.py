@@ -1,6 +1,7 @@
 """FlexLLMGen's main module: the names that scripts import from it, and its benchmark command."""
 
 import argparse
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -57,18 +58,25 @@ def get_test_inputs(prompt_len: int, num_prompts: int, tokenizer: Any) -> tuple[
 
 
 def run_flexllmgen(args: argparse.Namespace) -> None:
-    """Measure prefill and decoding of a batch, print the report and append it to a log file.
+    """Measure prefill and decoding of a batch, print the report and append it to a log file."""
+    print(f"<run_flexllmgen>: args.model: {args.model}")
+    measure(args, OptLM)
+
+
+def measure(
+    args: argparse.Namespace, kind: Callable[[OptConfig, ExecutionEnv, str, Policy], OptLM], rounds: int = 1
+) -> None:
+    """The same with a model class, and a batch of `rounds` times the policy's.
 
     The prompts that are timed are random tokens, all different, because the test prompt is almost all padding, which
     the engine does not compute, and a prefix that prompts share is computed once.
     """
-    print(f"<run_flexllmgen>: args.model: {args.model}")
     policy, config = make_policy(args), get_opt_config(args.model)
     if args.debug_mode == BREAKDOWN:
         policy = replace(policy, overlap=False)
     gpu, cpu, disk = TorchDevice("cuda:0"), TorchDevice("cpu"), TorchDisk(args.offload_dir)
     env = ExecutionEnv(gpu, cpu, disk, TorchMixedDevice([gpu, cpu, disk]))
-    count, gen_len = args.num_gpu_batches * args.gpu_batch_size, args.gen_len
+    count, gen_len = args.num_gpu_batches * args.gpu_batch_size * rounds, args.gen_len
     cache_size = config.cache_bytes(count, args.prompt_len + gen_len)
     hidden_size = config.hidden_bytes(count, args.prompt_len + gen_len)
     print(
@@ -76,7 +84,7 @@ def run_flexllmgen(args: argparse.Namespace) -> None:
         f"hidden size (prefill): {hidden_size / GB:.3f} GB"
     )
     print("init weight...")
-    model = OptLM(config, env, args.path, policy)
+    model = kind(config, env, args.path, policy)
     draw = np.random.default_rng(0)
     try:
         print("warmup - generate")
@@ -92,7 +100,7 @@ def run_flexllmgen(args: argparse.Namespace) -> None:
         )
         costs = timers("generate").costs
         if args.verbose >= 2 and DUMMY_WEIGHT not in args.path:
-            _print_outputs(model, args)
+            _print_outputs(model, args, count - 1)
         _, peak = gpu.print_stats()
         cpu.print_stats()
     finally:
@@ -116,12 +124,11 @@ def run_flexllmgen(args: argparse.Namespace) -> None:
         print(report)
 
 
-def _print_outputs(model: OptLM, args: argparse.Namespace) -> None:
+def _print_outputs(model: OptLM, args: argparse.Namespace, last: int) -> None:
     """Print the answer to the test prompt as the first and the last of the batch, whose prompts are all the same."""
     tokenizer = find_tokenizer(args.model, args.path)
     ids = model.complete(get_test_inputs(args.prompt_len, 1, tokenizer), args.cut_gen_len or args.gen_len)
     text, line = tokenizer.batch_decode(ids, skip_special_tokens=True)[0], "-" * 70
-    last = args.num_gpu_batches * args.gpu_batch_size - 1
     print(f"Outputs:\n{line}\n0: {text}\n{line}\n{last}: {text}\n{line}\n")
 
 

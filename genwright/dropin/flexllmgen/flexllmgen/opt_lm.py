@@ -101,13 +101,15 @@ def _placement(policy: Policy) -> placement.Policy | None:
 class OptLM:
     """An OPT model whose `generate` takes and returns rows of token ids, padded on the left."""
 
+    stages = 1  # ranks, each of which has some of the layers
+
     def __init__(self, config: str | OptConfig, env: ExecutionEnv, path: str, policy: Policy):
         self.config = get_opt_config(config) if isinstance(config, str) else config
         self.env, self.path, self.policy = env, path, policy
         self.num_gpu_batches = policy.num_gpu_batches
         self.num_layers = 2 + self.config.num_hidden_layers * (2 if policy.sep_layer else 1)
         with open_weights(self.config, path) as model:
-            self.llm = LLM(model, **_engine_settings(self.config, env, policy))
+            self.llm = LLM(model, pp=self.stages, **_engine_settings(self.config, env, policy))
         self.vocab_size = self.llm.model.cfg.vocab_size
         if env.disk is not None:
             env.disk.models.add(self)

@@ -10,6 +10,8 @@ import torch
 from model import ModelArgs
 from torch import Tensor
 
+from genwright.dropin.transformer.checkpoint import find_args
+from genwright.dropin.transformer.model_args import ModelArgs as Args
 from genwright.errors import UserError
 from genwright.text.checkpoints.gptfast import EXPERTS, LAYER, OUTER
 from genwright.text.checkpoints.open import open_checkpoint
@@ -24,11 +26,10 @@ _EXPERT = re.compile(r"(.*block_sparse_moe\.)(w[123])")
 
 @torch.inference_mode()
 def convert_hf_checkpoint(*, checkpoint_dir: Path = default_folder, model_name: str | None = None) -> None:
-    """Write `checkpoint_dir`/model.pth; the name of the folder says the model's shape if `model_name` does not."""
+    """Write `checkpoint_dir`/model.pth; `model_name` says the model's shape, else config.json or the folder's name."""
     if not checkpoint_dir.is_dir():
         raise UserError(f"There is no folder {checkpoint_dir}.")
-    name = model_name or checkpoint_dir.name
-    config = ModelArgs.from_name(name)
+    config = ModelArgs.from_name(model_name) if model_name else find_args(checkpoint_dir, ModelArgs)
     print(f"Model config {vars(config)}")
     consolidated = sorted(checkpoint_dir.glob("*.pt"))
     if config.num_experts is not None and consolidated:
@@ -66,8 +67,9 @@ def from_hugging_face(checkpoint: Checkpoint) -> dict[str, Tensor]:
     return state
 
 
-def from_consolidated(files: list[Path], config: ModelArgs) -> dict[str, Tensor]:
+def from_consolidated(files: list[Path], config: Args) -> dict[str, Tensor]:
     """The same from Mixtral's *.pt files, in which experts lie one below the other and w2 is transposed."""
+    assert config.num_experts is not None and config.intermediate_size is not None
     merged: dict[str, Tensor] = {}
     for file in files:
         merged |= load_pickled(file)
@@ -88,7 +90,7 @@ def from_consolidated(files: list[Path], config: ModelArgs) -> dict[str, Tensor]
 def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description="Convert a Hugging Face folder to gpt-fast's model.pth.")
     parser.add_argument("--checkpoint_dir", type=Path, default=default_folder, help="The folder.")
-    parser.add_argument("--model_name", default=None, help="The model's name; default: the folder's.")
+    parser.add_argument("--model_name", default=None, help="The model's name; default: config.json, else the folder's.")
     return parser
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from genwright.errors import UserError
 from genwright.inspect.records.secrets import without_secrets
 from genwright.inspect.records.stored_runs import Call
-from genwright.inspect.records.summary import is_plain
+from genwright.inspect.records.summary import is_plain, type_name
 
 _CAP = 1 << 26  # bytes of one result
 _DEPTH = 32
@@ -153,9 +153,7 @@ def _encode_array(value: Any, parts: _Parts) -> Any:
 
 
 def _opaque(value: Any, reason: str = "no format stores it") -> dict[str, str]:
-    kind = type(value)
-    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-    return {_TAG: "opaque", "type": name, "reason": reason}
+    return {_TAG: "opaque", "type": type_name(type(value)), "reason": reason}
 
 
 class _Stored:

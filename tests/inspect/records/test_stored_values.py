@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from genwright.errors import UserError
-from genwright.inspect.records.values import OpaqueValue, read_value, store_value
+from genwright.inspect.records.stored_values import OpaqueValue, read_value, store_value
 
 Pair = namedtuple("Pair", "first second")
 

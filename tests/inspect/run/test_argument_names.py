@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from genwright.inspect.run.arguments import ArgumentNames
+from genwright.inspect.run.argument_names import ArgumentNames
 
 
 def plain(a: Any, b: Any = 1, *, c: Any = 2, **rest: Any) -> None: ...

@@ -1,4 +1,4 @@
-"""What answers in the model's place in a replayed or mocked run, as its plan says."""
+"""What stands in the model's place in a replayed or mocked run, as its plan says."""
 
 from pathlib import Path
 from typing import Any
@@ -6,12 +6,12 @@ from typing import Any
 from genwright.inspect.analysis.manifest import Manifest, parse_manifest
 from genwright.inspect.records.plan_file import Plan
 from genwright.inspect.records.stored_runs import StoredRun
-from genwright.inspect.replay.mock import Mock, python_signature
+from genwright.inspect.replay.mock import Mock
 from genwright.inspect.replay.replay import Replay
 from genwright.inspect.replay.stand_in_modules import class_of, stand_in_for
 
 
-def answers_for(plan: Plan) -> Replay | Mock:
+def model_stand_in(plan: Plan) -> Replay | Mock:
     """Recorded or made-up results; from here on the model's modules can be imported even if they are not there."""
     known = bool(plan.manifest.get("interface"))
     manifest = parse_manifest(plan.manifest, "the plan") if known else Manifest(plan.project, ())
@@ -26,7 +26,7 @@ def answers_for(plan: Plan) -> Replay | Mock:
             # Whether it is a method of the class or a function beside it only the model tells.
             homes += [(factory, home), (f"{target.name}.{factory}", home)]
     on_class = {i.name for i in manifest.interfaces if i.on_class} | set(factories)
-    stand_in_for(homes, {n: python_signature(s) for n, s in signatures.items() if s}, on_class)
+    stand_in_for(homes, {n: s.python for n, s in signatures.items() if s}, on_class)
 
     def find_class(name: str) -> Any:
         return class_of(homes, name)
