@@ -97,7 +97,7 @@ LAZY = {
     "genwright.bench.peers": "a peer may not be installed",
     "genwright.bench.run": "the parent of the experiments' processes does without torch and the peers",
     "genwright.images": "triton is missing on machines without a GPU",
-    "genwright.text.build": "triton is missing on machines without a GPU",
+    "genwright.text.engine.resident_executor": "triton is missing on machines without a GPU",
     "genwright.text.engine.sampler": "triton is missing on machines without a GPU",
     "genwright.text.ops.backends": "triton is missing on machines without a GPU",
     "genwright.text.ops.step": "triton is missing on machines without a GPU",

@@ -30,11 +30,12 @@ from genwright.text.drafts.mtp import MTP, MtpDraft
 from genwright.text.drafts.prompt_lookup import PROMPT_LOOKUP, PromptLookup
 from genwright.text.drafts.speculation import Draft, Speculation, verification_costs
 from genwright.text.engine.engine import Engine
-from genwright.text.engine.executor import PredictingExecutor, ResidentExecutor
+from genwright.text.engine.executor import PredictingExecutor
 from genwright.text.engine.recorded_steps import RecordingExecutor
+from genwright.text.engine.resident_executor import resident_executor
 from genwright.text.engine.sharded import ShardedEngine
 from genwright.text.engine.vocabulary_ranks import VocabularyRanks
-from genwright.text.loader import Loader, Model
+from genwright.text.loader import Loader
 from genwright.text.memory import (
     MAX_BATCH,
     STEPS_AHEAD,
@@ -45,7 +46,6 @@ from genwright.text.memory import (
 )
 from genwright.text.ops.backends import new_ops
 from genwright.text.ops.cpu_ops import CpuOps
-from genwright.text.ops.protocol import Weights
 from genwright.text.ops.torch_ops import TorchOps
 from genwright.text.placed_model import load_placed
 from genwright.text.planning import model_facts, plan_model
@@ -266,25 +266,3 @@ def _load(
     if isinstance(ops, CpuOps) and ranks is None and config.graph:
         return RecordingExecutor(model, ops, *sizes, mtp, bits)
     return resident_executor(model, ops, *sizes, config.graph, mtp, bits, pipeline)
-
-
-def resident_executor(
-    model: Model,
-    ops: TorchOps,
-    pages: int,
-    max_batch: int,
-    max_tokens: int,
-    graph: bool,
-    mtp: Weights | None = None,
-    bits: int | None = None,
-    pipeline: Pipeline | None = None,
-) -> ResidentExecutor:
-    """The executor of a model on one device, with CUDA graphs where its ops allow it and `graph` is set."""
-    if not ops.capturable:
-        return ResidentExecutor(model, ops, pages, max_batch, max_tokens, mtp, bits, pipeline)
-    from genwright.text.engine.cuda_graphs import GraphExecutor
-    from genwright.text.ops.triton_ops import TritonOps
-
-    assert isinstance(ops, TritonOps)
-    graph_tokens = ops.max_graph_tokens(model.cfg, model.blocks, bits) if graph else 0
-    return GraphExecutor(model, ops, pages, max_batch, max_tokens, mtp, bits, pipeline, graph_tokens)

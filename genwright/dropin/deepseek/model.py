@@ -16,12 +16,12 @@ from genwright.quant.fp8 import BLOCK, VALUES, Fp8Blocks, scales_shape
 from genwright.quant.packed import Weight
 from genwright.text.architectures.registry import architecture, read_config
 from genwright.text.architectures.weight_map import Source, Sources
-from genwright.text.build import resident_executor
 from genwright.text.cache.layout import CacheSpec
 from genwright.text.checkpoints.deepseek import deepseek_name, hf_config
 from genwright.text.config import ModelConfig
 from genwright.text.config_file import read_json
 from genwright.text.engine.executor import ResidentExecutor
+from genwright.text.engine.resident_executor import resident_executor
 from genwright.text.loader import Model, rope_tables
 from genwright.text.memory import MAX_STEP_TOKENS
 from genwright.text.ops.backends import new_ops
@@ -92,10 +92,8 @@ class Transformer(nn.Module):
             raise UserError(f"{args.n_routed_experts} experts cannot be divided evenly among {self.ranks} ranks.")
         weights = architecture(self.config).weight_map(self.config)
         self.exact, self.unpacked = weights.exact, weights.unpacked
-        self.blocks = [
-            weights.outer,
-            *(weights.block(layer) for layer in range(args.n_layers)),
-        ]  # by the engine's names
+        # By the engine's names: the weights outside the layers, and those of each layer.
+        self.blocks = [weights.outer, *(weights.block(layer) for layer in range(args.n_layers))]
         for block in self.blocks:
             for name, sources in block.items():
                 for source in self._own(sources):
@@ -208,7 +206,7 @@ class Transformer(nn.Module):
             ]
             logits = executor.run(chunks, part.flatten().long())
             start_pos += width
-        return executor.ops.all_gather(logits).to(executor.model.dtype)
+        return executor.ops.all_gather(logits).to(executor.model.dtype, copy=True)  # a CUDA graph reuses its output
 
     def _table(self, row: int) -> Any:
         """The pages of a sequence, which are always the same."""

@@ -29,13 +29,14 @@ def test_activations_have_a_scale_for_each_block(shape: tuple[int, ...], scale_f
             assert torch.equal(found[row, block * 128 : (block + 1) * 128].float(), expected.float())
 
 
-def test_weights_and_products() -> None:
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_weights_and_products(device: str) -> None:
     from kernel import act_quant, fp8_gemm, weight_dequant
 
     torch.manual_seed(1)
-    packed = quantize(torch.randn(200, 384))
-    x, scales = act_quant(torch.randn(2, 3, 384))
-    weight = torch.empty(200, 384)
+    packed = quantize(torch.randn(200, 384)).map(lambda tensor: tensor.to(device))
+    x, scales = act_quant(torch.randn(2, 3, 384).to(device))
+    weight = torch.empty(200, 384, device=device)
     for i in range(2):
         for j in range(3):
             block = slice(128 * i, 128 * (i + 1)), slice(128 * j, 128 * (j + 1))
