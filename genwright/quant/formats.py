@@ -78,9 +78,10 @@ class Format:
             scales = rows if self.channel else -(-rows // fp8.BLOCK) * -(-columns // fp8.BLOCK)
             return rows * columns + 4 * scales
         groups = rows * (1 if self.group is None else -(-columns // self.group))
+        scale = 4 if self.wide or (self.kind == "int8" and self.group is None) else 2
         if self.kind == "int8":
-            return rows * columns + groups * (4 if self.group is None else 2)
-        return rows * -(-columns // int4.WORD) * 4 + groups * 2 * (1 + self.asymmetric)
+            return rows * columns + groups * scale
+        return rows * -(-columns // int4.WORD) * 4 + groups * scale * (1 + self.asymmetric)
 
     def assemble(self, shape: tuple[int, ...], tensors: Mapping[str, Tensor]) -> Packed:
         """A matrix of this shape from the tensors named in `entries`."""
