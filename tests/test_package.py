@@ -27,7 +27,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, folder)
-    subprocess.run([*PIP, "wheel", *OFFLINE, "--no-build-isolation", "--wheel-dir", folder, folder], check=True)
+    build = [*PIP, "wheel", *OFFLINE, "--no-build-isolation", "--wheel-dir", folder, folder]
+    subprocess.run(build, check=True, env={**os.environ, "PATH": ""})  # no compiler is needed
     return next(folder.glob("*.whl"))
 
 
@@ -42,10 +43,12 @@ def genwright(wheel: Path, tmp_path_factory: pytest.TempPathFactory):
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     environment |= {"GENWRIGHT_HOME": str(home / "kept"), "OMP_NUM_THREADS": "1"}
 
-    def run(*arguments: str) -> str:
+    def run(*arguments: str, errors: list[str] | None = None, **variables: str) -> str:
         command = [home / "bin" / "genwright", *arguments]
-        done = subprocess.run(command, cwd=home, env=environment, capture_output=True, text=True)
+        done = subprocess.run(command, cwd=home, env={**environment, **variables}, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
+        if errors is not None:
+            errors += done.stderr.splitlines()
         return done.stdout
 
     run.home = home
@@ -68,6 +71,17 @@ def test_text_and_the_kernel_it_compiles(genwright) -> None:
         len(genwright("generate", "--prompt-length", "3", "--max-new-tokens", "4", "--ignore-eos", *model).split()) == 4
     )
     assert list((genwright.home / "kept" / "kernels").glob("fused_linear-*.so"))
+
+
+def test_without_a_compiler_one_line_says_what_is_used_instead(genwright) -> None:
+    model = ("--model", "random:stories15m,layers=1", "--device", "cpu", "--dtype", "float32")
+    arguments = ("generate", "--prompt-length", "3", "--max-new-tokens", "4", "--ignore-eos", "--seed", "1", *model)
+    errors: list[str] = []
+    place = {"PATH": "", "CXX": "", "GENWRIGHT_HOME": str(genwright.home / "none")}
+    tokens = genwright(*arguments, errors=errors, **place)
+    assert tokens == genwright(*arguments) and len(tokens.split()) == 4
+    said = [line for line in errors if line.startswith("genwright: ")]
+    assert len(said) == 1 and "No C++ compiler" in said[0] and "PyTorch's kernels are used instead" in said[0], errors
 
 
 def test_images_of_the_model_in_the_box(genwright) -> None:

@@ -15,7 +15,7 @@ def bar(title: str, show: bool = True) -> Iterator[Callable[[int, int], None]]:
 @contextmanager
 def stages(show: bool = True, title: str = "") -> Iterator[Callable[[str, int, int], None]]:
     """Yield a function to call with a stage's title, the number of items done, and the total (0 if unknown)."""
-    if not show:
+    if not show or not sys.stderr.isatty():
         yield lambda what, done, total: None
         return
     from rich import progress
@@ -33,7 +33,6 @@ def stages(show: bool = True, title: str = "") -> Iterator[Callable[[str, int, i
         *columns,
         console=console,
         transient=True,
-        disable=not console.is_terminal,
         redirect_stdout=sys.stdout.isatty(),  # a file or pipe must get the output itself
     ) as shown:
         task = shown.add_task(title, total=None)

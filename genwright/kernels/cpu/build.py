@@ -63,5 +63,5 @@ def build(folder: Path, source: str, **defines: str | int) -> Path | None:
 
 def _warn(why: str) -> None:
     """Python shows the same warning once per process."""
-    effect = "Without the C++ kernels, decoding on a CPU takes two to three times as long."
+    effect = "PyTorch's kernels are used instead, and decoding on a CPU takes two to three times as long."
     warnings.warn(f"{why}. {effect}", GenwrightWarning, stacklevel=1)

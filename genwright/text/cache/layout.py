@@ -7,12 +7,12 @@ freed once the window has passed them.
 """
 
 import math
+import mmap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -198,5 +198,7 @@ class Cache(PagedCache):
 def _zeros(size: int, device: torch.device) -> Tensor:
     if device.type != "cpu":
         return torch.zeros(size, dtype=torch.uint8, device=device)
-    # np.zeros maps memory that the operating system provides on first use; torch.zeros would write all of it now.
-    return torch.from_numpy(np.zeros(size, np.uint8))
+    # The operating system provides this memory page by page on first use. torch.zeros would write all of it now, and
+    # np.zeros asks for huge pages: the first token needs one for each layer, which takes 0.2 s in a small model.
+    private = mmap.mmap(-1, max(size, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return torch.frombuffer(private, dtype=torch.uint8)[:size]

@@ -74,6 +74,11 @@ class RecordingExecutor(ResidentExecutor):
 class _Watch(TorchDispatchMode):
     """Records the copies that torch makes of a step's tensors, and notices any other work of torch."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """torch would import its compiler at the first op, to keep it out of this class; that takes over a second."""
+        return False
+
     def __init__(self, recording: Recording):
         super().__init__()  # type: ignore[no-untyped-call]
         self.recording = recording
