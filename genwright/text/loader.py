@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import groupby
 from math import prod
@@ -13,6 +13,7 @@ import torch
 
 from genwright.errors import UserError
 from genwright.kernels import PAGE
+from genwright.kernels.cpu.huge_pages import Arena
 from genwright.kernels.cpu.tile_packing import tiles_of_integers
 from genwright.placement.weights import templates
 from genwright.quant.formats import Format
@@ -95,6 +96,7 @@ class Loader:
     ranks: int = 1
     expert_parallel: bool = False
     layers: range | None = None
+    _arena: Arena = field(default_factory=Arena)
     _done: int = 0
     _total: int = 0
 
@@ -152,7 +154,13 @@ class Loader:
         return {name: sources for name, sources in outer.items() if (first if name in BEFORE_BLOCKS else last)}
 
     def load(self, block: Mapping[str, Sources]) -> dict[str, Any]:
-        return {name: self._weight(name, self._own(sources)) for name, sources in block.items()}
+        return {name: self._in_arena(self._weight(name, self._own(sources))) for name, sources in block.items()}
+
+    def _in_arena(self, weight: Weight) -> Weight:
+        """A packed weight in the arena, if it is on a CPU; plain ones are there already."""
+        if self.device.type != "cpu" or not isinstance(weight, Packed):
+            return weight
+        return weight.map(self._arena.copy)
 
     def bytes(self, block: Mapping[str, Sources]) -> int:
         """The size of loaded weights."""
@@ -247,7 +255,9 @@ class Loader:
     def _fuse(self, sources: Sources, dtype: torch.dtype) -> torch.Tensor:
         shapes = [self._part(source, None).shape(source.shape) for source in sources]
         rows = [shape[0] for shape in shapes]
-        fused = torch.empty((sum(rows), *shapes[0][1:]), dtype=dtype, device=self.device)
+        shape = sum(rows), *shapes[0][1:]
+        on_cpu = self.device.type == "cpu"
+        fused = self._arena.empty(shape, dtype) if on_cpu else torch.empty(shape, dtype=dtype, device=self.device)
         for source, target in zip(sources, fused.split(rows), strict=True):
             # A plain tensor is converted by the copy, because a converted one would need memory of its own.
             plain = self.checkpoint.format(source.name) is None and not isinstance(self.checkpoint, RandomWeights)
