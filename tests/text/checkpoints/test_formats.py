@@ -134,7 +134,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[PreTrain
 
 
 def logits(path: Path, dtype: str = "float32", arch: str | None = None) -> torch.Tensor:
-    return LLM(path, device="cpu", dtype=dtype, arch=arch).logits(PROMPT)
+    return LLM(path, device="cpu", dtype=dtype, arch=arch, exact_inputs=True).logits(PROMPT)
 
 
 @pytest.mark.parametrize(
