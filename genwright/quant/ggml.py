@@ -14,7 +14,7 @@ from genwright.quant.formats import Format
 from genwright.quant.int4 import Int4, pack
 from genwright.quant.int8 import Int8
 from genwright.quant.packed import Packed
-from genwright.quant.tiles import ROWS, Codes, Scales, Tiles, collect
+from genwright.quant.tiles import ROWS, Codes, Scales, Tiles, collect, tile
 
 CHUNK = 1 << 20  # elements that are dequantized at a time, so that their float32 values stay in the CPU's cache
 NIBBLES = 0x0F0F0F0F0F0F0F0F
@@ -56,7 +56,8 @@ def tiles(raw: Tensor, kind: int) -> Tiles:
     block = TYPES[kind]
     columns = raw.shape[1] // block.bytes * block.elements
     pieces = raw.split(max(1, CHUNK // columns // ROWS) * ROWS)
-    return collect(len(raw), (block.codes(rows.reshape(-1, block.bytes)).by_rows(len(rows)) for rows in pieces))
+    codes = (block.codes(rows.reshape(-1, block.bytes)).by_rows(len(rows)) for rows in pieces)
+    return collect(len(raw), map(tile, codes))
 
 
 def _repack(blocks: Tensor, kind: int, rows: int) -> Packed:

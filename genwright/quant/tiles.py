@@ -171,7 +171,7 @@ def as_tiles(weight: Int4 | Int8) -> Tiles:
     rows, columns = weight.shape
     step = max(1, PIECE // columns // ROWS) * ROWS
     parts = (weight.narrow(0, first, min(step, rows - first)) for first in range(0, rows, step))
-    return collect(rows, map(_codes, parts))
+    return collect(rows, (tile(_codes(part)) for part in parts))
 
 
 def join(parts: Sequence[Packed]) -> list[Packed]:
@@ -181,13 +181,13 @@ def join(parts: Sequence[Packed]) -> list[Packed]:
     return [type(parts[0]).cat(parts)]
 
 
-def collect(rows: int, pieces: Iterable[Codes]) -> Tiles:
-    """Lay out a matrix that comes in pieces, of whole tiles but for the last; only one piece is held twice."""
+def collect(rows: int, pieces: Iterable[Tiles], empty: Callable[..., Tensor] = torch.empty) -> Tiles:
+    """Join pieces of a matrix, of whole tiles but for the last; only one is held twice. `empty` is as torch's."""
     whole: Tiles | None = None
     tiles, first = -(-rows // ROWS), 0
-    for piece in map(tile, pieces):
+    for piece in pieces:
         if whole is None:
-            whole = replace(piece.map(lambda tensor: tensor.new_empty(tiles, *tensor.shape[1:])), rows=rows)
+            whole = replace(piece.map(lambda t: empty((tiles, *t.shape[1:]), dtype=t.dtype)), rows=rows)
         for target, part in zip(whole.tensors().values(), piece.tensors().values(), strict=True):
             target[first : first + len(part)] = part
         first += len(piece.codes)

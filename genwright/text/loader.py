@@ -2,9 +2,9 @@
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import groupby
+from itertools import chain, groupby
 from math import prod
 from operator import itemgetter
 from typing import Any
@@ -13,13 +13,14 @@ import torch
 
 from genwright.errors import UserError
 from genwright.kernels import PAGE
+from genwright.kernels.cpu.huge_pages import Arena
 from genwright.kernels.cpu.tile_packing import tiles_of_integers
 from genwright.placement.weights import templates
 from genwright.quant.formats import Format
 from genwright.quant.fp8 import BLOCK
 from genwright.quant.mixed import Mixed
 from genwright.quant.packed import Packed, Weight, tensors_of
-from genwright.quant.tiles import ROWS, Table, Tiles, join, tileable
+from genwright.quant.tiles import ROWS, Table, Tiles, collect, join, tileable
 from genwright.text.architectures.protocol import Architecture
 from genwright.text.architectures.registry import architecture
 from genwright.text.architectures.weight_map import Part, Source, Sources, WeightMap
@@ -79,9 +80,8 @@ class Loader:
     """Loads weights in `dtype` to `device`.
 
     Matrices are quantized to `quant`; without it, stored formats are kept if `packed`, else dequantized. With `tiled`,
-    packed matrices are laid out for the CPU kernels. Ranks split
-    every expert, or with `expert_parallel` each rank has some experts whole. A pipeline stage has some `layers`; the
-    first one has the embedding too, and the last one the head.
+    packed ones are laid out for the CPU kernels. Ranks split every expert, or with `expert_parallel` each rank has some
+    experts whole. A pipeline stage has some `layers`; the first has the embedding too, and the last one the head.
     """
 
     checkpoint: Checkpoint
@@ -95,6 +95,7 @@ class Loader:
     ranks: int = 1
     expert_parallel: bool = False
     layers: range | None = None
+    _arena: Arena = field(default_factory=Arena)
     _done: int = 0
     _total: int = 0
 
@@ -168,8 +169,7 @@ class Loader:
     def forms(self, name: str, sources: Sources) -> Sequence[Format] | None:
         """The formats that a weight's matrices are packed in; None if they are not packed."""
         unpacked = {*LOOKED_UP, *self.weights.unpacked, *self.weights.exact}
-        if name == "embed" and self.tiled and self.quant is None:
-            unpacked.discard(name)
+        unpacked -= {"embed"} if self.tiled and self.quant is None else set()
         if name in unpacked or any(len(source.shape) != 2 for source in sources):
             return None
         stored = [self.checkpoint.format(source.name) for source in sources]
@@ -231,23 +231,34 @@ class Loader:
     def _joined(self, form: Format, sources: Sources, stack: bool) -> list[Packed]:
         """Matrices of one format as a single one if possible, in tiles if those of each matrix of a stack are whole."""
         whole = self.tiled and self._whole_tiles(form, sources if stack else sources[:-1])
-        parts: list[Packed] = []
-        for source in sources:
-            for piece in self.quantized(source, form, whole):
-                parts.append(tiles_of_integers(piece) if whole and tileable(piece) else piece)
-            self._report()
-        joined = join(parts)
+        pieces = self._pieces(form, sources, whole)
+        first = next(pieces)
+        if whole and isinstance(first, Tiles):
+            rows = sum(self._rows(source, form) for source in sources)
+            others = (piece for piece in pieces if isinstance(piece, Tiles))
+            return [collect(rows, chain([first], others), self._arena.empty)]
+        joined = join([first, *pieces])
         if self.tiled and not stack:
             joined = [tiles_of_integers(matrix) if tileable(matrix) else matrix for matrix in joined]
-        return joined
+        return [matrix.map(self._arena.copy) for matrix in joined] if self.device.type == "cpu" else joined
+
+    def _pieces(self, form: Format, sources: Sources, tiled: bool) -> Iterator[Packed]:
+        for source in sources:
+            for piece in self.quantized(source, form, tiled):
+                yield tiles_of_integers(piece) if tiled and tileable(piece) else piece
+            self._report()
+
+    def _rows(self, source: Source, form: Format) -> int:
+        return self._part(source, form).shape(source.shape)[0]
 
     def _whole_tiles(self, form: Format, sources: Sources) -> bool:
-        return not any(self._part(source, form).shape(source.shape)[0] % ROWS for source in sources)
+        return not any(self._rows(source, form) % ROWS for source in sources)
 
     def _fuse(self, sources: Sources, dtype: torch.dtype) -> torch.Tensor:
         shapes = [self._part(source, None).shape(source.shape) for source in sources]
         rows = [shape[0] for shape in shapes]
-        fused = torch.empty((sum(rows), *shapes[0][1:]), dtype=dtype, device=self.device)
+        shape, on_cpu = (sum(rows), *shapes[0][1:]), self.device.type == "cpu"
+        fused = self._arena.empty(shape, dtype) if on_cpu else torch.empty(shape, dtype=dtype, device=self.device)
         for source, target in zip(sources, fused.split(rows), strict=True):
             # A plain tensor is converted by the copy, because a converted one would need memory of its own.
             plain = self.checkpoint.format(source.name) is None and not isinstance(self.checkpoint, RandomWeights)

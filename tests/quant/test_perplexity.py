@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from genwright.text.export.calibration import calibrated, calibration_windows
 from genwright.text.export.quantize import quantize
 
 
-def perplexity(model: Path, characters: int, **options: str) -> float:
+def perplexity(model: Path, characters: int, **options: Any) -> float:
     return evaluate(LLM(model, dtype="float32", **options), public_text(characters), 1024, 1000).perplexity
 
 
@@ -51,6 +52,18 @@ def test_perplexity_stays_near(
     if not full_size and most > 0.01:
         pytest.skip("too few characters to tell")
     assert perplexity(smollm2, characters, **options) < exact * (1 + most)
+
+
+@pytest.mark.parametrize("quant", [None, "int8", "int4:g64:asym"])
+def test_rounded_inputs_change_less_than_a_thousandth(
+    quant: str | None, smollm2: Path, characters: int, full_size: bool
+) -> None:
+    """What a CPU rounds by default; without a quant, the file's own types."""
+    if quant is not None and not full_size:
+        pytest.skip("more evaluations")
+    settings = {} if quant is None else {"quant": quant}
+    rounded, exact = (perplexity(smollm2, characters, exact_inputs=given, **settings) for given in (False, True))
+    assert abs(rounded / exact - 1) < 0.001
 
 
 def windows(model: Path) -> list[list[int]]:

@@ -17,6 +17,7 @@ constexpr int GROUPS = COLUMNS / GROUP;   // in a unit that have scales of their
 constexpr int BLOCK_UNITS = SCALES == FACTORS ? 8 : 1 << 30;
 constexpr int STORED = BITS == 8 ? 8 : 4;                     // words of a row's codes in a unit
 constexpr int HIGH = BITS == 6 ? 2 : BITS == 5 ? 1 : 0;       // words of the bits above the fourth
+constexpr int AHEAD = 8;  // units to prefetch: on an EPYC core, Q6_K is read 15 % faster with it and Q4_K 3 % slower
 
 struct Tiles {  // `Tiles` of tile_linear.py
   const uint32_t *codes, *high;     // [tiles, units, STORED or HIGH, ROWS]
@@ -82,6 +83,7 @@ inline void unpack(const Tiles& w, int64_t unit, int v, Words* q) {
   const uint32_t* from = w.codes + unit * STORED * ROWS + v * LANES;
   for (int k = 0; k < STORED; k++) {
     Words words = load<Words>(from + k * ROWS);
+    __builtin_prefetch(from + (k + AHEAD * STORED) * ROWS);
 #ifdef __AVX512F__
     asm("" : "+v"(words));  // otherwise GCC loads it twice
 #endif

@@ -137,7 +137,8 @@ class GGUF(Checkpoint):
         return TYPES[stored.kind].name, stored.size
 
     def packed(self, name: str, part: Part | None = None) -> Packed:
-        return repack(self._rows(name, part), self._tensors[name].kind)
+        kind = self._tensors[name].kind
+        return repack(self._rows(name, part), kind) if FORMATS[kind].portable else self.tiles(name, part)
 
     def tiles(self, name: str, part: Part | None = None) -> Packed:
         stored = self._tensors[name]

@@ -118,7 +118,7 @@ SOURCES = {"safetensors": lambda model, folder: model.save_pretrained(folder), *
 
 
 def logits(path: Path, dtype: str = "float32", arch: str | None = None) -> torch.Tensor:
-    return LLM(path, device="cpu", dtype=dtype, arch=arch).logits(PROMPT)
+    return LLM(path, device="cpu", dtype=dtype, arch=arch, exact_inputs=True).logits(PROMPT)
 
 
 def make_models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[PreTrainedModel, Path, torch.Tensor]]:
