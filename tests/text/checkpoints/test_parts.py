@@ -114,7 +114,7 @@ def test_parts_join_to_the_whole(kind: str, tmp_path: Path) -> None:
                 parts = [Part(axis, 0, unit), Part(axis, unit, size - unit)]
                 joined = [checkpoint.packed(name, part).dequantize(torch.float32) for part in parts]
                 assert torch.equal(torch.cat(joined, axis), whole), name
-    assert packed == ({0, 1} if any(form in kind for form in ("fp8", "shards", "int", "Q8", "Q4")) else set())
+    assert packed == ({0, 1} if any(form in kind for form in ("fp8", "shards", "int", "Q8", "Q4", "Q5")) else set())
 
 
 class Allocations(TorchDispatchMode):
