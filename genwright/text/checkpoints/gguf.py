@@ -12,7 +12,7 @@ import torch
 from genwright.errors import UserError
 from genwright.kernels.cpu.tile_packing import tiles_of_blocks
 from genwright.quant.formats import Format
-from genwright.quant.ggml import FORMATS, TYPES, dequantize, repack
+from genwright.quant.ggml import FORMATS, TYPES, dequantize, repack, tiles
 from genwright.quant.packed import Packed
 from genwright.text.architectures.registry import GGUF as ARCHITECTURES
 from genwright.text.architectures.registry import MODEL_TYPES, read_config
@@ -137,7 +137,8 @@ class GGUF(Checkpoint):
         return TYPES[stored.kind].name, stored.size
 
     def packed(self, name: str, part: Part | None = None) -> Packed:
-        return repack(self._rows(name, part), self._tensors[name].kind)
+        rows, kind = self._rows(name, part), self._tensors[name].kind
+        return repack(rows, kind) if FORMATS[kind].kind in ("int4", "int8") else tiles(rows, kind)
 
     def tiles(self, name: str, part: Part | None = None) -> Packed:
         stored = self._tensors[name]
