@@ -9,7 +9,6 @@ from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
 
-from genwright.cli.preload import preload_torch
 from genwright.errors import GenwrightWarning, UserError
 
 VERBS = {
@@ -26,7 +25,6 @@ VERBS = {
     "inspect": "Turn a model repository's script into a recorded, unattended run.",
     "dropin": "Run another project's commands and scripts on Genwright.",
 }
-WITH_TORCH = ("generate", "chat", "eval", "convert", "quantize")  # verbs that always import it
 _format_by_python = warnings.formatwarning
 
 
@@ -70,8 +68,6 @@ def _run(verb: str, arguments: list[str]) -> None:
     # Handle SIGTERM like Ctrl-C, so that a command leaves its files complete.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     warnings.formatwarning = _format_warning
-    if verb in WITH_TORCH:
-        preload_torch()
     try:
         import_module(f"genwright.cli.{verb}").app(arguments, prog_name=f"genwright {verb}")
     except UserError as error:

@@ -123,7 +123,7 @@ def _mxfp4(blocks: Tensor) -> Scales:
 
 def _half(blocks: Tensor, at: int) -> Tensor:
     """The float16 at a byte offset of every block, [blocks, 1]."""
-    return blocks[:, at : at + 2].clone(memory_format=torch.contiguous_format).view(torch.float16)
+    return blocks.view(torch.float16)[:, at // 2, None].clone(memory_format=torch.contiguous_format)
 
 
 def _nibbles(packed: Tensor, width: int) -> Tensor:
