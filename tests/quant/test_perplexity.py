@@ -72,7 +72,7 @@ def windows(model: Path) -> list[list[int]]:
 
 def test_gptq_changes_the_first_layer_less_than_rounding(smollm2: Path) -> None:
     """On another text than the calibration text."""
-    checkpoint, llm = open_checkpoint(str(smollm2)), LLM(smollm2, dtype="float32")
+    checkpoint, llm = open_checkpoint(str(smollm2)), LLM(smollm2, dtype="float32", backend="torch")
     ids = calibration_windows(checkpoint, public_text(10_000))[0][:160]
     exact, layer, wide = llm.logits(ids), llm.model.blocks[0], dict(llm.model.blocks[0])
     sources = architecture(checkpoint.config).weight_map(checkpoint.config).block(0)
