@@ -34,7 +34,7 @@ def test_the_default_model_becomes_a_folder(smollm2: Path, tmp_path: Path) -> No
     tensors = load_file(tmp_path / "new" / "model.safetensors")
     assert {tensor.dtype for tensor in tensors.values()} == {torch.bfloat16}
     messages = [{"role": "user", "content": "What is the capital of France?"}]
-    ours, theirs = (LLM(path, dtype="bfloat16") for path in (tmp_path / "new", smollm2))
+    ours, theirs = (LLM(path, dtype="bfloat16", backend="torch") for path in (tmp_path / "new", smollm2))
     assert ours.encode_chat(messages) == theirs.encode_chat(messages)
     assert ours.eos_ids == theirs.eos_ids
     assert torch.equal(ours.logits([1, 2, 3]), theirs.logits([1, 2, 3]))

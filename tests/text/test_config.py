@@ -201,8 +201,8 @@ WRONG: dict[str, dict[str, Any]] = {
         "sliding_window": 64,
         "layer_types": [[]] * 32,
     },
-    "(quantization_config): 'quant_method' must be fp8, the only supported method": {
-        "quantization_config": {"quant_method": "awq"}
+    "(quantization_config): 'quant_method' must be one of fp8, awq, gptq, compressed-tensors, bitsandbytes, torchao": {
+        "quantization_config": {"quant_method": "quip"}
     },
     "'weight_block_size' must be [128, 128], the only supported size, not None": {
         "quantization_config": {"quant_method": "fp8"}

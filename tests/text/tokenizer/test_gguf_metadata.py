@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import tokenizers
-from text.tokenizer.test_tokenizer import folders, open_folder, random_texts  # noqa: F401 - a fixture
+from text.tokenizer.tiny_tokenizers import open_folder, random_texts
 from tokenizers import decoders, models, pre_tokenizers
 
 from genwright.errors import UserError
@@ -16,7 +16,7 @@ CHAT = [{"role": "user", "content": "Hello"}]
 
 
 @pytest.mark.parametrize("kind", ["byte-level", "byte-fallback", "sentencepiece"])
-def test_read_back_it_encodes_the_same(folders: dict[str, Path], kind: str) -> None:  # noqa: F811
+def test_read_back_it_encodes_the_same(folders: dict[str, Path], kind: str) -> None:
     tokenizer = open_folder(folders[kind])
     size = tokenizer.vocab_size + 5  # models pad their vocabulary
     metadata = gguf_metadata(tokenizer, size)
