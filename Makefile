@@ -32,6 +32,9 @@ clients: .venv/ready
 	npm install --silent --prefix build/clients openai
 	GENWRIGHT_CLIENTS=build/clients $(BIN)/pytest tests/serve/test_other_clients.py
 
+# Benchmarks that need no other checkout or program.
+ALONE := $(filter-out $(addprefix benchmarks/,before_after.py dropin_gpt_fast.py llama_cpp.py inspect_scripts.py),$(wildcard benchmarks/*.py))
+
 # The GPU's tests, and one table of figures, by the machine's own Python (PyTorch, pytest) and without an installation.
 gpu:
 	$(PYTHON) -m pytest -o addopts= --import-mode importlib -p no:cacheprovider -q -m gpu
@@ -43,7 +46,7 @@ build/acts.txt: .venv/ready
 	$(BIN)/python tests/public_text.py $@
 
 bench: .venv/ready
-	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
+	for script in $(ALONE); do $(BIN)/python $$script || exit 1; done
 
 format: .venv/ready
 	$(BIN)/ruff format .

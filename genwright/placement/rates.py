@@ -10,6 +10,7 @@ from genwright.kernels import PAGE
 from genwright.kernels.cpu.amx import without_broken_amx
 from genwright.kernels.cpu.attention import paged_attention
 from genwright.kernels.cpu.fused_linear import few_tokens_linear
+from genwright.kernels.cpu.huge_pages import Arena
 
 ROUNDS = 5
 BUFFER = {"cpu": 1 << 30, "cuda": 4 << 30}  # bytes, much larger than the caches
@@ -24,7 +25,8 @@ def read_rate(device: torch.device) -> float:
     size = BUFFER[device.type]
     if device.type == "cuda":
         size = min(size, torch.cuda.mem_get_info(device)[0] // 2)
-    values = torch.ones(size // 4, device=device)
+    shape = (size // 4,)
+    values = torch.ones(shape, device=device) if device.type == "cuda" else Arena().empty(shape, torch.float32).fill_(1)
     half, matrix = values.view(2, -1), values.view(-1, 4096)
     vector = torch.ones(4096, device=device)
     ways: list[Callable[[], object]] = [
