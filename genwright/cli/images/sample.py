@@ -68,7 +68,7 @@ def sample(
     if training_mode is not None:
         settings["consistency"] = one_of("--training-mode", training_mode, TRAINING_MODES).startswith("consistency")
     asked = sampler_settings(describe(model).sampler, **settings)
-    folder = SampleFolder(out) if out is not None else None
+    folder, resumable = SampleFolder(out) if out is not None else None, generator == "hash"
     found = (folder and folder.settings()) or {}
     with join_ranks(flags.device, num_ranks) as ranks:
         seed = found.get("seed") if seed is None else seed
@@ -83,7 +83,6 @@ def sample(
         if found == manifest and path.is_file():
             sentence = f"{path} is already complete."
         else:
-            resumable = generator == "hash"
             if ranks.rank == 0:
                 folder.open(manifest, resumable)
             ranks.barrier()
