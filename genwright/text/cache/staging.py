@@ -151,14 +151,14 @@ class Staging:
         """Make the slots large enough; no copy is under way."""
         if pages <= self._capacity:
             return
-        if self._memory.device.type == "cuda":
-            torch.cuda.synchronize(self._memory.device)  # the allocator knows nothing of the copies' streams
         for slot in self._slots:
             slot.free(self._cache)
         self._slots.clear()  # before new ones are made
         self._capacity, pages = 0, pages + pages // 4  # sequences grow
         while len(self._slots) < SLOTS:
             self._slots.append(Slot.allocate(self._cache, pages, self._has_disk))
+        if self._memory.device.type == "cuda":
+            torch.cuda.synchronize(self._memory.device)  # the copies' streams do not wait until the slots are zero
         self._capacity = pages
 
     def _read(self, place: int) -> None:

@@ -37,4 +37,5 @@ def test_a_mixture_equals_the_torch_backend(ops, name, quant, shared, determinis
     for count in tokens:
         x = torch.randn(count, 32, device=device)
         expected = TorchOps().add_moe(x, weights, "norm", 1e-5, moe)
-        torch.testing.assert_close(ops.add_moe(x, weights, "norm", 1e-5, moe), expected, atol=1e-4, rtol=1e-4)
+        bound = 1e-4 * moe.scale  # integer products round their inputs to 16 bits
+        torch.testing.assert_close(ops.add_moe(x, weights, "norm", 1e-5, moe), expected, atol=bound, rtol=1e-4)
