@@ -59,8 +59,8 @@ def _decode(
 ):  # fmt: skip
     # Program (kv head, split, sequence) takes every splits-th block of keys, for rows [QUERIES, SHARE] of that kv head.
     if PDL:
-        tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
     ROWS: tl.constexpr = SHARE * QUERIES
     PER_PAGE: tl.constexpr = PAGE // BLOCK_K
     kv_head, split, b = tl.program_id(0), tl.program_id(1), tl.program_id(2)

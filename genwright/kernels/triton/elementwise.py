@@ -11,8 +11,8 @@ def _rms_norm(x, weight, y, dim, x_stride, eps, BLOCK: tl.constexpr, PDL: tl.con
     i = tl.arange(0, BLOCK)
     w = tl.load(weight + i, i < dim, 0.0).to(tl.float32)
     if PDL:
-        tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
     row = tl.program_id(0).to(tl.int64)
     values = tl.load(x + row * x_stride + i, i < dim, 0.0).to(tl.float32)
     factor = tl.rsqrt(tl.sum(values * values, 0) / dim + eps)
@@ -24,8 +24,8 @@ def _rms_norm(x, weight, y, dim, x_stride, eps, BLOCK: tl.constexpr, PDL: tl.con
 @triton.jit
 def _silu_mul(gate_up, y, ffn, BLOCK: tl.constexpr, PDL: tl.constexpr):
     if PDL:
-        tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
     row = tl.program_id(0).to(tl.int64)
     i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     gate = tl.load(gate_up + row * 2 * ffn + i, i < ffn, 0.0).to(tl.float32)

@@ -14,8 +14,8 @@ def _norm_router(x, norm, weight, normed, logits, dim, experts, eps, BLOCK: tl.c
     w = tl.load(weight + expert.to(tl.int64) * dim + i, i < dim, 0.0)
     gain = tl.load(norm + i, i < dim, 0.0).to(tl.float32)
     if PDL:
-        tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
     dtype: tl.constexpr = x.dtype.element_ty
     values = tl.load(x + row * dim + i, i < dim, 0.0).to(tl.float32)
     factor = tl.rsqrt(tl.sum(values * values, 0) / dim + eps)
@@ -56,8 +56,8 @@ def _route(
     BLOCK: tl.constexpr, BLOCK_G: tl.constexpr, PLACES: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     if PDL:
-        tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
     row, e, places = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK), tl.arange(0, PLACES)
     x = tl.load(logits + row * experts + e, e < experts, float("-inf"))
     if SIGMOID:
@@ -88,8 +88,8 @@ def _route(
 @triton.jit
 def _mix(y, shares, base, out, dim, TOP_K: tl.constexpr, BASE: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr):
     if PDL:
-        tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
     row, i = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     total = tl.zeros([BLOCK], tl.float32)
     if BASE:

@@ -22,8 +22,8 @@ def _grouped_fp8(
 ):  # fmt: skip
     # x [pairs / SHARE, K], values [experts, N or with GATE 2 N, K] -> y [pairs, N]; SWAP computes its transpose.
     if PDL:
-        tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
     expert = tl.program_id(1)
     end = tl.load(ends + expert)
     begin = tl.load(ends + expert - 1, expert > 0, 0)

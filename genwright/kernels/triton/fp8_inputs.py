@@ -19,8 +19,8 @@ def _quantize(
 ):  # fmt: skip
     # Program (row, GROUPS groups of BLOCK columns)
     if PDL:
-        tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
     row, group = tl.program_id(0).to(tl.int64), tl.program_id(1) * GROUPS + tl.arange(0, GROUPS)
     i = group[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
     y = tl.load(x + row * x_stride + i, i < columns, 0.0).to(tl.float32)

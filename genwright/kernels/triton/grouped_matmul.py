@@ -41,8 +41,8 @@ class Groups:
 def _group_pairs(ids, order, ends, pairs, SCAN: tl.constexpr, PDL: tl.constexpr):
     # Program e places the pairs of expert e after those of all experts below it.
     if PDL:
-        tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
     expert = tl.program_id(0)
     start = 0
     for first in range(0, pairs, SCAN):
@@ -101,8 +101,8 @@ def _grouped(
 ):  # fmt: skip
     # x [pairs / SHARE, K], values [experts, N or with GATE 2 N, stride] -> y [pairs, N]
     if PDL:
-        tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
     dtype: tl.constexpr = x.dtype.element_ty
     expert = tl.program_id(1)
     end = tl.load(ends + expert)

@@ -57,8 +57,8 @@ def _attend(
 ):  # fmt: skip
     # Program (tile of rows, split, sequence) takes every splits-th block of keys; a sequence has ROWS / HEADS queries.
     if PDL:
-        tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
     WIDTH: tl.constexpr = RANK + ROPE
     PER_PAGE: tl.constexpr = PAGE // BLOCK_K
     dtype: tl.constexpr = queries.dtype.element_ty
@@ -124,8 +124,8 @@ def _project(
     weights = kv_b + (head * (NOPE + VALUE) + NOPE + v)[:, None] * RANK + c[None, :]
     value = tl.load(weights, (v < VALUE)[:, None] & (c < RANK)[None, :], 0.0)
     if PDL:
-        tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
     live = t < tokens
     row = t.to(tl.int64) * HEADS + head
     if SPLIT:

@@ -41,8 +41,8 @@ def _absorb(
     first = tl.minimum(head, HEADS - 1) * (NOPE + VALUE)
     key = tl.load(kv_b + (first + n)[:, None] * RANK + c[None, :], (n < NOPE)[:, None] & (c < RANK)[None, :], 0.0)
     if PDL:
-        tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
     live = t < tokens
     row = t.to(tl.int64)
     if head < HEADS:

@@ -64,8 +64,8 @@ def _prefill(
     BITS: tl.constexpr, WINDOW: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     if PDL:
-        tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
     PER_PAGE: tl.constexpr = PAGE // BLOCK_K
     head, b = tl.program_id(0), tl.program_id(2)
     tile = tl.num_programs(1) - 1 - tl.program_id(1)  # start the tiles with the most keys first

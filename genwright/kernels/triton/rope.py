@@ -19,8 +19,8 @@ def _rope_write(
     BLOCK_H: tl.constexpr, BITS: tl.constexpr, NORM: tl.constexpr, ROPE: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     if PDL:
-        tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
     # A token has programs for the heads of q, then of k, then of v.
     HALF: tl.constexpr = HEAD_DIM // 2
     Q_PROGRAMS: tl.constexpr = (HEADS + BLOCK_H - 1) // BLOCK_H
