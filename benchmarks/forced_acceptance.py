@@ -23,7 +23,7 @@ from genwright.text.drafts.speculation import Speculation
 from genwright.text.engine.request import Acceptance, Piece, Request
 from genwright.text.engine.sampler import Masks, Sampler
 
-WARM_UP = 2  # rounds, because each number of proposals has a CUDA graph of its own
+WARM_UP = 1  # rounds
 PROMPT = [1, 15043, 29892, 590, 1024, 338]
 
 
@@ -90,6 +90,15 @@ class Contender:
             self.found.add(result.acceptance or Acceptance())
 
 
+def warm_up(llm: LLM, speculation: Speculation, forced: ForcedAcceptance, batch: int) -> None:
+    """Have every number of proposals once: each has kernels and a CUDA graph of its own."""
+    most = speculation.k
+    for speculation.k in range(1, most + 1):
+        params = SamplingParams(temperature=0.8, top_k=200, max_new_tokens=8 * most, ignore_eos=True, seed=0)
+        for acceptance in (1.0, 0.5):
+            Contender(acceptance).run(llm, speculation, forced, [params] * batch)
+
+
 def bound(acceptance: float | None, most: int, cost: float) -> float:
     """The largest (1 - a^(k+1)) / (1 - a) / (1 + k c), the speed-up of Leviathan et al. (2023)."""
     if acceptance is None:
@@ -115,6 +124,7 @@ def main() -> None:
     speculation, forced = llm.engine.speculation, ForcedAcceptance(llm.engine.sampler)
     assert speculation is not None
     contenders = [Contender(None), *map(Contender, given.acceptance)]
+    warm_up(llm, speculation, forced, given.batch)
     for number in range(given.rounds + WARM_UP):
         params = SamplingParams(temperature=0.8, top_k=200, max_new_tokens=given.tokens, ignore_eos=True, seed=number)
         for contender in contenders[:: 1 if number % 2 == 0 else -1]:
