@@ -1,6 +1,9 @@
 """What commands for text models share: the --model flag, and loading with a progress bar."""
 
+import gc
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -18,7 +21,19 @@ ModelArgument = Annotated[str, typer.Argument(help=_MODEL)]
 
 def load(model: str, config: EngineConfig) -> "LLM":
     """Load a model and show the progress as a bar."""
-    from genwright.text.llm import LLM
+    with _without_garbage_collection():
+        from genwright.text.llm import LLM
 
-    with bar("Loading") as progress:
-        return LLM(model, config, progress, lambda sentence: print(sentence, file=sys.stderr))
+        with bar("Loading") as progress:
+            return LLM(model, config, progress, lambda sentence: print(sentence, file=sys.stderr))
+
+
+@contextmanager
+def _without_garbage_collection() -> Iterator[None]:
+    """Hardly anything that is imported or loaded becomes garbage; looking for it took a tenth of `import torch`."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()  # later collections need not look at it either
+        gc.enable()
