@@ -2,8 +2,6 @@
 
 import gc
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -20,20 +18,12 @@ ModelArgument = Annotated[str, typer.Argument(help=_MODEL)]
 
 
 def load(model: str, config: EngineConfig) -> "LLM":
-    """Load a model and show the progress as a bar."""
-    with _without_garbage_collection():
-        from genwright.text.llm import LLM
+    """Load a model and show the progress as a bar; garbage collection, which the command has paused, goes on."""
+    from genwright.text.llm import LLM
 
-        with bar("Loading") as progress:
-            return LLM(model, config, progress, lambda sentence: print(sentence, file=sys.stderr))
-
-
-@contextmanager
-def _without_garbage_collection() -> Iterator[None]:
-    """Hardly anything that is imported or loaded becomes garbage; looking for it took a tenth of `import torch`."""
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.freeze()  # later collections need not look at it either
+    with bar("Loading") as progress:
+        llm = LLM(model, config, progress, lambda sentence: print(sentence, file=sys.stderr))
+    if not gc.isenabled():
+        gc.freeze()  # collections need not look at what was imported and loaded
         gc.enable()
+    return llm
