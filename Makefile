@@ -33,7 +33,7 @@ clients: .venv/ready
 	GENWRIGHT_CLIENTS=build/clients $(BIN)/pytest tests/serve/test_other_clients.py
 
 # Benchmarks that need no other checkout or program.
-ALONE := $(filter-out $(addprefix benchmarks/,before_after.py dropin_gpt_fast.py llama_cpp.py inspect_scripts.py),$(wildcard benchmarks/*.py))
+ALONE := $(filter-out $(addprefix benchmarks/,before_after.py dropin_gpt_fast.py inspect_scripts.py),$(wildcard benchmarks/*.py))
 
 # The GPU's tests, and one table of figures, by the machine's own Python (PyTorch, pytest) and without an installation.
 gpu:

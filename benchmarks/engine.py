@@ -3,7 +3,9 @@
 Run alone on the machine: `python benchmarks/engine.py`.
 """
 
+import os
 import platform
+import shutil
 import statistics
 import subprocess
 import sys
@@ -13,8 +15,9 @@ from collections.abc import Callable
 import torch
 
 from genwright import LLM, SamplingParams
+from genwright.text.catalogue import resolve
 
-ROUNDS = 3
+START_ROUNDS = 10
 PROMPT = "Once upon a time, in a village by the sea, there lived an old fisherman who"
 REQUESTS = [f"Write a story about the number {n}." for n in range(32)]
 
@@ -25,21 +28,32 @@ def seconds(function: Callable[[], object]) -> float:
     return time.perf_counter() - started
 
 
-def start_up() -> tuple[float, float]:
-    """Seconds from the start of the command to the end of `--help`, and to the first character of an answer."""
-    command = [sys.executable, "-m", "genwright"]
-    helps = [seconds(lambda: subprocess.run([*command, "--help"], capture_output=True)) for _ in range(ROUNDS)]
-    firsts = []
-    for _ in range(ROUNDS):
-        started = time.perf_counter()
-        with subprocess.Popen(
-            [*command, "generate", PROMPT], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        ) as process:
-            assert process.stdout is not None
-            process.stdout.read(1)
-            firsts.append(time.perf_counter() - started)
-            process.kill()
-    return statistics.median(helps), statistics.median(firsts)
+def first_byte(command: list[str]) -> float:
+    """Seconds from the start of a command to its first byte of output, or to its end."""
+    started = time.perf_counter()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        assert process.stdout is not None
+        process.stdout.read(1)
+        taken = time.perf_counter() - started
+        process.kill()
+    return taken
+
+
+def start_up() -> None:
+    """Print the first byte of each command, in turns; bytecode is compiled before, as an installation does."""
+    ours = [sys.executable, "-m", "genwright"]
+    commands = {
+        "genwright --help": [*ours, "--help"],
+        "import torch": [sys.executable, "-c", "import torch; print(flush=True)"],
+        "first character of an answer": [*ours, "generate", PROMPT],
+    }
+    if llama := shutil.which("llama-completion"):
+        said = ["-p", PROMPT, "-n", "1", "-no-cnv", "--no-display-prompt"]
+        commands["the same of llama.cpp"] = [llama, "-m", resolve("smollm2"), *said]
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    rounds = [{name: first_byte(command) for name, command in commands.items()} for _ in range(1 + START_ROUNDS)]
+    for name in commands:
+        print(f"{name:<31} {statistics.median(each[name] for each in rounds[1:]):6.2f} s")
 
 
 def batching(llm: LLM) -> tuple[float, float]:
@@ -52,9 +66,7 @@ def batching(llm: LLM) -> tuple[float, float]:
 
 def main() -> None:
     print(f"{platform.processor() or platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}")
-    help_, first = start_up()
-    print(f"genwright --help                {help_:6.2f} s")
-    print(f"first character of an answer    {first:6.2f} s")
+    start_up()
     llm = LLM("smollm2", device="cpu", dtype="float32")
     alone, together = batching(llm)
     print(f"32 requests one by one          {alone:6.1f} s")

@@ -102,6 +102,7 @@ LAZY = {
     "genwright.text.ops.backends": "triton is missing on machines without a GPU",
     "genwright.text.ops.step": "triton is missing on machines without a GPU",
     "genwright.placement.planner": "importing scipy's solver takes 0.3 s, and most models are not planned",
+    "genwright.text.tokenizer.chat_template": "importing Jinja takes 0.02 s, and a completion has no chat template",
     "genwright.text.catalogue": "help and `pull` list models without torch, which named shapes need",
     "genwright.dropin.gpt_fast.eval": "lm-eval may not be installed",
     "genwright.inspect.report.commentator": "a report without a commentator does without torch",

@@ -114,7 +114,7 @@ _BATCHES = tuple(Point(batch, 512, 64) for batch in (1, 2, 4, 8, 16, 32, 64, 128
 EXPERIMENTS = {
     experiment.name: experiment
     for experiment in (
-        Experiment("smollm2", DEFAULT, _CPU, "the default model", (*_SMALL, Point(8, 256, 48)), 3),
+        Experiment("smollm2", DEFAULT, _CPU, "the default model", (*_SMALL, Point(8, 256, 48), Point(32, 256, 48)), 3),
         Experiment("smollm2_serving", DEFAULT, _CPU, "32 requests", _serving(32, (16, 256), (16, 64)), 3),
         Experiment("tinyllama_1b", _1B, _CPU, "the 1.1 B Llama shape", _SMALL, 3),
         Experiment("tinyllama_1b_int8", _1B, replace(_CPU, quant="int8"), "the same in int8", _SMALL, 3),
@@ -156,7 +156,7 @@ EXPERIMENTS = {
     )
 }
 DEFAULTS = {
-    "cpu": ("smollm2", "tinyllama_1b"),
+    "cpu": ("smollm2", "tinyllama_1b", "tinyllama_1b_int8", "tinyllama_1b_int4"),
     "cuda": ("llama2_7b_bf16", "llama2_7b_int8", "llama2_7b_int4"),
 }
 

@@ -15,7 +15,7 @@ from genwright.bench.experiments import Experiment, Point, Traffic
 from genwright.bench.roofline import Roofline, measure_roofline
 from genwright.bench.rows import GIGA, Row, Sample, Tell, blank, fill
 from genwright.bench.serving import Arrival, Served, arrivals, drive, fill_serving, served, whole_work
-from genwright.bench.work import Work, work_of
+from genwright.bench.work import Work, weight_form, work_of
 from genwright.device import peak_memory, pick_device
 from genwright.errors import UserError
 from genwright.rng import key
@@ -68,7 +68,7 @@ class Ours:
         self.llm = LLM(experiment.model, config, lambda done, total: tell("loading", done, total))
         synchronize(self.llm.model.device)
         self.load = time.perf_counter() - started
-        self.dtype = config.quant or str(self.llm.model.dtype).removeprefix("torch.")
+        self.dtype = config.quant or weight_form(self.llm.model)
 
     def work(self, point: Point) -> Work:
         return work_of(self.llm, point)

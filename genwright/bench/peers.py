@@ -1,28 +1,24 @@
 """Other engines that are installed here, to compare with on the same model in the same run."""
 
+import shutil
 import time
-from collections import Counter, deque
+from collections import deque
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 
 from genwright.bench.experiments import Experiment, Point, Traffic
+from genwright.bench.llama_cpp import PROGRAM, BatchedBench, GgufFile
 from genwright.bench.measure import TEMPERATURE, TOP_K, Peer, Unfit, timed
-from genwright.bench.random_gguf import BLOCKS, FLOATS, write_gguf
 from genwright.bench.rows import Sample
 from genwright.bench.serving import Arrival, Served, served
 from genwright.bench.work import Work, plain_cache_read, work_of
-from genwright.quant.formats import parse_format
 from genwright.text.catalogue import resolve
-from genwright.text.checkpoints.gguf import GGUF
 from genwright.text.checkpoints.open import open_checkpoint
 from genwright.text.llm import LLM
-
-EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
 class Transformers:
@@ -123,21 +119,17 @@ class CompiledTransformers(Transformers):
 
 
 class LlamaCpp:
-    """llama.cpp on the same GGUF file, or on a random one of the same shape in a similar format."""
+    """llama.cpp by way of llama-cpp-python."""
 
-    name = "llama.cpp"
+    name = "llama-cpp-python"
 
     def __init__(self, experiment: Experiment, llm: LLM):
-        path = Path(resolve(experiment.model))
-        if path.suffix != ".gguf":
-            if path.exists() or llm.model.cfg.architecture != "llama" or llm.model.cfg.moe or find_spec("gguf") is None:
-                raise Unfit("llama.cpp needs a GGUF file, and this model is not one.")
-            path = self._like(llm, experiment.config.quant)
+        self.file = GgufFile(experiment, llm)
         import llama_cpp
 
         started = time.perf_counter()
         self.model = llama_cpp.Llama(
-            model_path=str(path),
+            model_path=str(self.file.path),
             n_ctx=experiment.context,
             n_threads=torch.get_num_threads(),
             n_threads_batch=torch.get_num_threads(),
@@ -145,26 +137,10 @@ class LlamaCpp:
             verbose=False,
         )
         self.load = time.perf_counter() - started
-        self.llm, self.context = llm, experiment.context
-        self.dtype, self.step_bytes = stored_weights(path)
+        self.llm, self.context, self.dtype = llm, experiment.context, self.file.dtype
 
     def work(self, point: Point) -> Work:
-        """The file's weights, and a cache in float16."""
-        cache = plain_cache_read(self.llm.model.cfg, 2, point.mean_length)
-        return replace(work_of(self.llm, point), weights=self.step_bytes, cache=point.batch * cache)
-
-    def _like(self, llm: LLM, quant: str | None) -> Path:
-        """A file of the same shape; it is deleted with this object."""
-        kind = str(llm.model.dtype).removeprefix("torch.")
-        if quant is not None:
-            form = parse_format(quant)
-            kind = form.kind + (":asym" if form.asymmetric else "")
-        if kind not in BLOCKS and kind not in FLOATS:
-            raise Unfit(f"llama.cpp has no weight format like {quant}.")
-        self.folder = TemporaryDirectory()
-        path = Path(self.folder.name) / "random.gguf"
-        write_gguf(llm.model.cfg, kind, path)
-        return path
+        return self.file.work(self.llm, point)
 
     def sample(self, prompts: list[list[int]], new: int, seed: int) -> Sample:
         if len(prompts) > 1:
@@ -190,18 +166,6 @@ class LlamaCpp:
             slots.close()
 
 
-def stored_weights(path: Path) -> tuple[str, int]:
-    """The most frequent type of a GGUF file's weights, and the bytes of weights that a decoding step reads."""
-    file = GGUF(path)
-    # If there is no head, the embedding is the head.
-    names = [name for name in file.names() if name != EMBEDDING or HEAD not in file.names()]
-    types: Counter[str] = Counter()
-    for name in names:
-        kind, size = file.stored(name)
-        types[kind] += size
-    return types.most_common(1)[0][0], types.total()
-
-
 class _Clock:
     """Records when tokens come."""
 
@@ -216,10 +180,11 @@ class _Clock:
 
 
 def installed_peers() -> list[Peer]:
-    """The peers that can be imported here."""
-    peers: dict[Peer, str] = {
-        Transformers: "transformers",
-        CompiledTransformers: "transformers",
-        LlamaCpp: "llama_cpp",
+    """The peers that can be imported, or that are programs on the PATH."""
+    peers: dict[Peer, object] = {
+        Transformers: find_spec("transformers"),
+        CompiledTransformers: find_spec("transformers"),
+        BatchedBench: shutil.which(PROGRAM),
+        LlamaCpp: find_spec("llama_cpp"),
     }
-    return [peer for peer, package in peers.items() if find_spec(package) is not None]
+    return [peer for peer, found in peers.items() if found is not None]

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -28,7 +29,7 @@ def write_gguf(cfg: ModelConfig, kind: str, path: Path) -> None:
     writer.add_rope_dimension_count(cfg.rope_dim)
     writer.add_rope_freq_base(cfg.rope.theta)
     writer.add_vocab_size(cfg.vocab_size)
-    writer.add_tokenizer_model("no_vocab")
+    _add_vocabulary(writer, cfg.vocab_size)
     matrix = cache(lambda rows, columns: _draw(kind, rows, columns))  # drawn once per shape
     stored = gguf.GGMLQuantizationType[FLOATS.get(kind) or BLOCKS[kind][0]]
     for name, shape in _tensors(cfg):
@@ -40,6 +41,15 @@ def write_gguf(cfg: ModelConfig, kind: str, path: Path) -> None:
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def _add_vocabulary(writer: Any, size: int) -> None:
+    """SentencePiece's usual first tokens and then any text; llama.cpp draws random tokens from its vocabulary."""
+    first = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list([*first, *(f"t{i}" for i in range(len(first), size))][:size])
+    writer.add_token_scores([0.0] * size)
+    writer.add_token_types([2, 3, 3, *[6] * 256, *[1] * size][:size])  # unknown, control, bytes, normal
 
 
 def _tensors(cfg: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from genwright.bench.experiments import Point
 from genwright.placement.weights import templates
-from genwright.quant.packed import tensors_of
+from genwright.quant.packed import Packed, tensors_of
 from genwright.text.config import ModelConfig
 from genwright.text.llm import LLM
 from genwright.text.loader import LOOKED_UP, Model
@@ -22,6 +22,14 @@ class Work:
     cache: float  # bytes that a decoding step reads, at the mean length of its sequences
     decode: float  # operations of a decoding step
     prefill: float  # operations of reading all prompts
+
+
+def weight_form(model: Model) -> str:
+    """The data type of a model's weights, or how many bits one takes if matrices are packed."""
+    if not any(isinstance(weight, Packed) for block in model.blocks for weight in templates(block).values()):
+        return str(model.dtype).removeprefix("torch.")
+    _, parameters, sizes = zip(*_weights(model), strict=True)
+    return f"{8 * sum(sizes) / sum(parameters):.1f} bits"
 
 
 def work_of(llm: LLM, point: Point) -> Work:

@@ -1,6 +1,7 @@
 """The command line: a table of verbs with one file each, which is imported only when its verb is called."""
 
 import errno
+import gc
 import os
 import signal
 import sys
@@ -25,6 +26,7 @@ VERBS = {
     "inspect": "Turn a model repository's script into a recorded, unattended run.",
     "dropin": "Run another project's commands and scripts on Genwright.",
 }
+LOADING = ("generate", "chat")  # verbs whose first work is `options.load`
 _format_by_python = warnings.formatwarning
 
 
@@ -68,6 +70,9 @@ def _run(verb: str, arguments: list[str]) -> None:
     # Handle SIGTERM like Ctrl-C, so that a command leaves its files complete.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     warnings.formatwarning = _format_warning
+    if verb in LOADING:
+        # Hardly anything that is imported or loaded becomes garbage; to look for it takes a tenth of `import torch`.
+        gc.disable()
     try:
         import_module(f"genwright.cli.{verb}").app(arguments, prog_name=f"genwright {verb}")
     except UserError as error:

@@ -1,5 +1,6 @@
 """What commands for text models share: the --model flag, and loading with a progress bar."""
 
+import gc
 import sys
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,8 +18,12 @@ ModelArgument = Annotated[str, typer.Argument(help=_MODEL)]
 
 
 def load(model: str, config: EngineConfig) -> "LLM":
-    """Load a model and show the progress as a bar."""
+    """Load a model and show the progress as a bar; garbage collection, which the command has paused, goes on."""
     from genwright.text.llm import LLM
 
     with bar("Loading") as progress:
-        return LLM(model, config, progress, lambda sentence: print(sentence, file=sys.stderr))
+        llm = LLM(model, config, progress, lambda sentence: print(sentence, file=sys.stderr))
+    if not gc.isenabled():
+        gc.freeze()  # collections need not look at what was imported and loaded
+        gc.enable()
+    return llm

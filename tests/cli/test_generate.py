@@ -19,6 +19,8 @@ from genwright.cli.generate import app
 from genwright.errors import UserError
 
 ROOT = Path(__file__).parents[2]
+# What takes long to import (torch's compiler longer than torch), and what a prompt on a CPU does without.
+SLOW_IMPORTS = {"torch._dynamo", "torch._inductor", "sympy", "scipy", "rich", "jinja2", "triton", "starlette", "PIL"}
 TINY = ("--model", "random:stories15m,layers=1", "--device", "cpu", "--dtype", "float32")
 
 
@@ -28,6 +30,18 @@ def test_a_real_answer_with_a_summary(smollm2):
     assert "Paris" in done.stdout
     for part in ("tokens in", "tokens/s", "GB/s", "GB of memory", "seed"):
         assert part in done.stderr
+
+
+def test_a_prompt_imports_only_what_it_needs():
+    """So that its first character comes soon after torch is imported."""
+    arguments = ["genwright", "generate", "--prompt-length", "3", "--max-new-tokens", "4", *TINY]
+    code = "import atexit, gc, sys; atexit.register(lambda: print(*sys.modules, gc.isenabled()))"
+    code += f"; from genwright.cli import main; sys.argv = {arguments}; main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    *modules, collects_garbage = done.stdout.splitlines()[-1].split()
+    assert "torch" in modules
+    assert not SLOW_IMPORTS & set(modules)
+    assert collects_garbage == "True"
 
 
 def test_json_holds_everything(smollm2):

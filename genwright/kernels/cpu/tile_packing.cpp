@@ -19,7 +19,17 @@ struct Packing {                   // `Packing` of tile_packing.py
   int32_t whole, words, nibbles, width, pairs, pairs_shift, plane, plane_shift, word, word_shift;
 };
 
-void read_block(const Packing& p, const uint8_t* from, uint8_t* q) {
+// The width is a constant, so that the compiler uses vectors.
+template <int WIDTH>
+void read_nibbles(const uint8_t* __restrict from, uint8_t* __restrict q, int n) {
+  for (int i = 0; i < n / 2; i += WIDTH)
+    for (int j = 0; j < WIDTH; j++) {
+      q[2 * i + j] = from[i + j] & 15;
+      q[2 * i + WIDTH + j] = from[i + j] >> 4;
+    }
+}
+
+void read_block(const Packing& p, const uint8_t* __restrict from, uint8_t* __restrict q) {
   const int n = p.elements;
   if (p.whole >= 0) {
     for (int i = 0; i < n; i++) q[i] = from[p.whole + i] ^ 128;
@@ -33,12 +43,10 @@ void read_block(const Packing& p, const uint8_t* from, uint8_t* q) {
     }
     return;
   }
-  memset(q, 0, n);
-  for (int i = 0; p.nibbles >= 0 && i < n / 2; i += p.width)
-    for (int j = 0; j < p.width; j++) {
-      const uint8_t byte = from[p.nibbles + i + j];
-      q[2 * i + j] = byte & 15, q[2 * i + p.width + j] = byte >> 4;
-    }
+  if (p.nibbles < 0) memset(q, 0, n);
+  else if (p.width == 16) read_nibbles<16>(from + p.nibbles, q, n);
+  else if (p.width == 32) read_nibbles<32>(from + p.nibbles, q, n);
+  else read_nibbles<64>(from + p.nibbles, q, n);
   for (int i = 0; p.pairs >= 0 && i < n; i += 32)
     for (int j = 0; j < 32; j++)
       q[i + j] += (from[p.pairs + i / 128 * 32 + j] >> (i % 128 / 16) & 3) << p.pairs_shift;
@@ -48,43 +56,66 @@ void read_block(const Packing& p, const uint8_t* from, uint8_t* q) {
 }
 
 // Write the integers of one row in one unit.
-void write_unit(const Packing& p, const uint8_t* q, int64_t unit, int lane) {
+template <int BITS>
+void write_unit(uint32_t* codes, uint32_t* high, const uint8_t* q) {
   uint32_t w[8];
   memcpy(w, q, sizeof w);
-  const int stored = p.bits == 8 ? 8 : 4, width = p.bits - 4;
-  uint32_t* codes = p.codes + unit * stored * ROWS + lane;
-  for (int k = 0; k < stored; k++)
-    codes[k * ROWS] = p.bits == 8 ? w[k] : (w[k] & 0x0F0F0F0F) | (w[k + 4] & 0x0F0F0F0F) << 4;
-  if (p.bits == 8 || width == 0) return;
-  uint32_t* high = p.high + unit * width * ROWS + lane;
-  for (int i = 0; i < width; i++) {
-    uint32_t sum = 0;
-    for (int k = 0; k < 8 / width; k++) sum |= (w[i * 4 + k] >> 4 & 0x01010101 * ((1 << width) - 1)) << k * width;
-    high[i * ROWS] = sum;
+  if constexpr (BITS == 8) {
+    for (int k = 0; k < 8; k++) codes[k * ROWS] = w[k];
+  } else {
+    for (int k = 0; k < 4; k++) codes[k * ROWS] = (w[k] & 0x0F0F0F0F) | (w[k + 4] & 0x0F0F0F0F) << 4;
   }
+  if constexpr (BITS == 5 || BITS == 6) {
+    constexpr int WIDTH = BITS - 4;
+    for (int i = 0; i < WIDTH; i++) {
+      uint32_t sum = 0;
+      for (int k = 0; k < 8 / WIDTH; k++) sum |= (w[i * 4 + k] >> 4 & 0x01010101 * ((1 << WIDTH) - 1)) << k * WIDTH;
+      high[i * ROWS] = sum;
+    }
+  }
+}
+
+template <int BITS>
+int64_t pack(Packing& p) {
+  constexpr int STORED = BITS == 8 ? 8 : 4, WIDTH = BITS == 8 ? 0 : BITS - 4;
+  const int64_t tiles = (p.rows + ROWS - 1) / ROWS, block_units = p.elements / COLUMNS;
+  const bool ordered = BITS == 4 && p.nibbles >= 0 && p.width == 16;  // the nibbles have the order of codes
+  uint8_t q[MAX_ELEMENTS], last[MAX_BYTES];
+  int64_t finished = 0;
+  for (int64_t tile; (tile = p.progress.take(1, tiles)) >= 0; finished++)
+    for (int64_t unit = 0, at = 0; unit < p.units; unit += block_units, at += p.bytes)
+      for (int lane = 0; lane < ROWS; lane++) {
+        const int64_t row = tile * ROWS + lane, left = p.row_bytes - at;
+        const uint8_t* from = p.raw + row * p.stride + at;
+        if (ordered && row < p.rows && left >= p.bytes) {
+          uint32_t* codes = p.codes + (tile * p.units + unit) * ROWS * STORED + lane;
+          for (int k = 0; k < block_units * 4; k++) memcpy(codes + k * ROWS, from + p.nibbles + 4 * k, 4);
+          continue;
+        }
+        if (row >= p.rows) {
+          memset(q, 0, sizeof q);
+        } else if (left < p.bytes) {  // the row ends inside the block
+          memset(last, 0, sizeof last);
+          memcpy(last, from, left);
+          read_block(p, last, q);
+        } else {
+          read_block(p, from, q);
+        }
+        for (int i = 0; i < block_units; i++) {
+          const int64_t first = (tile * p.units + unit + i) * ROWS;
+          write_unit<BITS>(p.codes + first * STORED + lane, p.high + first * WIDTH + lane, q + i * COLUMNS);
+        }
+      }
+  return finished;
 }
 
 }  // namespace
 
 extern "C" int64_t pack_part(Packing* p, int) {
-  const int64_t tiles = (p->rows + ROWS - 1) / ROWS, block_units = p->elements / COLUMNS;
-  uint8_t q[MAX_ELEMENTS], last[MAX_BYTES];
-  int64_t finished = 0;
-  for (int64_t tile; (tile = p->progress.take(1, tiles)) >= 0; finished++)
-    for (int64_t unit = 0; unit < p->units; unit += block_units)
-      for (int lane = 0; lane < ROWS; lane++) {
-        const int64_t row = tile * ROWS + lane, at = unit / block_units * p->bytes, left = p->row_bytes - at;
-        const uint8_t* from = p->raw + row * p->stride + at;
-        if (row >= p->rows) {
-          memset(q, 0, sizeof q);
-        } else if (left < p->bytes) {  // the row ends inside the block
-          memset(last, 0, sizeof last);
-          memcpy(last, from, left);
-          read_block(*p, last, q);
-        } else {
-          read_block(*p, from, q);
-        }
-        for (int i = 0; i < block_units; i++) write_unit(*p, q + i * COLUMNS, tile * p->units + unit + i, lane);
-      }
-  return finished;
+  switch (p->bits) {
+    case 4: return pack<4>(*p);
+    case 5: return pack<5>(*p);
+    case 6: return pack<6>(*p);
+    default: return pack<8>(*p);
+  }
 }

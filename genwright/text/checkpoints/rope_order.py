@@ -12,7 +12,7 @@ def halves_from_neighbours(weight: torch.Tensor, head_dim: int, part: Part | Non
         order = order.narrow(*part)
     elif part is not None:
         weight = weight.narrow(*part)
-    return weight[order]
+    return weight.index_select(0, order)  # copies whole rows, unlike weight[order]
 
 
 def neighbours_from_halves(weight: torch.Tensor, head_dim: int) -> torch.Tensor:

@@ -5,12 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from jinja2 import TemplateSyntaxError
-from jinja2.ext import loopcontrols
-
 from genwright.errors import UserError
 from genwright.text.config_file import read_text
-from genwright.text.tokenizer.template_sandbox import Budget, GenerationTag, Guards, Sandbox, join
 
 _NAMED = Path(__file__).parent / "chat_templates"  # NAME.jinja, for checkpoints that have no template
 Messages = list[dict[str, Any]]
@@ -40,11 +36,12 @@ class ChatTemplate:
     def __init__(self, source: str) -> None:
         if len(source) > _MAX_SOURCE:
             raise UserError(f"The chat template must have at most {_MAX_SOURCE:,} characters, not {len(source):,}.")
-        environment = Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, loopcontrols])
+        from jinja2 import TemplateSyntaxError
+
+        from genwright.text.tokenizer.template_sandbox import SandboxedTemplate
+
         try:
-            tree = Guards().visit(environment.parse(source))
-            tree.set_environment(environment)
-            self._template = environment.from_string(tree)
+            self._template = SandboxedTemplate(source)
         except TemplateSyntaxError as error:
             raise UserError(f"The chat template is not valid at line {error.lineno}: {_sentence(error)}.") from error
         except Exception as error:  # too deeply nested for Jinja or Python
@@ -75,7 +72,7 @@ class ChatTemplate:
             **special_tokens,
         }
         try:
-            return join(self._template.generate({**given, "#budget": Budget()}))
+            return self._template.render(given)
         except Exception as error:  # a template can raise anything
             raise UserError(f"The chat template fails on this conversation: {_sentence(error)}.") from error
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from jinja2 import Environment, TemplateError, nodes, pass_context, pass_environment
 from jinja2.exceptions import SecurityError
-from jinja2.ext import Extension
+from jinja2.ext import Extension, loopcontrols
 from jinja2.filters import FILTERS, do_indent, make_attrgetter
 from jinja2.parser import Parser
 from jinja2.runtime import Context
@@ -253,3 +253,16 @@ class GenerationTag(Extension):
     def parse(self, parser: Parser) -> nodes.Node:
         lineno = next(parser.stream).lineno
         return nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True), lineno=lineno)
+
+
+class SandboxedTemplate:
+    """A compiled template of the sandbox."""
+
+    def __init__(self, source: str) -> None:
+        environment = Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, loopcontrols])
+        tree = Guards().visit(environment.parse(source))
+        tree.set_environment(environment)
+        self._template = environment.from_string(tree)
+
+    def render(self, values: dict[str, Any]) -> str:
+        return join(self._template.generate({**values, "#budget": Budget()}))

@@ -5,16 +5,21 @@ from pathlib import Path
 from typing import Any
 
 import gguf
+import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+from quant.test_ggml import SCALES, random_rows
+from safetensors.torch import load_file, save_file
 from text.checkpoints.tiny_gguf import permute
 from text.families import make, reference_logits
 from transformers import PreTrainedModel
 
 from genwright import LLM
 from genwright.errors import UserError
+from genwright.kernels.cpu.tile_packing import kernel
+from genwright.quant.ggml import TYPES
 from genwright.quant.packed import Packed
+from genwright.quant.tiles import Tiles
 from genwright.text.architectures.weight_map import Part
 from genwright.text.checkpoints.gguf import GGUF
 
@@ -22,6 +27,7 @@ PROMPT = [1, *torch.randint(3, 199, (39,), generator=torch.Generator().manual_se
 YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 128}
 YARN |= {"mscale": 0.7, "mscale_all_dim": 0.7, "beta_fast": 32, "beta_slow": 1}  # files have one mscale
 EXPERTS = {"moe_intermediate_size": 32}
+WIDE = {"hidden_size": 256, "intermediate_size": 256, "moe_intermediate_size": 256}  # for types of 256 elements
 # Our family, llama.cpp's architecture, and other sizes; all widths are multiples of 32, for Q8_0.
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "mixtral": ("llama", {}),
@@ -34,11 +40,14 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def write_mixture(
-    family: str, root: Path, kind: str = "F32", split_latent: bool = True
+    family: str, root: Path, kind: str = "F32", split_latent: bool = True, k_experts: bool = False
 ) -> tuple[Path, PreTrainedModel]:
-    """`split_latent`: DeepSeek's kv_b_proj as two tensors, as in files since April 2025."""
+    """`split_latent`: DeepSeek's kv_b_proj as two tensors, as in files since April 2025.
+
+    `k_experts`: random experts in the types of a Q4_K_M file, whose rows are multiples of 256.
+    """
     arch, sizes = MODELS[family]
-    model = make(family, root / "hf", sizes)
+    model = make(family, root / "hf", {**sizes, **(WIDE if k_experts else {})})
     tensors, config = load_file(root / "hf" / "model.safetensors"), model.config
     writer = gguf.GGUFWriter(root / "model.gguf", arch)
     add_settings(writer, arch, config, family, split_latent)
@@ -57,12 +66,25 @@ def write_mixture(
             small = value.dim() == 1 or target.endswith(("ffn_gate_inp.weight", "attn_k_b.weight"))
             quantization = gguf.GGMLQuantizationType["F32" if small else kind]
             data = gguf.quants.quantize(value.contiguous().numpy(), quantization)
+            if k_experts and target.endswith("exps.weight"):
+                quantization = gguf.GGMLQuantizationType["Q6_K" if "down" in target else "Q4_K"]
+                data = random_k_experts(quantization, tuple(value.shape))
             writer.add_tensor(target, data, raw_dtype=quantization)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
     return root / "model.gguf", model
+
+
+def random_k_experts(kind: gguf.GGMLQuantizationType, shape: tuple[int, int, int]) -> np.ndarray:
+    """Random blocks with weights below 1, because the gguf package does not quantize to these types."""
+    experts, rows, columns = shape
+    blocks = random_rows(kind, experts * rows, columns).reshape(-1, TYPES[kind].bytes)
+    for at in SCALES.get(kind.name, [0, 2]):
+        scales = blocks[:, at : at + 2].copy().view(np.float16) * np.float16(1e-4)
+        blocks[:, at : at + 2] = scales.view(np.uint8)
+    return blocks.reshape(experts, rows, -1)
 
 
 def add_settings(writer: Any, arch: str, config: Any, family: str, split_latent: bool) -> None:
@@ -170,6 +192,23 @@ def test_experts_stay_packed(family: str, tmp_path: Path) -> None:
         wide.tensor(f"model.layers.1.{name.format(i)}.weight", torch.float32) for i in range(weight.shape[0] // 64)
     ]
     assert torch.equal(weight.dequantize(torch.float32).flatten(0, -2), torch.cat(experts))
+
+
+@pytest.mark.skipif(kernel() is None, reason="no C++ compiler")
+@pytest.mark.parametrize("family", ["mixtral", "qwen2-moe", "deepseek-v3"])
+def test_experts_of_k_types_run_packed(family: str, tmp_path: Path) -> None:
+    """Compared with transformers on the dequantized weights, with exact inputs and with rounded ones."""
+    path, model = write_mixture(family, tmp_path, k_experts=True)
+    checkpoint = GGUF(path)
+    wide = {name: checkpoint.tensor(name, torch.float32) for name in checkpoint.names()}
+    save_file(wide, tmp_path / "hf" / "model.safetensors")
+    truth = reference_logits(type(model).from_pretrained(tmp_path / "hf", attn_implementation="eager"), PROMPT)
+    for exact, most in ((True, 1e-4), (False, 0.02)):
+        llm = LLM(path, device="cpu", dtype="float32", exact_inputs=exact)
+        experts = [llm.model.blocks[1][f"experts.{part}"] for part in ("gate_up", "down")]
+        assert [weight.bits for weight in experts if isinstance(weight, Tiles)] == [4, 6]
+        error = (llm.logits(PROMPT) - truth).norm() / truth.norm()
+        assert error < most, error
 
 
 @pytest.mark.parametrize(

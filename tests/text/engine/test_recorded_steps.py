@@ -1,8 +1,5 @@
 """Recorded steps give the tokens of steps that run op by op, and steps without kernels are not recorded."""
 
-import subprocess
-import sys
-
 import pytest
 from text.families import make
 
@@ -64,17 +61,3 @@ def test_inputs_are_exact_only_if_asked(tmp_path):
         truth = plain.logits(x)
         errors = [((llm.logits(x) - truth).norm() / truth.norm()).item() for llm in (exact, rounding)]
         assert errors[0] < 2e-6 < errors[1] < 1e-3, errors
-
-
-CODE = """
-import sys
-from genwright import LLM, SamplingParams
-LLM("random:stories15m,layers=1").generate([[1, 2, 3]], SamplingParams(max_new_tokens=4, temperature=0.0))
-print(sorted(name for name in sys.modules if name in ("torch._dynamo", "torch._inductor", "sympy", "scipy", "rich")))
-"""
-
-
-def test_recording_does_not_import_torchs_compiler() -> None:
-    """It takes longer to import than torch itself."""
-    done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
