@@ -44,7 +44,7 @@ def start_up() -> None:
     ours = [sys.executable, "-m", "genwright"]
     commands = {
         "genwright --help": [*ours, "--help"],
-        "import torch": [sys.executable, "-c", "import torch; print(flush=True)"],
+        "import torch": [sys.executable, "-c", "import torch"],
         "first character of an answer": [*ours, "generate", PROMPT],
     }
     if llama := shutil.which("llama-completion"):
