@@ -78,19 +78,20 @@ struct Rotation {  // `Rotation` of attention.py
   int64_t tokens, heads, kv_heads;
 };
 
-// Products are rounded before they are added, as in torch.
-#ifdef __clang__
-#pragma clang fp contract(off)
-#else
-__attribute__((optimize("fp-contract=off")))
-#endif
+// A product that is rounded before it is added, as in torch; compilers may fuse what they see.
+Vector rounded_product(Vector a, Vector b) {
+  Vector product = a * b;
+  asm("" : "+m"(product));
+  return product;
+}
+
 void rotate_head(const char* from, const float* cos, const float* sin, char* to) {
   constexpr int HALF = DIM / 2;
   for (int c = 0; c < HALF; c += LANES) {
     const Vector x1 = read(from, c, HALF - c, BF16), x2 = read(from, HALF + c, HALF - c, BF16);
     const Vector cosine = read(cos, c, HALF - c, false), sine = read(sin, c, HALF - c, false);
-    write(rounded(x1 * cosine - x2 * sine, BF16), to, c, HALF - c, BF16);
-    write(rounded(x2 * cosine + x1 * sine, BF16), to, HALF + c, HALF - c, BF16);
+    write(rounded(rounded_product(x1, cosine) - rounded_product(x2, sine), BF16), to, c, HALF - c, BF16);
+    write(rounded(rounded_product(x2, cosine) + rounded_product(x1, sine), BF16), to, HALF + c, HALF - c, BF16);
   }
 }
 
