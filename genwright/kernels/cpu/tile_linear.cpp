@@ -13,9 +13,9 @@ namespace {
 
 
 struct Rounded {                // a token's x in the columns of a unit
-  static constexpr int TOKENS = LANES == 16 ? 8 : 4;  // at a time
+  static constexpr int TOKENS = REGISTERS == 32 ? 8 : 4;  // at a time
   uint32_t high[WORDS], low[WORDS];
-  int32_t offset[GROUPS];       // -zero times the sum of a group's codes
+  int32_t offset[GROUPS];       // DOT_ZERO - zero times the sum of a group's codes
   float scale, sums[GROUPS];    // of the rounded x
 };
 
@@ -39,15 +39,15 @@ void convert(const float* x, int64_t zero, Rounded& to) {
     // Adding 1.5 * 2^23 rounds to the nearest integer, which is then in the low bits.
     const Vector rounded = v[i] * inverse + 12582912.0f;
     const Ints code = (Ints)rounded - 0x4B400000, high = (code + (1 << (LOW_BITS - 1))) >> LOW_BITS;
-    const Bytes highs = __builtin_convertvector(high, Bytes);
-    const Bytes lows = __builtin_convertvector(code - (high << LOW_BITS), Bytes);
+    const Bytes highs = to_bytes(high);
+    const Bytes lows = to_bytes(code - (high << LOW_BITS));
     memcpy((char*)to.high + i * LANES, &highs, sizeof highs);
     memcpy((char*)to.low + i * LANES, &lows, sizeof lows);
     sums[i / GROUP_PARTS] += rounded - 12582912.0f;
   }
   for (int g = 0; g < GROUPS; g++) {
     const float sum = fold_all<LANES>(sums[g])[0];  // an integer below 2^24
-    to.offset[g] = -int32_t(zero) * int32_t(sum);
+    to.offset[g] = int32_t(DOT_ZERO - zero) * int32_t(sum);
     to.sums[g] = to.scale * sum;
   }
 }
@@ -67,8 +67,8 @@ inline Vector group_product(const Words* q, const Rounded& x, int group, Ints) {
   Ints high = {}, low = Ints{} + x.offset[group];
 #pragma GCC unroll 8
   for (int k = group * WORDS / GROUPS; k < (group + 1) * WORDS / GROUPS; k++) {
-    high = dot(high, q[k], Words{} + x.high[k]);
-    low = dot(low, q[k], Words{} + x.low[k]);
+    high = dot(high, q[k], x.high, k);
+    low = dot(low, q[k], x.low, k);
   }
   return __builtin_convertvector((high << LOW_BITS) + low, Vector);
 }

@@ -33,26 +33,55 @@ struct Tiles {  // `Tiles` of tile_linear.py
   int64_t blocks() const { return (units() + BLOCK_UNITS - 1) / BLOCK_UNITS; }
 };
 
-// sums + the dot products of four unsigned bytes of `codes` and four signed ones of `x` in each lane. Without VNNI, sums
-// of two products must stay below 2^15.
-inline Ints dot(Ints sums, Words codes, Words x) {
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+typedef uint8x16_t DotCodes;
+#define DOT_LANE vusdotq_laneq_s32
+#elif defined(__ARM_FEATURE_DOTPROD)
+typedef int8x16_t DotCodes;
+#define DOT_LANE vdotq_laneq_s32
+#endif
+#if defined(__aarch64__) && !defined(__ARM_FEATURE_MATMUL_INT8)
+constexpr int DOT_ZERO = BITS == 8 || TABLE ? 128 : 0;  // because these instructions read codes with a sign
+#else
+constexpr int DOT_ZERO = 0;
+#endif
+
+// sums + the dot products of four bytes of `codes`, minus DOT_ZERO, in each lane and the four signed ones of word k of x.
+// Without an instruction for all of it (VNNI, or ARM's dot products), sums of two products must stay below 2^15.
+inline Ints dot(Ints sums, Words codes, const uint32_t* x, int k) {
+  if (DOT_ZERO) codes ^= DOT_ZERO * 0x01010101u;
+#if defined(DOT_LANE)
+  const int8x16_t four = vld1q_s8((const int8_t*)(x + k / 4 * 4));
+  switch (k % 4) {
+    case 0: return (Ints)DOT_LANE((int32x4_t)sums, (DotCodes)codes, four, 0);
+    case 1: return (Ints)DOT_LANE((int32x4_t)sums, (DotCodes)codes, four, 1);
+    case 2: return (Ints)DOT_LANE((int32x4_t)sums, (DotCodes)codes, four, 2);
+    default: return (Ints)DOT_LANE((int32x4_t)sums, (DotCodes)codes, four, 3);
+  }
+#else
+  const Words word = Words{} + x[k];
 #if defined(__AVX512VNNI__)
-  return (Ints)_mm512_dpbusd_epi32((__m512i)sums, (__m512i)codes, (__m512i)x);
+  return (Ints)_mm512_dpbusd_epi32((__m512i)sums, (__m512i)codes, (__m512i)word);
 #elif defined(__AVX512BW__)
-  const __m512i pairs = _mm512_maddubs_epi16((__m512i)codes, (__m512i)x);
+  const __m512i pairs = _mm512_maddubs_epi16((__m512i)codes, (__m512i)word);
   return sums + (Ints)_mm512_madd_epi16(pairs, _mm512_set1_epi16(1));
 #elif defined(__AVXVNNI__) && !defined(__AVX512F__)
-  return (Ints)_mm256_dpbusd_avx_epi32((__m256i)sums, (__m256i)codes, (__m256i)x);
+  return (Ints)_mm256_dpbusd_avx_epi32((__m256i)sums, (__m256i)codes, (__m256i)word);
 #elif defined(__AVX2__) && !defined(__AVX512F__)
-  const __m256i pairs = _mm256_maddubs_epi16((__m256i)codes, (__m256i)x);
+  const __m256i pairs = _mm256_maddubs_epi16((__m256i)codes, (__m256i)word);
   return sums + (Ints)_mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+#elif defined(__aarch64__)
+  const int8x16_t q = (int8x16_t)codes, y = (int8x16_t)word;
+  const int16x8_t pairs = vpaddq_s16(vmull_s8(vget_low_s8(q), vget_low_s8(y)), vmull_high_s8(q, y));
+  return (Ints)vpadalq_s16((int32x4_t)sums, pairs);
 #else
-  for (int j = 0; j < 4; j++) sums += (Ints)(codes >> (8 * j) & 255) * ((Ints)(x << (24 - 8 * j)) >> 24);
+  for (int j = 0; j < 4; j++) sums += (Ints)(codes >> (8 * j) & 255) * ((Ints)(word << (24 - 8 * j)) >> 24);
   return sums;
+#endif
 #endif
 }
 
-#if defined(__AVX512VNNI__) || (defined(__AVXVNNI__) && !defined(__AVX512F__))
+#if defined(__AVX512VNNI__) || (defined(__AVXVNNI__) && !defined(__AVX512F__)) || defined(DOT_LANE)
 constexpr int LOW_BITS = 8;  // of x, whose codes are high * 2^LOW_BITS + low
 #else
 constexpr int LOW_BITS = 7;
@@ -68,6 +97,8 @@ inline Words look_up(const uint8_t* table, Words index) {
 #elif defined(__AVX2__) && !defined(__AVX512F__)
   const __m256i all = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i*)table));
   return (Words)_mm256_shuffle_epi8(all, (__m256i)index);
+#elif defined(__aarch64__)
+  return (Words)vqtbl1q_u8(vld1q_u8(table), (uint8x16_t)index);
 #else
   for (int i = 0; i < LANES; i++) {
     uint32_t word = 0;
@@ -112,7 +143,7 @@ inline Vector scale_at(const void* from, int64_t at) {
 #if defined(__AVX512F__)
   return (Vector)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32((__m128i)bytes));
 #else
-  return __builtin_convertvector(bytes, Vector);
+  return __builtin_convertvector(__builtin_convertvector(to_shorts(bytes), Ints), Vector);
 #endif
 }
 
