@@ -1,23 +1,12 @@
-// y = x W^T with weights in tiles of 16 rows: by integers, with x rounded to 15 bits or more and a scale for every 32
-// columns, or by floats. Fused as fused_linear.cpp is. Bits depend only on the token and the row.
-//
-// A code of x is high * 2^LOW_BITS + low, two signed bytes, so two dot products of bytes give that of a tile's rows.
+// y = x W^T with weights in tiles of 16 rows: by integers, with x rounded to 16 bits and a scale for every 32 columns, or
+// by floats. Fused as fused_linear.cpp is. Bits depend only on the token and the row.
 
-#include "tiles.h"
-
+#include "dots.h"
 #include "linear.h"
 
 #include <utility>
 
 namespace {
-
-
-struct Rounded {                // a token's x in the columns of a unit
-  static constexpr int TOKENS = REGISTERS == 32 ? 8 : 4;  // at a time
-  uint32_t high[WORDS], low[WORDS];
-  int32_t offset[GROUPS];       // DOT_ZERO - zero times the sum of a group's codes
-  float scale, sums[GROUPS];    // of the rounded x
-};
 
 struct Exact {
   static constexpr int TOKENS = 4;
@@ -38,11 +27,7 @@ void convert(const float* x, int64_t zero, Rounded& to) {
   for (int i = 0; i < PARTS; i++) {
     // Adding 1.5 * 2^23 rounds to the nearest integer, which is then in the low bits.
     const Vector rounded = v[i] * inverse + 12582912.0f;
-    const Ints code = (Ints)rounded - 0x4B400000, high = (code + (1 << (LOW_BITS - 1))) >> LOW_BITS;
-    const Bytes highs = to_bytes(high);
-    const Bytes lows = to_bytes(code - (high << LOW_BITS));
-    memcpy((char*)to.high + i * LANES, &highs, sizeof highs);
-    memcpy((char*)to.low + i * LANES, &lows, sizeof lows);
+    write_codes((Ints)rounded - 0x4B400000, i * LANES, to);
     sums[i / GROUP_PARTS] += rounded - 12582912.0f;
   }
   for (int g = 0; g < GROUPS; g++) {
@@ -62,23 +47,24 @@ void convert(const float* x, int64_t, Exact& to) {
   }
 }
 
-// The products of x and the codes of a group, without the scales of W.
-inline Vector group_product(const Words* q, const Rounded& x, int group, Ints) {
-  Ints high = {}, low = Ints{} + x.offset[group];
+// The products of T tokens' x and the codes of a group, without the scales of W; x [T, stride].
+template <int T>
+inline void group_products(const Words* q, const Rounded* x, int64_t stride, int group, Ints, Vector* products) {
+  Ints sums[T];
+  dots<T>(q, x, stride, group, sums);
 #pragma GCC unroll 8
-  for (int k = group * WORDS / GROUPS; k < (group + 1) * WORDS / GROUPS; k++) {
-    high = dot(high, q[k], x.high, k);
-    low = dot(low, q[k], x.low, k);
-  }
-  return __builtin_convertvector((high << LOW_BITS) + low, Vector);
+  for (int t = 0; t < T; t++) products[t] = __builtin_convertvector(sums[t], Vector);
 }
 
-inline Vector group_product(const Words* q, const Exact& x, int group, Ints zero) {
-  Vector sum = {};
-  for (int k = group * WORDS / GROUPS; k < (group + 1) * WORDS / GROUPS; k++)
-    for (int j = 0; j < 4; j++)
-      sum += __builtin_convertvector((Ints)(q[k] >> (8 * j) & 255) - zero, Vector) * x.x[4 * k + j];
-  return sum;
+template <int T>
+inline void group_products(const Words* q, const Exact* x, int64_t stride, int group, Ints zero, Vector* products) {
+  for (int t = 0; t < T; t++) {
+    Vector sum = {};
+    for (int k = group * GROUP_WORDS; k < (group + 1) * GROUP_WORDS; k++)
+      for (int j = 0; j < 4; j++)
+        sum += __builtin_convertvector((Ints)(q[k] >> (8 * j) & 255) - zero, Vector) * x[t * stride].x[4 * k + j];
+    products[t] = sum;
+  }
 }
 
 inline Vector scaled(Vector scale, const Rounded& x) { return scale * x.scale; }
@@ -86,33 +72,41 @@ inline Vector scaled(Vector scale, const Exact&) { return scale; }
 
 // The products of a tile's rows, before `end`, with T tokens; x [tokens, units].
 template <int T, class X>
-void tile(const Tiles& w, const X* x, int64_t row, int64_t end, float* products, int64_t stride) {
+void tile(const Tiles& w, const X* x, int64_t row, int64_t end, float* y, int64_t stride) {
   const int64_t units = w.units(), number = row / ROWS;
   const Ints zero = Ints{} + int32_t(w.zero);
-  for (int v = 0; v < VECTORS; v++) {
-    Scales scales(w, number, v);
-    Vector sums[T] = {};
+  constexpr int SIDE = T == 1 ? VECTORS : 1;  // vectors of rows side by side; with one token, memory is read in order
+  for (int v = 0; v < VECTORS; v += SIDE) {
+    Scales<SIDE> scales(w, number, v);
+    Vector sums[SIDE][T] = {};
+    const auto add = [&](int64_t unit, int i) {
+      Words q[WORDS];
+      unpack(w, number * units + unit, v + i, q);
+#pragma GCC unroll 2
+      for (int g = 0; g < GROUPS; g++) {
+        const Vector scale = scales.scale(unit, g, i);
+        const Vector minimum = MINIMUMS ? scales.minimum(unit, g, i) : Vector{};
+        Vector products[T];
+        group_products<T>(q, x + unit, units, g, zero, products);
+#pragma GCC unroll 8
+        for (int t = 0; t < T; t++) {
+          const X& here = x[t * units + unit];
+          sums[i][t] += products[t] * scaled(scale, here);
+          if (MINIMUMS) sums[i][t] += minimum * here.sums[g];
+        }
+      }
+    };
     for (int64_t first = 0; first < units; first += BLOCK_UNITS) {
       scales.enter(first / BLOCK_UNITS);
       const int64_t last = std::min<int64_t>(first + BLOCK_UNITS, units);
-      for (int64_t unit = first; unit < last; unit++) {
-        Words q[WORDS];
-        unpack(w, number * units + unit, v, q);
-#pragma GCC unroll 2
-        for (int g = 0; g < GROUPS; g++) {
-          const Vector scale = scales.scale(unit, g);
-          const Vector minimum = MINIMUMS ? scales.minimum(unit, g) : Vector{};
-#pragma GCC unroll 8
-          for (int t = 0; t < T; t++) {
-            const X& here = x[t * units + unit];
-            sums[t] += group_product(q, here, g, zero) * scaled(scale, here);
-            if (MINIMUMS) sums[t] += minimum * here.sums[g];
-          }
-        }
-      }
+      for (int64_t unit = first; unit < last; unit++)
+#pragma GCC unroll 4
+        for (int i = 0; i < SIDE; i++) add(unit, i);
     }
-    const int64_t count = std::min<int64_t>(LANES, end - row - v * LANES);
-    for (int t = 0; t < T && count > 0; t++) memcpy(products + t * stride + v * LANES, &sums[t], count * sizeof(float));
+    for (int i = 0; i < SIDE; i++) {
+      const int64_t lane = (v + i) * LANES, count = std::min<int64_t>(LANES, end - row - lane);
+      for (int t = 0; t < T && count > 0; t++) memcpy(y + t * stride + lane, &sums[i][t], count * sizeof(float));
+    }
   }
 }
 
@@ -155,14 +149,14 @@ struct Lookup {         // `Lookup` of tile_linear.py
 void dequantize_row(const Tiles& w, int64_t row, void* to, int64_t at, bool bf16) {
   const int64_t units = w.units(), number = row / ROWS;
   const int v = row % ROWS / LANES, lane = row % LANES;
-  Scales scales(w, number, v);
+  Scales<1> scales(w, number, v);
   for (int64_t unit = 0; unit < units; unit++) {
     scales.enter(unit / BLOCK_UNITS);
     Words q[WORDS];
     unpack(w, number * units + unit, v, q);
     float values[COLUMNS];
     for (int g = 0; g < GROUPS; g++) {
-      const float scale = scales.scale(unit, g)[lane], minimum = MINIMUMS ? scales.minimum(unit, g)[lane] : 0;
+      const float scale = scales.scale(unit, g, 0)[lane], minimum = MINIMUMS ? scales.minimum(unit, g, 0)[lane] : 0;
       for (int i = g * (COLUMNS / GROUPS); i < (g + 1) * (COLUMNS / GROUPS); i++)
         values[i] = (int32_t(q[i / 4][lane] >> 8 * (i % 4) & 255) - int32_t(w.zero)) * scale + minimum;
     }

@@ -14,6 +14,7 @@ constexpr int ROWS = 16, COLUMNS = 32;    // of a unit
 constexpr int WORDS = COLUMNS / 4;        // of a row in a unit, four codes each
 constexpr int VECTORS = ROWS / LANES;     // that hold a word of each row
 constexpr int GROUPS = COLUMNS / GROUP;   // in a unit that have scales of their own
+constexpr int GROUP_WORDS = WORDS / GROUPS;
 constexpr int BLOCK_UNITS = SCALES == FACTORS ? 8 : 1 << 30;
 constexpr int STORED = BITS == 8 ? 8 : 4;                     // words of a row's codes in a unit
 constexpr int HIGH = BITS == 6 ? 2 : BITS == 5 ? 1 : 0;       // words of the bits above the fourth
@@ -32,62 +33,6 @@ struct Tiles {  // `Tiles` of tile_linear.py
   int64_t groups() const { return GROUPS > 1 ? units() * GROUPS : ((units() - 1) >> shift) + 1; }
   int64_t blocks() const { return (units() + BLOCK_UNITS - 1) / BLOCK_UNITS; }
 };
-
-#if defined(__ARM_FEATURE_MATMUL_INT8)
-typedef uint8x16_t DotCodes;
-#define DOT_LANE vusdotq_laneq_s32
-#elif defined(__ARM_FEATURE_DOTPROD)
-typedef int8x16_t DotCodes;
-#define DOT_LANE vdotq_laneq_s32
-#endif
-#if defined(__aarch64__) && !defined(__ARM_FEATURE_MATMUL_INT8)
-constexpr int DOT_ZERO = BITS == 8 || TABLE ? 128 : 0;  // because these instructions read codes with a sign
-#else
-constexpr int DOT_ZERO = 0;
-#endif
-
-// sums + the dot products of four bytes of `codes`, minus DOT_ZERO, in each lane and the four signed ones of word k of x.
-// Without an instruction for all of it (VNNI, or ARM's dot products), sums of two products must stay below 2^15.
-inline Ints dot(Ints sums, Words codes, const uint32_t* x, int k) {
-  if (DOT_ZERO) codes ^= DOT_ZERO * 0x01010101u;
-#if defined(DOT_LANE)
-  const int8x16_t four = vld1q_s8((const int8_t*)(x + k / 4 * 4));
-  switch (k % 4) {
-    case 0: return (Ints)DOT_LANE((int32x4_t)sums, (DotCodes)codes, four, 0);
-    case 1: return (Ints)DOT_LANE((int32x4_t)sums, (DotCodes)codes, four, 1);
-    case 2: return (Ints)DOT_LANE((int32x4_t)sums, (DotCodes)codes, four, 2);
-    default: return (Ints)DOT_LANE((int32x4_t)sums, (DotCodes)codes, four, 3);
-  }
-#else
-  const Words word = Words{} + x[k];
-#if defined(__AVX512VNNI__)
-  return (Ints)_mm512_dpbusd_epi32((__m512i)sums, (__m512i)codes, (__m512i)word);
-#elif defined(__AVX512BW__)
-  const __m512i pairs = _mm512_maddubs_epi16((__m512i)codes, (__m512i)word);
-  return sums + (Ints)_mm512_madd_epi16(pairs, _mm512_set1_epi16(1));
-#elif defined(__AVXVNNI__) && !defined(__AVX512F__)
-  return (Ints)_mm256_dpbusd_avx_epi32((__m256i)sums, (__m256i)codes, (__m256i)word);
-#elif defined(__AVX2__) && !defined(__AVX512F__)
-  const __m256i pairs = _mm256_maddubs_epi16((__m256i)codes, (__m256i)word);
-  return sums + (Ints)_mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
-#elif defined(__aarch64__)
-  const int8x16_t q = (int8x16_t)codes, y = (int8x16_t)word;
-  const int16x8_t pairs = vpaddq_s16(vmull_s8(vget_low_s8(q), vget_low_s8(y)), vmull_high_s8(q, y));
-  return (Ints)vpadalq_s16((int32x4_t)sums, pairs);
-#else
-  for (int j = 0; j < 4; j++) sums += (Ints)(codes >> (8 * j) & 255) * ((Ints)(word << (24 - 8 * j)) >> 24);
-  return sums;
-#endif
-#endif
-}
-
-#if defined(__AVX512VNNI__) || (defined(__AVXVNNI__) && !defined(__AVX512F__)) || defined(DOT_LANE)
-constexpr int LOW_BITS = 8;  // of x, whose codes are high * 2^LOW_BITS + low
-#else
-constexpr int LOW_BITS = 7;
-#endif
-constexpr int LARGEST_PART = LOW_BITS == 8 ? 127 : 63;
-constexpr float LARGEST_CODE = (LARGEST_PART << LOW_BITS) + LARGEST_PART;
 
 // The bytes of a table of 16 at each of the bytes of `index`.
 inline Words look_up(const uint8_t* table, Words index) {
@@ -142,36 +87,40 @@ inline Vector scale_at(const void* from, int64_t at) {
   const Bytes bytes = load<Bytes>((const int8_t*)from + at);
 #if defined(__AVX512F__)
   return (Vector)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32((__m128i)bytes));
+#elif defined(__AVX2__)
+  return (Vector)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadu_si64(&bytes)));
 #else
   return __builtin_convertvector(__builtin_convertvector(to_shorts(bytes), Ints), Vector);
 #endif
 }
 
-// The scales and minimums of LANES rows of a tile.
+// The scales and minimums of a tile's rows, in SIDE vectors from number v on.
+template <int SIDE>
 struct Scales {
   const Tiles& w;
-  int64_t at, block;  // the tile's first scale and factor
-  Vector factor, minimum_factor;
+  int64_t at, block;  // the first scale and factor
+  Vector factor[SIDE], minimum_factor[SIDE];
 
   Scales(const Tiles& w, int64_t tile, int v)
       : w(w), at(tile * w.groups() * ROWS + v * LANES), block(tile * w.blocks() * ROWS + v * LANES) {}
 
   void enter(int64_t number) {  // of the block whose units come next
-    if constexpr (SCALES == FACTORS) {
-      factor = half_at(w.factors, block + number * ROWS);
-      if constexpr (MINIMUMS) minimum_factor = half_at(w.minimum_factors, block + number * ROWS);
-    }
+    if constexpr (SCALES == FACTORS)
+      for (int i = 0; i < SIDE; i++) {
+        factor[i] = half_at(w.factors, block + number * ROWS + i * LANES);
+        if constexpr (MINIMUMS) minimum_factor[i] = half_at(w.minimum_factors, block + number * ROWS + i * LANES);
+      }
   }
-  int64_t place(int64_t unit, int group) const {
-    return at + (GROUPS > 1 ? unit * GROUPS + group : unit >> w.shift) * ROWS;
+  int64_t place(int64_t unit, int group, int i) const {
+    return at + (GROUPS > 1 ? unit * GROUPS + group : unit >> w.shift) * ROWS + i * LANES;
   }
-  Vector scale(int64_t unit, int group) const {
-    const Vector scale = scale_at(w.scales, place(unit, group));
-    return SCALES == FACTORS ? scale * factor : scale;
+  Vector scale(int64_t unit, int group, int i) const {
+    const Vector scale = scale_at(w.scales, place(unit, group, i));
+    return SCALES == FACTORS ? scale * factor[i] : scale;
   }
-  Vector minimum(int64_t unit, int group) const {
-    const Vector minimum = scale_at(w.minimums, place(unit, group));
-    return SCALES == FACTORS ? minimum * minimum_factor : minimum;
+  Vector minimum(int64_t unit, int group, int i) const {
+    const Vector minimum = scale_at(w.minimums, place(unit, group, i));
+    return SCALES == FACTORS ? minimum * minimum_factor[i] : minimum;
   }
 };
 

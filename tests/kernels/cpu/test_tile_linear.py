@@ -53,18 +53,18 @@ def product(x: torch.Tensor, weight: Packed, exact: bool = False, **fused: Any) 
 def assert_close(y: torch.Tensor, x: torch.Tensor, weight: Packed, exact: bool = False) -> None:
     wide = weight.dequantize(torch.float32).double()
     error = (y - x.double() @ wide.T).abs()
-    # x is rounded to half of 1 / 8127 of the largest of 32 neighbours, or less.
+    # x is rounded to half of 1 / 32639 of the largest of 32 neighbours.
     size = (
         x.double().abs()
         if exact
         else torch.cat([g.abs().amax(1, keepdim=True).expand(g.shape) for g in x.split(32, 1)], 1)
     )
-    assert (error <= (1e-6 if exact else 1 / 16000) * (size.double() @ wide.abs().T) + 1e-6).all(), (
+    assert (error <= (1e-6 if exact else 1 / 64000) * (size.double() @ wide.abs().T) + 1e-6).all(), (
         len(x),
         weight.shape,
     )
     if not exact and x.shape[1] > 300:  # errors cancel
-        assert error.norm() < 2e-4 * (x.double() @ wide.T).norm()
+        assert error.norm() < 5e-5 * (x.double() @ wide.T).norm()
 
 
 @pytest.mark.parametrize("exact", [False, True])
