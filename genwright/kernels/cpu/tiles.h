@@ -14,6 +14,7 @@ constexpr int ROWS = 16, COLUMNS = 32;    // of a unit
 constexpr int WORDS = COLUMNS / 4;        // of a row in a unit, four codes each
 constexpr int VECTORS = ROWS / LANES;     // that hold a word of each row
 constexpr int GROUPS = COLUMNS / GROUP;   // in a unit that have scales of their own
+constexpr int GROUP_WORDS = WORDS / GROUPS;
 constexpr int BLOCK_UNITS = SCALES == FACTORS ? 8 : 1 << 30;
 constexpr int STORED = BITS == 8 ? 8 : 4;                     // words of a row's codes in a unit
 constexpr int HIGH = BITS == 6 ? 2 : BITS == 5 ? 1 : 0;       // words of the bits above the fourth
@@ -52,10 +53,11 @@ inline Ints dot(Ints sums, Words codes, Words x) {
 #endif
 }
 
+// Codes of x are high * 2^LOW_BITS + low. Only the WIDE words of a group with the largest inputs have a high part.
 #if defined(__AVX512VNNI__) || (defined(__AVXVNNI__) && !defined(__AVX512F__))
-constexpr int LOW_BITS = 8;  // of x, whose codes are high * 2^LOW_BITS + low
+constexpr int LOW_BITS = 8, WIDE = 2 / GROUPS;
 #else
-constexpr int LOW_BITS = 7;
+constexpr int LOW_BITS = 7, WIDE = GROUP_WORDS;
 #endif
 constexpr int LARGEST_PART = LOW_BITS == 8 ? 127 : 63;
 constexpr float LARGEST_CODE = (LARGEST_PART << LOW_BITS) + LARGEST_PART;
