@@ -13,7 +13,6 @@ from genwright.kernels.cpu.calls import Progress, Recording, address, make_call,
 
 FORMATS = {torch.float32: "Float32", torch.bfloat16: "Bf16"}
 MAX_QUERIES = 8  # per sequence; with more, torch's attention is faster because queries share the loads of keys
-MAX_ROTATED = 48  # tokens; with more, torch is faster because it uses several threads
 MAX_DIM = 256  # of a head, which is held in registers
 
 
@@ -55,7 +54,7 @@ def rope_write(
     tokens, kv_heads, dim = len(qkv), *k.shape[2:]
     heads = qkv.shape[1] // dim - 2 * kv_heads
     inputs = (qkv, *tables, positions, slots, k, v)
-    if tokens > MAX_ROTATED or not qkv.is_cpu or not all(tensor.is_contiguous() for tensor in inputs):
+    if not qkv.is_cpu or not all(tensor.is_contiguous() for tensor in inputs):
         return None
     if not qkv.dtype == k.dtype == v.dtype or v.shape != k.shape or 2 * tables[0].shape[-1] != dim:
         return None
