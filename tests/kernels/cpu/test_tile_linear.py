@@ -54,8 +54,8 @@ def product(x: torch.Tensor, weight: Packed, exact: bool = False, **fused: Any) 
 def steps(x: torch.Tensor, group: int, vnni: bool) -> torch.Tensor:
     """The distance between neighbouring codes of each x, in float64.
 
-    With VNNI, the two words of four columns with the largest numbers among 32 (or the one among 16) have 16 bits, and the
-    others 8; without it all have 14.
+    With VNNI, the two words of four columns with the largest numbers among 32 (or the one among 16) have 16 bits, and
+    the others 8; without it all have 14.
     """
     group = 16 if group == 16 else UNIT
     padded = pad(x.double().abs(), (0, -x.shape[1] % UNIT)).view(len(x), -1, group)
