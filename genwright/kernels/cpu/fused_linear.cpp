@@ -192,7 +192,7 @@ extern "C" int64_t linear_part(Product<Matrix>* p, int threads) {
     scratch.resize(MAX_OUTPUTS * 2 * inputs.groups.floats);
     if (PLAIN && PAIRS == bool(p->epilogue.bf16) && !p->epilogue.norm && w->inputs == stride) return;  // x is ready
     prepared.assign(p->tokens * stride / LANES, Vector{});  // aligned, and zeros after the inputs
-    prepare(*p, stride, PAIRS, prepared.data());
+    prepare(*p, 0, p->tokens, stride, PAIRS, prepared.data());
     inputs.x = (const float*)prepared.data();
     if (PLAIN) return;
     arranged.resize(p->tokens * steps * WIDTH / LANES);

@@ -49,12 +49,12 @@ Vector silu(Vector v) {
   return v * (v > 0 ? Vector{} + 1 : e) / (1 + e);
 }
 
-// Write x [tokens, inputs], normalised if there is a norm, in rows of `stride` values: float32, or bf16 if `pairs`.
+// Write x of some tokens, normalised if there is a norm, in rows of `stride` values: float32, or bf16 if `pairs`.
 template <class W>
-void prepare(const Product<W>& p, int64_t stride, bool pairs, void* to) {
+void prepare(const Product<W>& p, int64_t first, int64_t end, int64_t stride, bool pairs, void* to) {
   const Epilogue& e = p.epilogue;
   const int64_t inputs = p.w.inputs;
-  for (int64_t t = 0; t < p.tokens; t++) {
+  for (int64_t t = first; t < end; t++) {
     Vector squares = {};
     for (int64_t i = 0; e.norm && i < inputs; i += LANES) {
       const Vector v = read(p.x, t * inputs + i, inputs - i, e.bf16);
@@ -69,7 +69,7 @@ void prepare(const Product<W>& p, int64_t stride, bool pairs, void* to) {
         const Vector weight = read(e.norm, i, inputs - i, e.bf16);
         v = rounded(rounded(v * factor, e.bf16) * weight, e.bf16);
       }
-      write(v, to, t * stride + i, inputs - i, pairs);
+      write(v, to, (t - first) * stride + i, inputs - i, pairs);
     }
   }
 }

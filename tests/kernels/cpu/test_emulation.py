@@ -46,8 +46,10 @@ def emulate(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp
     subprocess.run([compiler, *target, "-rdynamic", "-o", program, source], check=True)
     others = [flag for flag in build.FLAGS if flag not in ("-O3", build.NATIVE)]
 
-    def start(module: Any, source: str, function: str, weight: Iterable[torch.Tensor] = (), **macros: Any) -> None:
-        """`weight`: the tensors that a call's arguments point to besides those that the module names."""
+    modules = attention, fused_linear, operand, tile_linear
+
+    def start(source: str, weight: Iterable[torch.Tensor] = (), **macros: Any) -> None:
+        """`weight`: the tensors that a call's arguments point to besides those that the caller names."""
         with monkeypatch.context() as patch:
             patch.setattr(build, "FLAGS", ("-O1", *target, *others))
             patch.setenv("CXX", compiler)
@@ -55,13 +57,16 @@ def emulate(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp
         assert library is not None
 
         def call(
-            _: int, arguments: ctypes.Structure, units: int, recording: None, *tensors: torch.Tensor | None
+            function: str, arguments: ctypes.Structure, _: int, recording: None, *tensors: torch.Tensor | None
         ) -> None:
             memory = {tensor.data_ptr(): tensor for tensor in (*weight, *tensors) if tensor is not None}
             _run((*EMULATOR, program, library, function), tmp_path / "call", arguments, memory)
 
-        monkeypatch.setattr(module, "make_call", call)
+        for module in modules:
+            monkeypatch.setattr(module, "make_call", call, raising=False)
 
+    for module in modules:
+        monkeypatch.setattr(module, "address", lambda library, name: name, raising=False)
     return start
 
 
@@ -100,13 +105,12 @@ def test_tiles(emulate: Emulate, name: str) -> None:
         scales = tile_linear.SCALES[weight.scales.dtype]
         kind = {"BITS": weight.bits, "TABLE": int(weight.table is not None), "SCALES": scales}
         kind |= {"MINIMUMS": int(weight.minimums is not None), "GROUP": 16 if weight.group == 16 else 32}
+        emulate("tile_linear", where, **kind)
         x = torch.randn(9, inputs) * torch.rand(inputs)
-        for function in ("rounded_part", "exact_part"):
-            emulate(operand, "tile_linear", function, where, **kind)
+        for exact in (False, True):
             for tokens in (1, 9):
-                assert_close(found.product(x[:tokens]), x[:tokens], weight, function == "exact_part")
+                assert_close(found.product(x[:tokens], exact=exact), x[:tokens], weight, exact, narrow=True)
         if weight.table is None:  # a look-up has its own copy of that
-            emulate(tile_linear, "tile_linear", "look_up_part", where, **kind)
             rows = torch.tensor([outputs - 1, 0, 2])
             looked_up = tile_linear.look_up(rows, Table(**vars(weight)))
             assert looked_up is not None
@@ -125,7 +129,7 @@ def test_rows(emulate: Emulate, name: str) -> None:
         assert found is not None
         where = [*packed.tensors().values()] if isinstance(packed, Packed) else [packed]
         scales = "MINIMUMS" if "asym" in name else "GROUPS" if name in ("int8:g24", "fp8") and inputs > 128 else "ROWS"
-        emulate(operand, "fused_linear", "linear_part", where, FORMAT=name.split(":")[0].capitalize(), SCALES=scales)
+        emulate("fused_linear", where, FORMAT=name.split(":")[0].capitalize(), SCALES=scales)
         wide = (packed.dequantize(torch.float32) if isinstance(packed, Packed) else packed).double()
         for tokens in (1, 7):
             error = found.product(x[:tokens]).double() - linear(x[:tokens].double(), wide)
@@ -136,7 +140,6 @@ def test_rows(emulate: Emulate, name: str) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_attention_and_rope(emulate: Emulate, dtype: torch.dtype) -> None:
     macros = {"FORMAT": attention.FORMATS[dtype], "DIM": 64, "PAGE": test_attention.PAGE}
-    emulate(attention, "attention", "attend_part", **macros)
+    emulate("attention", **macros)
     test_attention.test_attention_equals_float64(9, 3, 64, dtype, 40)
-    emulate(attention, "attention", "rotate_part", **macros)
     test_attention.test_rope_and_cache_write_equal_torch(9, 3, 64, dtype)
