@@ -137,10 +137,15 @@ void tile(const Tiles& w, const X* x, int64_t row, int64_t end, float* products,
       const int64_t last = std::min<int64_t>(first + BLOCK_UNITS, units);
       for (int64_t unit = first; unit < last; unit++) {
         Words q[WORDS];
-        unpack(w, number * units + unit, v, q);
-        Words stored[WORDS];  // in memory, where a word is found by its number
-        memcpy(stored, q, sizeof stored);
-        asm("" : "+m"(stored));
+        unpack<T == 1>(w, number * units + unit, v, q);
+        Words copy[WORDS];
+        const Words* stored = copy;  // the codes in memory, where a word is found by its number
+        if constexpr (BITS == 8 && VECTORS == 1) {
+          stored = (const Words*)(w.codes + (number * units + unit) * STORED * ROWS);
+        } else {
+          memcpy(copy, q, sizeof copy);
+          asm("" : "+m"(copy));
+        }
 #pragma GCC unroll 2
         for (int g = 0; g < GROUPS; g++) {
           const Vector scale = scales.scale(unit, g);
@@ -226,7 +231,7 @@ void dequantize_row(const Tiles& w, int64_t row, void* to, int64_t at, bool bf16
   for (int64_t unit = 0; unit < units; unit++) {
     scales.enter(unit / BLOCK_UNITS);
     Words q[WORDS];
-    unpack(w, number * units + unit, v, q);
+    unpack<true>(w, number * units + unit, v, q);
     float values[COLUMNS];
     for (int g = 0; g < GROUPS; g++) {
       const float scale = scales.scale(unit, g)[lane], minimum = MINIMUMS ? scales.minimum(unit, g)[lane] : 0;
