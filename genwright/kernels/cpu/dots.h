@@ -93,7 +93,7 @@ inline Ints multiply_pairs(Pairs a, Words b) {
 #endif
 }
 
-inline void store(const Words*, Words (&)[WORDS]) {}
+inline const Words* store(const Words*, const uint32_t*, Words (&)[WORDS]) { return nullptr; }
 
 // It would take as many products of bytes, and more additions.
 template <int T>
@@ -200,10 +200,12 @@ inline Ints dot(Ints sums, Words codes, const uint32_t* x, int k) {
 #endif
 }
 
-// Keep q in memory, where a word is found by its number.
-inline void store(const Words* q, Words (&stored)[WORDS]) {
-  memcpy(stored, q, sizeof stored);
-  asm("" : "+m"(stored));
+// The place of q in memory, where a word is found by its number: that of `codes`, the unit's, or else of a copy.
+inline const Words* store(const Words* q, const uint32_t* codes, Words (&copy)[WORDS]) {
+  if (BITS == 8 && VECTORS == 1) return (const Words*)codes;
+  memcpy(copy, q, sizeof copy);
+  asm("" : "+m"(copy));
+  return copy;
 }
 
 template <int T>

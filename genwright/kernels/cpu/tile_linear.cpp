@@ -83,9 +83,10 @@ void tile(const Tiles& w, const X* x, int64_t row, int64_t end, float* y, int64_
       for (int64_t unit = first; unit < last; unit++)
 #pragma GCC unroll 4
         for (int i = 0; i < SIDE; i++) {
-          Words q[WORDS], stored[WORDS];
-          unpack(w, number * units + unit, v + i, q);
-          store(q, stored);
+          const int64_t place = number * units + unit;
+          Words q[WORDS], copy[WORDS];
+          unpack<T == 1>(w, place, v + i, q);
+          const Words* stored = store(q, w.codes + place * STORED * ROWS, copy);
 #pragma GCC unroll 2
           for (int g = 0; g < GROUPS; g++) {
             const Vector scale = scales.scale(unit, g, i);
@@ -177,7 +178,7 @@ void dequantize_row(const Tiles& w, int64_t row, void* to, int64_t at, bool bf16
   for (int64_t unit = 0; unit < units; unit++) {
     scales.enter(unit / BLOCK_UNITS);
     Words q[WORDS];
-    unpack(w, number * units + unit, v, q);
+    unpack<true>(w, number * units + unit, v, q);
     float values[COLUMNS];
     for (int g = 0; g < GROUPS; g++) {
       const float scale = scales.scale(unit, g, 0)[lane], minimum = MINIMUMS ? scales.minimum(unit, g, 0)[lane] : 0;

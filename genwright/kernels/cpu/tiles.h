@@ -54,12 +54,13 @@ inline Words look_up(const uint8_t* table, Words index) {
 #endif
 }
 
-// The codes of a unit, WORDS words of each of LANES rows; v: which rows of the tile.
+// The codes of a unit, WORDS words of each of LANES rows; v: which rows of the tile. ONCE: they are not read again soon.
+template <bool ONCE>
 inline void unpack(const Tiles& w, int64_t unit, int v, Words* q) {
   const uint32_t* from = w.codes + unit * STORED * ROWS + v * LANES;
   for (int k = 0; k < STORED; k++) {
     Words words = load<Words>(from + k * ROWS);
-    __builtin_prefetch(from + (k + AHEAD * STORED) * ROWS);
+    __builtin_prefetch(from + (k + AHEAD * STORED) * ROWS, 0, ONCE ? 0 : 3);
 #ifdef __AVX512F__
     asm("" : "+v"(words));  // otherwise GCC loads it twice
 #endif
