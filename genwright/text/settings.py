@@ -32,7 +32,7 @@ class EngineConfig:
     )
     deterministic: bool = setting(False, "Make results independent of the batch and of chunking, bit by bit; slower.")
     exact_inputs: bool = setting(
-        False, "Multiply packed weights by floats on a CPU, not by inputs rounded to 16 bits; slower."
+        False, "Multiply packed weights by floats on a CPU, not by rounded inputs; slower."
     )
     fp8_inputs: bool = setting(
         False, "Round the inputs of fp8 weights to fp8 on a Hopper GPU, as DeepSeek does; faster, less exact."
