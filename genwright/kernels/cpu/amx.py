@@ -23,7 +23,8 @@ def cpu_flags() -> frozenset[str]:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         return frozenset()
-    return frozenset(next((line.split(":")[1].split() for line in lines if line.startswith("flags")), ()))
+    names = ("flags", "Features")  # on x86 and on ARM
+    return frozenset(next((line.split(":")[1].split() for line in lines if line.startswith(names)), ()))
 
 
 def has_bf16() -> bool:

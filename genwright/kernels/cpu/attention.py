@@ -1,4 +1,4 @@
-"""C++ kernels for attention of a few queries per sequence over a paged cache, and for RoPE with the cache write.
+"""C++ kernels for attention over a paged cache, and for RoPE with the cache write.
 
 A kernel is compiled at first use for the cache's dtype, head size and page size.
 """
@@ -12,8 +12,7 @@ from genwright.kernels.cpu.build import load_library
 from genwright.kernels.cpu.calls import Progress, Recording, address, make_call, runner
 
 FORMATS = {torch.float32: "Float32", torch.bfloat16: "Bf16"}
-MAX_QUERIES = 8  # per sequence; with more, torch's attention is faster because queries share the loads of keys
-MAX_ROTATED = 48  # tokens; with more, torch is faster because it uses several threads
+BLOCK = 16  # heads of queries that share the loads of keys and values; fewer if threads would have no work
 MAX_DIM = 256  # of a head, which is held in registers
 
 
@@ -23,7 +22,7 @@ class Attention(ctypes.Structure):
     _fields_ = (
         ("progress", Progress),
         *((name, ctypes.c_void_p) for name in ("q", "k", "v", "pages", "lengths", "out")),
-        *((name, ctypes.c_int64) for name in ("sequences", "queries", "heads", "kv_heads", "width", "window")),
+        *((name, ctypes.c_int64) for name in ("sequences", "queries", "heads", "kv_heads", "width", "window", "block")),
         ("scale", ctypes.c_float),
     )
 
@@ -55,7 +54,7 @@ def rope_write(
     tokens, kv_heads, dim = len(qkv), *k.shape[2:]
     heads = qkv.shape[1] // dim - 2 * kv_heads
     inputs = (qkv, *tables, positions, slots, k, v)
-    if tokens > MAX_ROTATED or not qkv.is_cpu or not all(tensor.is_contiguous() for tensor in inputs):
+    if not qkv.is_cpu or not all(tensor.is_contiguous() for tensor in inputs):
         return None
     if not qkv.dtype == k.dtype == v.dtype or v.shape != k.shape or 2 * tables[0].shape[-1] != dim:
         return None
@@ -86,7 +85,7 @@ def paged_attention(
     """
     rows, heads, dim = q.shape
     queries = rows // lengths.shape[0]
-    if not q.is_cpu or queries > MAX_QUERIES or v.shape[-1] != dim:
+    if not q.is_cpu or v.shape[-1] != dim:
         return None
     if not q.dtype == k.dtype == v.dtype or not (k.is_contiguous() and v.is_contiguous()):
         return None
@@ -98,9 +97,12 @@ def paged_attention(
     q = q.contiguous()
     out = torch.empty_like(q)
     pointers = (tensor.data_ptr() for tensor in (q, k, v, pages, lengths, out))
-    sizes = (lengths.shape[0], queries, heads, k.shape[2], pages.stride(0), window or 0)
+    sequences, kv_heads = lengths.shape[0], k.shape[2]
+    block = max(1, min(BLOCK, rows * heads // (2 * torch.get_num_threads())))
+    sizes = (sequences, queries, heads, kv_heads, pages.stride(0), window or 0, block)
     arguments = Attention(Progress(), *pointers, *sizes, scale)
-    make_call(address(library, "attend_part"), arguments, heads * rows, recording, q, k, v, pages, lengths, out)
+    units = sequences * kv_heads * -(-queries * heads // kv_heads // block)
+    make_call(address(library, "attend_part"), arguments, units, recording, q, k, v, pages, lengths, out)
     return out
 
 

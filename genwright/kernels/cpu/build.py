@@ -16,7 +16,10 @@ from genwright.home import cache_folder, lock
 from genwright.kernels.cpu.amx import cpu_flags
 
 FOLDER = Path(__file__).parent
-FLAGS = ("-O3", "-march=native", "-std=c++17", "-ffp-contract=fast", "-shared", "-fPIC")
+NATIVE = "-mcpu=native" if platform.machine() in ("aarch64", "arm64") else "-march=native"
+# On macOS, a linker must be told that OpenMP's functions will be there when the library is loaded.
+LATER = ("-undefined", "dynamic_lookup") if platform.system() == "Darwin" else ()
+FLAGS = ("-O3", NATIVE, "-std=c++17", "-ffp-contract=fast", "-shared", "-fPIC", *LATER)
 
 
 @cache
@@ -33,7 +36,7 @@ def load_library(source: str, **defines: str | int) -> ctypes.CDLL | None:
 def build(folder: Path, source: str, **defines: str | int) -> Path | None:
     """The path of the library in `folder`, compiled if missing; None if that fails."""
     flags = (*FLAGS, *(f"-D{name}={value}" for name, value in defines.items()))
-    processor = " ".join((platform.system(), platform.machine(), *sorted(cpu_flags())))
+    processor = " ".join((platform.system(), platform.machine(), *sorted(cpu_flags()), _apple_name()))
     main = FOLDER / f"{source}.cpp"
     texts = [path.read_text(encoding="utf-8") for path in (main, *sorted(FOLDER.glob("*.h")))]
     key = hashlib.sha256("\0".join((*texts, *flags, processor)).encode()).hexdigest()
@@ -59,6 +62,15 @@ def build(folder: Path, source: str, **defines: str | int) -> Path | None:
         _warn(f"Compiler {compiler} failed on {main.name}")
         return None
     return target
+
+
+@cache
+def _apple_name() -> str:
+    """The processor's name on macOS, which has no list of its features; empty on other systems."""
+    if platform.system() != "Darwin":
+        return ""
+    command = ["sysctl", "-n", "machdep.cpu.brand_string"]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def _warn(why: str) -> None:

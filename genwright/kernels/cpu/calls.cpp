@@ -36,6 +36,8 @@ void wait(Team& team, int32_t calls) {
     if (i < SPINS) {
 #ifdef __x86_64__
       __builtin_ia32_pause();
+#elif defined(__aarch64__)
+      asm volatile("isb");  // takes about as long; `yield` does nothing on most processors
 #endif
       continue;
     }

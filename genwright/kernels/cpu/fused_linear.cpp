@@ -20,7 +20,7 @@ constexpr bool PLAIN = F::PARTS == 1 || PAIRS;  // x stays in its order
 constexpr int64_t COLUMNS = F::PARTS * LANES;   // per step
 // Floats of x per step, or pairs of bf16; with MINIMUMS, followed by the sum of the parts.
 constexpr int64_t WIDTH = PAIRS ? LANES : COLUMNS + (S == MINIMUMS) * LANES;
-constexpr int TOKENS = LANES == 16 ? 6 : 2;  // at a time, so that the sums fit the 32 or 16 vector registers
+constexpr int TOKENS = REGISTERS == 32 ? 6 : 2;  // at a time, so that the sums fit the 32 or 16 vector registers
 constexpr int MAX_OUTPUTS = CHUNK_MULTIPLE;
 // Rows of W at a time. Four rows are read from memory fastest; with many tokens, more rows share the loads of x.
 constexpr int outputs_of(int tokens) { return PLAIN || tokens < 3 ? 4 : MAX_OUTPUTS; }
@@ -192,7 +192,7 @@ extern "C" int64_t linear_part(Product<Matrix>* p, int threads) {
     scratch.resize(MAX_OUTPUTS * 2 * inputs.groups.floats);
     if (PLAIN && PAIRS == bool(p->epilogue.bf16) && !p->epilogue.norm && w->inputs == stride) return;  // x is ready
     prepared.assign(p->tokens * stride / LANES, Vector{});  // aligned, and zeros after the inputs
-    prepare(*p, stride, PAIRS, prepared.data());
+    prepare(*p, 0, p->tokens, stride, PAIRS, prepared.data());
     inputs.x = (const float*)prepared.data();
     if (PLAIN) return;
     arranged.resize(p->tokens * steps * WIDTH / LANES);

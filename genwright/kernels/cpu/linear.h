@@ -33,13 +33,14 @@ struct Product {  // `Product` of epilogue.py; a unit of work is a row of y
 };
 
 constexpr int CHUNK = 256 << 10;     // bytes of W that a thread takes at a time; they stay in its cache for the next tokens
+constexpr int LEAST = 64 << 10;      // the same of one token, for the last parts
 constexpr int CHUNK_MULTIPLE = 16;   // of rows
 
 // Rows that a thread takes at a time: the same number of chunks for each thread, of about CHUNK bytes each.
 template <class W>
 int64_t chunk_of(const Product<W>& p, int threads) {
-  const int64_t rows = p.rows();
-  const int64_t parts = threads * std::max<int64_t>(p.w.outputs * p.w.row_bytes / (int64_t(CHUNK) * threads), 1);
+  const int64_t bytes = p.w.outputs * p.w.row_bytes, rows = p.rows();
+  const int64_t parts = p.tokens == 1 ? bytes / LEAST + 1 : threads * std::max<int64_t>(bytes / (int64_t(CHUNK) * threads), 1);
   const int64_t chunk = ((rows + parts - 1) / parts + CHUNK_MULTIPLE - 1) / CHUNK_MULTIPLE * CHUNK_MULTIPLE;
   return std::max<int64_t>(chunk, 1);
 }
@@ -49,12 +50,12 @@ Vector silu(Vector v) {
   return v * (v > 0 ? Vector{} + 1 : e) / (1 + e);
 }
 
-// Write x [tokens, inputs], normalised if there is a norm, in rows of `stride` values: float32, or bf16 if `pairs`.
+// Write x of some tokens, normalised if there is a norm, in rows of `stride` values: float32, or bf16 if `pairs`.
 template <class W>
-void prepare(const Product<W>& p, int64_t stride, bool pairs, void* to) {
+void prepare(const Product<W>& p, int64_t first, int64_t end, int64_t stride, bool pairs, void* to) {
   const Epilogue& e = p.epilogue;
   const int64_t inputs = p.w.inputs;
-  for (int64_t t = 0; t < p.tokens; t++) {
+  for (int64_t t = first; t < end; t++) {
     Vector squares = {};
     for (int64_t i = 0; e.norm && i < inputs; i += LANES) {
       const Vector v = read(p.x, t * inputs + i, inputs - i, e.bf16);
@@ -69,7 +70,7 @@ void prepare(const Product<W>& p, int64_t stride, bool pairs, void* to) {
         const Vector weight = read(e.norm, i, inputs - i, e.bf16);
         v = rounded(rounded(v * factor, e.bf16) * weight, e.bf16);
       }
-      write(v, to, t * stride + i, inputs - i, pairs);
+      write(v, to, (t - first) * stride + i, inputs - i, pairs);
     }
   }
 }
@@ -100,17 +101,21 @@ template <class W, class Prepare, class Compute>
 int64_t by_chunks(Product<W>& p, int threads, Prepare prepare, Compute compute) {
   const int64_t rows = p.rows(), chunk = chunk_of(p, threads), halves = p.epilogue.gate ? 2 : 1;
   thread_local std::vector<float> sums;
+  const auto take = [&]() -> Range {
+    if (p.tokens == 1) return p.progress.take_part(threads, chunk, rows);
+    const int64_t first = p.progress.take(chunk, rows);
+    return {first, std::min(first + chunk, rows)};
+  };
   int64_t finished = 0;
-  for (int64_t first; (first = p.progress.take(chunk, rows)) >= 0;) {
-    if (finished == 0) {
-      sums.resize(std::max<size_t>(sums.size(), p.tokens * halves * chunk));
-      prepare();
-    }
-    const int64_t end = std::min(first + chunk, rows);
+  for (Range taken; (taken = take()).first >= 0;) {
+    const auto [first, end] = taken;
+    const int64_t count = end - first;
+    if (finished == 0) prepare();
+    sums.resize(std::max<size_t>(sums.size(), p.tokens * halves * count));
     for (int64_t half = 0; half < halves; half++)
-      compute(half * rows + first, half * rows + end, sums.data() + half * chunk, halves * chunk);
-    finish(p, first, end, sums.data(), chunk);
-    finished += end - first;
+      compute(half * rows + first, half * rows + end, sums.data() + half * count, halves * count);
+    finish(p, first, end, sums.data(), count);
+    finished += count;
   }
   return finished;
 }

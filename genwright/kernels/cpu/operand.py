@@ -42,16 +42,24 @@ class Arguments:
     recording: Recording | None
     column: int = 0  # the first of y that is computed
 
-    def call(self, function: int, kind: type[ctypes.Structure], matrix: ctypes.Structure, outputs: int) -> None:
-        """Call a kernel that computes `outputs` columns of y."""
+    def call(
+        self,
+        function: int,
+        kind: type[ctypes.Structure],
+        matrix: ctypes.Structure,
+        units: int,
+        *more: torch.Tensor | None,
+    ) -> None:
+        """Call a kernel that has `units` of work, columns of y for most; `more` are its last arguments."""
         tensors = (self.norm, self.bias, self.residual)
         offset = self.column * self.x.itemsize
         norm, *others = (None if tensor is None else tensor.data_ptr() for tensor in tensors)
         pointers = norm, *(None if pointer is None else pointer + offset for pointer in others)
         epilogue = Epilogue(*pointers, self.eps, self.gate, self.x.dtype == torch.bfloat16)
         places = self.x.data_ptr(), self.y.data_ptr() + offset
-        arguments = kind(Progress(), matrix, epilogue, *places, len(self.x), self.y.shape[1])
-        make_call(function, arguments, outputs, self.recording, self.x, self.y, *tensors)
+        last = (None if tensor is None else tensor.data_ptr() for tensor in more)
+        arguments = kind(Progress(), matrix, epilogue, *places, len(self.x), self.y.shape[1], *last)
+        make_call(function, arguments, units, self.recording, self.x, self.y, *tensors, *more)
 
 
 class Operand(ABC):
@@ -80,7 +88,7 @@ class Operand(ABC):
         """residual + W norm(x) + bias, or with `gate` silu(y1) * y2 of its halves, summed in float32.
 
         x [tokens, inputs], norm [inputs], bias [outputs], residual like y. A row's bits do not depend on other rows.
-        Unless `exact`, x may be rounded to 14 bits or more, with a scale for every 32 columns.
+        Unless `exact`, x may be rounded, as dots.h says.
         """
         x = self.check(x).contiguous()
         y = x.new_empty(len(x), self.outputs // (2 if gate else 1))

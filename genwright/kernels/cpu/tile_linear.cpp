@@ -1,55 +1,38 @@
-// y = x W^T with weights in tiles of 16 rows: by integers, with x rounded to 15 bits or more and a scale for every 32
-// columns, or by floats. Fused as fused_linear.cpp is. Bits depend only on the token and the row.
-//
-// A code of x is high * 2^LOW_BITS + low, two signed bytes, so two dot products of bytes give that of a tile's rows.
+// y = x W^T with weights in tiles of 16 rows: by integers, with rounded x, or by floats. Fused as fused_linear.cpp is. Bits
+// depend only on the token and the row.
 
-#include "tiles.h"
-
+#include "dots.h"
 #include "linear.h"
 
 #include <utility>
 
 namespace {
 
-
-struct Rounded {                // a token's x in the columns of a unit
-  static constexpr int TOKENS = LANES == 16 ? 8 : 4;  // at a time
-  uint32_t high[WORDS], low[WORDS];
-  int32_t offset[GROUPS];       // -zero times the sum of a group's codes
-  float scale, sums[GROUPS];    // of the rounded x
-};
-
 struct Exact {
   static constexpr int TOKENS = 4;
   float x[COLUMNS], sums[GROUPS];
 };
 
-void convert(const float* x, int64_t zero, Rounded& to) {
-  constexpr int PARTS = COLUMNS / LANES, GROUP_PARTS = PARTS / GROUPS;
-  Vector v[PARTS], largest = {}, zeros = {};
-  for (int i = 0; i < PARTS; i++) {
-    v[i] = load<Vector>(x + i * LANES);
-    largest = larger(largest, larger(v[i], -v[i]));
-    zeros += v[i] * 0;  // NaN where x is NaN or infinite; the scale passes it on
-  }
-  const float most = largest_lane(largest), inverse = most > 1e-30f ? LARGEST_CODE / most : 0;
-  to.scale = most / LARGEST_CODE + fold_all<LANES>(zeros)[0];
-  Vector sums[GROUPS] = {};
+void convert_group(const float* from, int group, int64_t zero, Rounded& to) {
+  Vector x[PARTS], sums = {};
+  Ints codes[PARTS];
+  for (int i = 0; i < PARTS; i++) x[i] = load<Vector>(from + i * LANES);
+  const float scale = choose_scale(x, group, to), inverse = scale > SMALLEST_SCALE ? 1 / scale : 0;
   for (int i = 0; i < PARTS; i++) {
     // Adding 1.5 * 2^23 rounds to the nearest integer, which is then in the low bits.
-    const Vector rounded = v[i] * inverse + 12582912.0f;
-    const Ints code = (Ints)rounded - 0x4B400000, high = (code + (1 << (LOW_BITS - 1))) >> LOW_BITS;
-    const Bytes highs = __builtin_convertvector(high, Bytes);
-    const Bytes lows = __builtin_convertvector(code - (high << LOW_BITS), Bytes);
-    memcpy((char*)to.high + i * LANES, &highs, sizeof highs);
-    memcpy((char*)to.low + i * LANES, &lows, sizeof lows);
-    sums[i / GROUP_PARTS] += rounded - 12582912.0f;
+    const Vector rounded = x[i] * inverse + 12582912.0f;
+    codes[i] = (Ints)rounded - 0x4B400000;
+    sums += rounded - 12582912.0f;
   }
-  for (int g = 0; g < GROUPS; g++) {
-    const float sum = fold_all<LANES>(sums[g])[0];  // an integer below 2^24
-    to.offset[g] = -int32_t(zero) * int32_t(sum);
-    to.sums[g] = to.scale * sum;
-  }
+  write_codes(codes, group, to);
+  const float sum = fold_all<LANES>(sums)[0];  // an integer below 2^24
+  to.scale[group] = scale;
+  to.offset[group] = int32_t(DOT_ZERO - zero) * int32_t(sum);
+  to.sums[group] = scale * sum;
+}
+
+void convert(const float* x, int64_t zero, Rounded& to) {
+  for (int g = 0; g < GROUPS; g++) convert_group(x + g * (COLUMNS / GROUPS), g, zero, to);
 }
 
 void convert(const float* x, int64_t, Exact& to) {
@@ -62,57 +45,69 @@ void convert(const float* x, int64_t, Exact& to) {
   }
 }
 
-// The products of x and the codes of a group, without the scales of W.
-inline Vector group_product(const Words* q, const Rounded& x, int group, Ints) {
-  Ints high = {}, low = Ints{} + x.offset[group];
+// The products of T tokens' x and the codes q of a group, without the scales of W. `stored` are the codes again.
+template <int T>
+inline void group_products(const Words* q, const Words* stored, const Rounded* x, int group, Ints, Vector* products) {
+  Ints sums[T];
+  dots<T>(q, stored, x, group, sums);
 #pragma GCC unroll 8
-  for (int k = group * WORDS / GROUPS; k < (group + 1) * WORDS / GROUPS; k++) {
-    high = dot(high, q[k], Words{} + x.high[k]);
-    low = dot(low, q[k], Words{} + x.low[k]);
+  for (int t = 0; t < T; t++) products[t] = __builtin_convertvector(sums[t], Vector);
+}
+
+template <int T>
+inline void group_products(const Words* q, const Words*, const Exact* x, int group, Ints zero, Vector* products) {
+  for (int t = 0; t < T; t++) {
+    Vector sum = {};
+    for (int k = group * GROUP_WORDS; k < (group + 1) * GROUP_WORDS; k++)
+      for (int j = 0; j < 4; j++)
+        sum += __builtin_convertvector((Ints)(q[k] >> (8 * j) & 255) - zero, Vector) * x[t].x[4 * k + j];
+    products[t] = sum;
   }
-  return __builtin_convertvector((high << LOW_BITS) + low, Vector);
 }
 
-inline Vector group_product(const Words* q, const Exact& x, int group, Ints zero) {
-  Vector sum = {};
-  for (int k = group * WORDS / GROUPS; k < (group + 1) * WORDS / GROUPS; k++)
-    for (int j = 0; j < 4; j++)
-      sum += __builtin_convertvector((Ints)(q[k] >> (8 * j) & 255) - zero, Vector) * x.x[4 * k + j];
-  return sum;
-}
+inline Vector scaled(Vector scale, const Rounded& x, int group) { return scale * x.scale[group]; }
+inline Vector scaled(Vector scale, const Exact&, int) { return scale; }
 
-inline Vector scaled(Vector scale, const Rounded& x) { return scale * x.scale; }
-inline Vector scaled(Vector scale, const Exact&) { return scale; }
-
-// The products of a tile's rows, before `end`, with T tokens; x [tokens, units].
+// The products of a tile's rows, before `end`, with T tokens; x [units, T].
 template <int T, class X>
-void tile(const Tiles& w, const X* x, int64_t row, int64_t end, float* products, int64_t stride) {
+void tile(const Tiles& w, const X* x, int64_t row, int64_t end, float* y, int64_t stride) {
   const int64_t units = w.units(), number = row / ROWS;
   const Ints zero = Ints{} + int32_t(w.zero);
-  for (int v = 0; v < VECTORS; v++) {
-    Scales scales(w, number, v);
-    Vector sums[T] = {};
+  constexpr int SIDE = T == 1 ? VECTORS : 1;  // vectors of rows side by side; with one token, memory is read in order
+  for (int v = 0; v < VECTORS; v += SIDE) {
+    Scales<SIDE> scales(w, number, v);
+    Vector sums[SIDE][T] = {};
     for (int64_t first = 0; first < units; first += BLOCK_UNITS) {
       scales.enter(first / BLOCK_UNITS);
       const int64_t last = std::min<int64_t>(first + BLOCK_UNITS, units);
-      for (int64_t unit = first; unit < last; unit++) {
-        Words q[WORDS];
-        unpack(w, number * units + unit, v, q);
+      for (int64_t unit = first; unit < last; unit++)
+#pragma GCC unroll 4
+        for (int i = 0; i < SIDE; i++) {
+          const int64_t place = number * units + unit;
+          Words q[WORDS], copy[WORDS];
+          unpack<T == 1>(w, place, v + i, q);
+          const Words* stored = store(q, w.codes + place * STORED * ROWS, copy);
 #pragma GCC unroll 2
-        for (int g = 0; g < GROUPS; g++) {
-          const Vector scale = scales.scale(unit, g);
-          const Vector minimum = MINIMUMS ? scales.minimum(unit, g) : Vector{};
+          for (int g = 0; g < GROUPS; g++) {
+            const Vector scale = scales.scale(unit, g, i);
+            const Vector minimum = MINIMUMS ? scales.minimum(unit, g, i) : Vector{};
+            Vector products[T];
+            group_products<T>(q, stored, x + unit * T, g, zero, products);
 #pragma GCC unroll 8
-          for (int t = 0; t < T; t++) {
-            const X& here = x[t * units + unit];
-            sums[t] += group_product(q, here, g, zero) * scaled(scale, here);
-            if (MINIMUMS) sums[t] += minimum * here.sums[g];
+            for (int t = 0; t < T; t++) {
+              const X& here = x[unit * T + t];
+              sums[i][t] += products[t] * scaled(scale, here, g);
+              if (MINIMUMS) sums[i][t] += minimum * here.sums[g];
+            }
           }
         }
-      }
     }
-    const int64_t count = std::min<int64_t>(LANES, end - row - v * LANES);
-    for (int t = 0; t < T && count > 0; t++) memcpy(products + t * stride + v * LANES, &sums[t], count * sizeof(float));
+#pragma GCC unroll 8
+    for (int i = 0; i < SIDE * T; i++) {
+      const Vector sum = sums[i / T][i % T];  // a copy, so that sums can be in registers
+      const int64_t lane = (v + i / T) * LANES, count = std::max<int64_t>(end - row - lane, 0);
+      write(sum, y + i % T * stride + lane, 0, count, false);
+    }
   }
 }
 
@@ -123,24 +118,48 @@ void tiles(const Tiles& w, const X* x, int64_t row, int64_t end, int tokens, flo
   for (; row < end; row += ROWS, products += ROWS) by_tokens[tokens - 1](w, x, row, end, products, stride);
 }
 
+struct TileProduct : Product<Tiles> {  // `TileProduct` of tile_linear.py
+  void* inputs;  // x as `convert_tokens` writes it, or null if every thread converts x for itself
+
+  int64_t count_from(int64_t token, int64_t most) const { return std::min(most, tokens - token); }
+};
+
+// Convert x of up to X::TOKENS tokens to [units, tokens].
 template <class X>
-int64_t multiply(Product<Tiles>& p, int threads) {
+void convert_tokens(const TileProduct& p, int64_t token, X* to) {
+  const int64_t units = p.w.units(), count = p.count_from(token, X::TOKENS);
+  thread_local std::vector<Vector> prepared;
+  prepared.assign(count * units * COLUMNS / LANES, Vector{});  // aligned, and zeros after the inputs
+  prepare(p, token, token + count, units * COLUMNS, false, prepared.data());
+  for (int64_t unit = 0; unit < units; unit++)
+    for (int64_t t = 0; t < count; t++)
+      convert((const float*)prepared.data() + (t * units + unit) * COLUMNS, p.w.zero, *to++);
+}
+
+template <class X>
+int64_t convert_part(TileProduct& p) {
+  int64_t finished = 0;
+  for (int64_t token; (token = p.progress.take(X::TOKENS, p.tokens)) >= 0; finished += p.count_from(token, X::TOKENS))
+    convert_tokens(p, token, (X*)p.inputs + token * p.w.units());
+  return finished;
+}
+
+template <class X>
+int64_t multiply(TileProduct& p, int threads) {
   const Tiles& w = p.w;
   const int64_t units = w.units();
-  thread_local std::vector<Vector> prepared;
-  thread_local std::vector<X> x;
+  thread_local std::vector<X> own;
+  const X* x = (const X*)p.inputs;
   const auto convert_inputs = [&] {
-    prepared.assign(p.tokens * units * COLUMNS / LANES, Vector{});  // aligned, and zeros after the inputs
-    x.resize(std::max<size_t>(x.size(), p.tokens * units));
-    prepare(p, units * COLUMNS, false, prepared.data());
-    for (int64_t i = 0; i < p.tokens * units; i++) convert((const float*)prepared.data() + i * COLUMNS, w.zero, x[i]);
+    if (x) return;
+    own.resize(std::max<size_t>(own.size(), p.tokens * units));
+    x = own.data();
+    for (int64_t token = 0; token < p.tokens; token += X::TOKENS) convert_tokens(p, token, own.data() + token * units);
   };
   return by_chunks(p, threads, convert_inputs, [&](int64_t row, int64_t end, float* products, int64_t to_token) {
-    for (int64_t token = 0; token < p.tokens; token += X::TOKENS) {
-      const int count = std::min<int64_t>(X::TOKENS, p.tokens - token);
-      tiles(w, x.data() + token * units, row, end, count, products + token * to_token, to_token,
-             std::make_integer_sequence<int, X::TOKENS>());
-    }
+    for (int64_t token = 0; token < p.tokens; token += X::TOKENS)
+      tiles(w, x + token * units, row, end, p.count_from(token, X::TOKENS), products + token * to_token, to_token,
+            std::make_integer_sequence<int, X::TOKENS>());
   });
 }
 
@@ -155,14 +174,14 @@ struct Lookup {         // `Lookup` of tile_linear.py
 void dequantize_row(const Tiles& w, int64_t row, void* to, int64_t at, bool bf16) {
   const int64_t units = w.units(), number = row / ROWS;
   const int v = row % ROWS / LANES, lane = row % LANES;
-  Scales scales(w, number, v);
+  Scales<1> scales(w, number, v);
   for (int64_t unit = 0; unit < units; unit++) {
     scales.enter(unit / BLOCK_UNITS);
     Words q[WORDS];
-    unpack(w, number * units + unit, v, q);
+    unpack<true>(w, number * units + unit, v, q);
     float values[COLUMNS];
     for (int g = 0; g < GROUPS; g++) {
-      const float scale = scales.scale(unit, g)[lane], minimum = MINIMUMS ? scales.minimum(unit, g)[lane] : 0;
+      const float scale = scales.scale(unit, g, 0)[lane], minimum = MINIMUMS ? scales.minimum(unit, g, 0)[lane] : 0;
       for (int i = g * (COLUMNS / GROUPS); i < (g + 1) * (COLUMNS / GROUPS); i++)
         values[i] = (int32_t(q[i / 4][lane] >> 8 * (i % 4) & 255) - int32_t(w.zero)) * scale + minimum;
     }
@@ -181,6 +200,11 @@ extern "C" int64_t look_up_part(Lookup* p, int) {
   return finished;
 }
 
-// One thread's part of y = x W^T with its epilogue. Every thread converts x for itself.
-extern "C" int64_t rounded_part(Product<Tiles>* p, int threads) { return multiply<Rounded>(*p, threads); }
-extern "C" int64_t exact_part(Product<Tiles>* p, int threads) { return multiply<Exact>(*p, threads); }
+// One thread's part of converting x of many tokens, which all threads then share.
+extern "C" int64_t rounded_inputs_part(TileProduct* p, int) { return convert_part<Rounded>(*p); }
+extern "C" int64_t exact_inputs_part(TileProduct* p, int) { return convert_part<Exact>(*p); }
+extern "C" int64_t input_bytes(bool exact) { return exact ? sizeof(Exact) : sizeof(Rounded); }  // of a token in a unit
+
+// One thread's part of y = x W^T with its epilogue.
+extern "C" int64_t rounded_part(TileProduct* p, int threads) { return multiply<Rounded>(*p, threads); }
+extern "C" int64_t exact_part(TileProduct* p, int threads) { return multiply<Exact>(*p, threads); }

@@ -15,6 +15,8 @@ from genwright.quant.tiles import ROWS, UNIT
 
 SCALES = {torch.float32: "FLOATS", torch.float16: "HALVES", torch.int8: "FACTORS"}
 
+ALONE = 8  # tokens whose x every thread converts for itself, because waiting for the others would take longer
+
 
 class Tiles(ctypes.Structure):
     """`Tiles` of tiles.h."""
@@ -29,7 +31,7 @@ class Tiles(ctypes.Structure):
 class TileProduct(ctypes.Structure):
     """The arguments of a call."""
 
-    _fields_ = product_fields(Tiles)
+    _fields_ = (*product_fields(Tiles), ("inputs", ctypes.c_void_p))
 
 
 class TileOperand(Operand):
@@ -40,7 +42,7 @@ class TileOperand(Operand):
 
     def __init__(self, weight: tiles.Tiles, library: ctypes.CDLL):
         self.outputs, self.inputs = weight.rows, weight.inputs
-        self._rounded, self._exact = address(library, "rounded_part"), address(library, "exact_part")
+        self._library = library
         self.look_up = address(library, "look_up_part")
         table = None if weight.table is None else (ctypes.c_uint8 * len(weight.table))(*weight.table)
         stored = weight.codes, weight.high, weight.scales, weight.minimums, weight.factors, weight.minimum_factors
@@ -52,9 +54,14 @@ class TileOperand(Operand):
         self.matrix = Tiles(*pointers, None if table is None else ctypes.addressof(table), *sizes)
 
     def run(self, arguments: Arguments) -> None:
-        function = self._exact if arguments.exact else self._rounded
+        kind, tokens = "exact" if arguments.exact else "rounded", len(arguments.x)
+        inputs: torch.Tensor | None = None
+        if tokens > ALONE:
+            size = self._library.input_bytes(arguments.exact) * -(-self.inputs // UNIT) * tokens
+            inputs = torch.empty(size, dtype=torch.uint8)
+            arguments.call(address(self._library, f"{kind}_inputs_part"), TileProduct, self.matrix, tokens, inputs)
         outputs = self.outputs // (2 if arguments.gate else 1)
-        arguments.call(function, TileProduct, self.matrix, outputs)
+        arguments.call(address(self._library, f"{kind}_part"), TileProduct, self.matrix, outputs, inputs)
 
 
 class Lookup(ctypes.Structure):

@@ -14,6 +14,7 @@ constexpr int ROWS = 16, COLUMNS = 32;    // of a unit
 constexpr int WORDS = COLUMNS / 4;        // of a row in a unit, four codes each
 constexpr int VECTORS = ROWS / LANES;     // that hold a word of each row
 constexpr int GROUPS = COLUMNS / GROUP;   // in a unit that have scales of their own
+constexpr int GROUP_WORDS = WORDS / GROUPS;
 constexpr int BLOCK_UNITS = SCALES == FACTORS ? 8 : 1 << 30;
 constexpr int STORED = BITS == 8 ? 8 : 4;                     // words of a row's codes in a unit
 constexpr int HIGH = BITS == 6 ? 2 : BITS == 5 ? 1 : 0;       // words of the bits above the fourth
@@ -33,33 +34,6 @@ struct Tiles {  // `Tiles` of tile_linear.py
   int64_t blocks() const { return (units() + BLOCK_UNITS - 1) / BLOCK_UNITS; }
 };
 
-// sums + the dot products of four unsigned bytes of `codes` and four signed ones of `x` in each lane. Without VNNI, sums
-// of two products must stay below 2^15.
-inline Ints dot(Ints sums, Words codes, Words x) {
-#if defined(__AVX512VNNI__)
-  return (Ints)_mm512_dpbusd_epi32((__m512i)sums, (__m512i)codes, (__m512i)x);
-#elif defined(__AVX512BW__)
-  const __m512i pairs = _mm512_maddubs_epi16((__m512i)codes, (__m512i)x);
-  return sums + (Ints)_mm512_madd_epi16(pairs, _mm512_set1_epi16(1));
-#elif defined(__AVXVNNI__) && !defined(__AVX512F__)
-  return (Ints)_mm256_dpbusd_avx_epi32((__m256i)sums, (__m256i)codes, (__m256i)x);
-#elif defined(__AVX2__) && !defined(__AVX512F__)
-  const __m256i pairs = _mm256_maddubs_epi16((__m256i)codes, (__m256i)x);
-  return sums + (Ints)_mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
-#else
-  for (int j = 0; j < 4; j++) sums += (Ints)(codes >> (8 * j) & 255) * ((Ints)(x << (24 - 8 * j)) >> 24);
-  return sums;
-#endif
-}
-
-#if defined(__AVX512VNNI__) || (defined(__AVXVNNI__) && !defined(__AVX512F__))
-constexpr int LOW_BITS = 8;  // of x, whose codes are high * 2^LOW_BITS + low
-#else
-constexpr int LOW_BITS = 7;
-#endif
-constexpr int LARGEST_PART = LOW_BITS == 8 ? 127 : 63;
-constexpr float LARGEST_CODE = (LARGEST_PART << LOW_BITS) + LARGEST_PART;
-
 // The bytes of a table of 16 at each of the bytes of `index`.
 inline Words look_up(const uint8_t* table, Words index) {
 #if defined(__AVX512BW__)
@@ -68,6 +42,8 @@ inline Words look_up(const uint8_t* table, Words index) {
 #elif defined(__AVX2__) && !defined(__AVX512F__)
   const __m256i all = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i*)table));
   return (Words)_mm256_shuffle_epi8(all, (__m256i)index);
+#elif defined(__aarch64__)
+  return (Words)vqtbl1q_u8(vld1q_u8(table), (uint8x16_t)index);
 #else
   for (int i = 0; i < LANES; i++) {
     uint32_t word = 0;
@@ -78,12 +54,13 @@ inline Words look_up(const uint8_t* table, Words index) {
 #endif
 }
 
-// The codes of a unit, WORDS words of each of LANES rows; v: which rows of the tile.
+// The codes of a unit, WORDS words of each of LANES rows; v: which rows of the tile. ONCE: they are not read again soon.
+template <bool ONCE>
 inline void unpack(const Tiles& w, int64_t unit, int v, Words* q) {
   const uint32_t* from = w.codes + unit * STORED * ROWS + v * LANES;
   for (int k = 0; k < STORED; k++) {
     Words words = load<Words>(from + k * ROWS);
-    __builtin_prefetch(from + (k + AHEAD * STORED) * ROWS);
+    __builtin_prefetch(from + (k + AHEAD * STORED) * ROWS, 0, ONCE ? 0 : 3);
 #ifdef __AVX512F__
     asm("" : "+v"(words));  // otherwise GCC loads it twice
 #endif
@@ -111,36 +88,40 @@ inline Vector scale_at(const void* from, int64_t at) {
   const Bytes bytes = load<Bytes>((const int8_t*)from + at);
 #if defined(__AVX512F__)
   return (Vector)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32((__m128i)bytes));
+#elif defined(__AVX2__)
+  return (Vector)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadu_si64(&bytes)));
 #else
-  return __builtin_convertvector(bytes, Vector);
+  return __builtin_convertvector(__builtin_convertvector(to_shorts(bytes), Ints), Vector);
 #endif
 }
 
-// The scales and minimums of LANES rows of a tile.
+// The scales and minimums of a tile's rows, in SIDE vectors from number v on.
+template <int SIDE>
 struct Scales {
   const Tiles& w;
-  int64_t at, block;  // the tile's first scale and factor
-  Vector factor, minimum_factor;
+  int64_t at, block;  // the first scale and factor
+  Vector factor[SIDE], minimum_factor[SIDE];
 
   Scales(const Tiles& w, int64_t tile, int v)
       : w(w), at(tile * w.groups() * ROWS + v * LANES), block(tile * w.blocks() * ROWS + v * LANES) {}
 
   void enter(int64_t number) {  // of the block whose units come next
-    if constexpr (SCALES == FACTORS) {
-      factor = half_at(w.factors, block + number * ROWS);
-      if constexpr (MINIMUMS) minimum_factor = half_at(w.minimum_factors, block + number * ROWS);
-    }
+    if constexpr (SCALES == FACTORS)
+      for (int i = 0; i < SIDE; i++) {
+        factor[i] = half_at(w.factors, block + number * ROWS + i * LANES);
+        if constexpr (MINIMUMS) minimum_factor[i] = half_at(w.minimum_factors, block + number * ROWS + i * LANES);
+      }
   }
-  int64_t place(int64_t unit, int group) const {
-    return at + (GROUPS > 1 ? unit * GROUPS + group : unit >> w.shift) * ROWS;
+  int64_t place(int64_t unit, int group, int i) const {
+    return at + (GROUPS > 1 ? unit * GROUPS + group : unit >> w.shift) * ROWS + i * LANES;
   }
-  Vector scale(int64_t unit, int group) const {
-    const Vector scale = scale_at(w.scales, place(unit, group));
-    return SCALES == FACTORS ? scale * factor : scale;
+  Vector scale(int64_t unit, int group, int i) const {
+    const Vector scale = scale_at(w.scales, place(unit, group, i));
+    return SCALES == FACTORS ? scale * factor[i] : scale;
   }
-  Vector minimum(int64_t unit, int group) const {
-    const Vector minimum = scale_at(w.minimums, place(unit, group));
-    return SCALES == FACTORS ? minimum * minimum_factor : minimum;
+  Vector minimum(int64_t unit, int group, int i) const {
+    const Vector minimum = scale_at(w.minimums, place(unit, group, i));
+    return SCALES == FACTORS ? minimum * minimum_factor[i] : minimum;
   }
 };
 

@@ -6,7 +6,9 @@
 #include <cstdint>
 #include <cstring>
 #include <utility>
-#if defined(__F16C__) || defined(__AVX2__) || defined(__AVX512F__)
+#if defined(__aarch64__)
+#include <arm_neon.h>
+#elif defined(__F16C__) || defined(__AVX2__) || defined(__AVX512F__)
 #include <immintrin.h>
 #endif
 
@@ -15,10 +17,12 @@ extern "C" void GOMP_parallel(void (*function)(void*), void* data, unsigned thre
 
 namespace {
 
-#ifdef __AVX512F__
-constexpr int LANES = 16;
+#if defined(__AVX512F__)
+constexpr int LANES = 16, REGISTERS = 32;
+#elif defined(__aarch64__)
+constexpr int LANES = 4, REGISTERS = 32;
 #else
-constexpr int LANES = 8;
+constexpr int LANES = 8, REGISTERS = 16;
 #endif
 
 typedef float Vector __attribute__((vector_size(4 * LANES)));
@@ -40,9 +44,32 @@ inline Vector from_float16(Halves h) {
   return (Vector)_mm512_cvtph_ps((__m256i)h);
 #elif defined(__F16C__)
   return (Vector)_mm256_cvtph_ps((__m128i)h);
+#elif defined(__aarch64__)
+  return (Vector)vcvt_f32_f16((float16x4_t)h);
 #else
   Words w = __builtin_convertvector(h, Words);
   return (Vector)((w & 0x8000) << 16 | (w & 0x7FFF) << 13) * 0x1p112f;
+#endif
+}
+
+// GCC for ARM converts vectors of four bytes one by one.
+inline Shorts to_shorts(Bytes v) {
+#if defined(__aarch64__) && !defined(__clang__)
+  uint32_t word;
+  memcpy(&word, &v, sizeof v);
+  return (Shorts)vget_low_s16(vmovl_s8(vcreate_s8(word)));
+#else
+  return __builtin_convertvector(v, Shorts);
+#endif
+}
+
+inline Bytes to_bytes(Ints v) {
+#if defined(__aarch64__) && !defined(__clang__)
+  const int16x4_t shorts = vmovn_s32((int32x4_t)v);
+  const int8x8_t twice = vmovn_s16(vcombine_s16(shorts, shorts));
+  return load<Bytes>(&twice);
+#else
+  return __builtin_convertvector(v, Bytes);
 #endif
 }
 
@@ -51,6 +78,8 @@ inline Vector permute(Vector v, Words index) {  // uses only the low bits of the
   return (Vector)_mm512_permutexvar_ps((__m512i)index, (__m512)v);
 #elif defined(__AVX2__)
   return (Vector)_mm256_permutevar8x32_ps((__m256)v, (__m256i)index);
+#elif defined(__aarch64__)
+  return (Vector)vqtbl1q_u8((uint8x16_t)v, (uint8x16_t)((index & 3) * 0x04040404u + 0x03020100u));
 #else
   Vector result;
   for (int i = 0; i < LANES; i++) result[i] = v[index[i] % LANES];
@@ -97,6 +126,8 @@ inline Vector larger(Vector a, Vector b) { return a > b ? a : b; }
 inline float largest_lane(Vector v) {
 #if defined(__AVX512F__)
   return _mm512_reduce_max_ps((__m512)v);
+#elif defined(__aarch64__)
+  return vmaxvq_f32((float32x4_t)v);
 #else
   float most = v[0];
   for (int i = 1; i < LANES; i++) most = std::max(most, v[i]);

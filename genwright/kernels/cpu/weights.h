@@ -59,7 +59,7 @@ struct Fp8 {  // e4m3's bits are a float16 of 2^-8 times the value; NaN becomes 
   static constexpr float UNIT = 256;
   static constexpr int column(int lane, int part) { return LANES * part + lane; }  // a group is a multiple of a step
   static inline Vector part(const char* from, int j) {
-    Shorts bits = __builtin_convertvector(load<Bytes>(from + LANES * j), Shorts);
+    Shorts bits = to_shorts(load<Bytes>(from + LANES * j));
     return from_float16((Halves)(bits << 7) & 0xBFFF);
   }
 };

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.nn.functional import silu
+from torch.nn.functional import pad, silu
 
 from genwright.kernels.cpu import build, tile_linear
 from genwright.kernels.cpu.amx import cpu_flags
@@ -17,7 +17,7 @@ from genwright.quant import ggml
 from genwright.quant.formats import parse_format
 from genwright.quant.mixed import Mixed
 from genwright.quant.packed import Packed
-from genwright.quant.tiles import Table, Tiles, as_tiles
+from genwright.quant.tiles import UNIT, Table, Tiles, as_tiles
 
 SIZES = [(1, 1), (3, 5), (4, 16), (7, 31), (64, 64), (97, 333), (130, 1027), (961, 576), (9, 7008)]  # outputs, inputs
 INTEGERS = ["int8", "int8:g32", "int4", "int4:g32:asym", "int4:g64:asym", "int4:g128"]
@@ -27,6 +27,8 @@ INSTRUCTIONS = {
     "avx2": "-mno-avx512f -mno-avxvnni",
     "plain": "-mno-avx2 -mno-avx512f -mno-fma -mno-f16c",
 }
+# Whether inputs have 8 bits but for a few words; AVX2 and AVX-512 without VNNI multiply 16 bits.
+NARROW = bool(cpu_flags() & {"avx512_vnni", "avx_vnni"}) or "avx2" not in cpu_flags()
 pytestmark = pytest.mark.skipif(runner() is None, reason="no C++ compiler")
 
 
@@ -50,21 +52,33 @@ def product(x: torch.Tensor, weight: Packed, exact: bool = False, **fused: Any) 
     return found.product(x, exact=exact, **fused)
 
 
-def assert_close(y: torch.Tensor, x: torch.Tensor, weight: Packed, exact: bool = False) -> None:
+def steps(x: torch.Tensor, group: int, narrow: bool) -> torch.Tensor:
+    """The distance between neighbouring codes of each x, in float64.
+
+    If `narrow`, the two words of four columns with the largest numbers among 32 (or the one among 16) have 16 bits, and
+    the others 8.
+    """
+    group = 16 if group == 16 else UNIT
+    padded = pad(x.double().abs(), (0, -x.shape[1] % UNIT)).view(len(x), -1, group)
+    words = padded.unflatten(2, (-1, 4)).amax(3).sort(dim=2, descending=True).values
+    most = words[..., 0]
+    step = torch.maximum(words[..., group // 16] / 127, most / 32639) if narrow else most / 32639
+    return step.repeat_interleave(group, 1)[:, : x.shape[1]]
+
+
+def assert_close(y: torch.Tensor, x: torch.Tensor, weight: Packed, exact: bool = False, narrow: bool = NARROW) -> None:
     wide = weight.dequantize(torch.float32).double()
     error = (y - x.double() @ wide.T).abs()
-    # x is rounded to half of 1 / 8127 of the largest of 32 neighbours, or less.
-    size = (
-        x.double().abs()
-        if exact
-        else torch.cat([g.abs().amax(1, keepdim=True).expand(g.shape) for g in x.split(32, 1)], 1)
-    )
-    assert (error <= (1e-6 if exact else 1 / 16000) * (size.double() @ wide.abs().T) + 1e-6).all(), (
-        len(x),
-        weight.shape,
-    )
+    most = 1e-6 * (x.double().abs() @ wide.abs().T) + 1e-6
+    parts = weight.parts if isinstance(weight, Mixed) else (weight,)
+    if not exact:
+        groups = [part.group if isinstance(part, Tiles) else UNIT for part in parts]
+        rows = wide.abs().split([part.shape[0] for part in parts])
+        halves = (steps(x, group, narrow) / 2 @ part.T for group, part in zip(groups, rows, strict=True))
+        most = most + 1.0001 * torch.cat(list(halves), 1)
+    assert (error <= most).all(), (len(x), weight.shape)
     if not exact and x.shape[1] > 300:  # errors cancel
-        assert error.norm() < 2e-4 * (x.double() @ wide.T).norm()
+        assert error.norm() < (1e-2 if narrow else 5e-5) * (x.double() @ wide.T).norm()
 
 
 @pytest.mark.parametrize("exact", [False, True])
@@ -99,7 +113,7 @@ def test_the_epilogue_is_fused(name: str, dtype: torch.dtype) -> None:
     y = normed @ weight.dequantize(torch.float32).double().T + bias
     found = operand(x, weight, bias)
     assert found is not None and found.takes_gate()
-    most = 1e-3 if dtype == torch.float32 else 2e-2
+    most = 1e-2 if dtype == torch.float32 else 2e-2
     gated, expected = found.product(x, bias, norm=norm, eps=1e-5, gate=True, exact=False), silu(y[:, :496]) * y[:, 496:]
     assert (gated - expected).norm() < most * expected.norm()
     added = found.product(x, bias, norm=norm, eps=1e-5, residual=residual, exact=False)
@@ -166,7 +180,7 @@ def test_each_instruction_set(name: str, monkeypatch: pytest.MonkeyPatch, tmp_pa
         limited = tile_operand(weight)
         assert limited is not None
         for exact in (False, True):
-            assert_close(limited.product(x, exact=exact), x, weight, exact)
+            assert_close(limited.product(x, exact=exact), x, weight, exact, narrow=name == "plain")
 
 
 def _load(folder: Any, *kind: Any) -> ctypes.CDLL:

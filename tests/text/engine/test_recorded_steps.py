@@ -60,4 +60,4 @@ def test_inputs_are_exact_only_if_asked(tmp_path):
     ):
         truth = plain.logits(x)
         errors = [((llm.logits(x) - truth).norm() / truth.norm()).item() for llm in (exact, rounding)]
-        assert errors[0] < 2e-6 < errors[1] < 1e-3, errors
+        assert errors[0] < 2e-6 < errors[1] < 0.05, errors  # rounding to 8 bits, but for outliers
