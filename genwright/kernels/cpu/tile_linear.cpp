@@ -43,15 +43,17 @@ inline std::pair<uint32_t, uint32_t> choose_wide(const Vector* x, uint16_t* wide
     keys = part == i ? most : keys;
   }
   keys = (keys & ~7u) | (part * (LANES / 4) + lane / 4);  // the lowest bits of a key are the word's number
-  uint32_t found[WIDE + 1];
+  constexpr bool ALL = WIDE == GROUP_WORDS;
+  uint32_t found[ALL ? 1 : WIDE + 1];  // the largest keys
   for (uint32_t& key : found) {
     Words most = keys;
-    for (int step = 1; step < LANES; step *= 2) most = larger(most, exchanged(most, step));
+    for (int step = 1; step < LANES; step *= 2)
+      if (step < PARTS || step >= 4) most = larger(most, exchanged(most, step));  // other lanes have the same key
     keys = keys == most ? 0 : keys;
     key = most[0];
   }
-  for (int i = 0; i < WIDE; i++) wide[i] = found[i] & 7;
-  return {found[0], found[WIDE]};
+  for (int i = 0; i < WIDE; i++) wide[i] = ALL ? i : found[i] & 7;
+  return {found[0], ALL ? 0 : found[WIDE]};
 }
 
 void convert_group(const float* from, int group, int64_t zero, Rounded& to) {
