@@ -197,10 +197,11 @@ void attend(const Block& b) {
       const Words words = words_of(b.a.q + b.place(row), c);
       memcpy(q.data() + (row * WORD_VECTORS + c) * LANES, &words, sizeof words);
     }
-  if (b.a.queries * b.a.heads <= 2 * b.a.kv_heads)
-    for (int64_t row = 0; row < b.rows; row++) score_row(b, q.data() + row * WORD_VECTORS * LANES, scores.data() + row * stride);
-  else
+  if (b.a.queries * b.a.heads > 2 * b.a.kv_heads)
     score_all(b, q.data(), scores.data(), stride);
+  else
+    for (int64_t row = 0; row < b.rows; row++)
+      score_row(b, q.data() + row * WORD_VECTORS * LANES, scores.data() + row * stride);
   for (int64_t row = 0; row < b.rows; row++)
     totals[row] = exponentials(scores.data() + row * stride, start, b.first(row), b.end(row), end);
   int64_t row = 0;
@@ -218,19 +219,20 @@ struct Rotation {  // `Rotation` of attention.py
   int64_t tokens, heads, kv_heads;
 };
 
-// Products are rounded before they are added, as in torch.
-#ifdef __clang__
-#pragma clang fp contract(off)
-#else
-__attribute__((optimize("fp-contract=off")))
-#endif
+// A product that is rounded before it is added, as in torch; compilers would fuse the two.
+inline Vector product(Vector a, Vector b) {
+  Vector v = a * b;
+  asm("" : "+m"(v));
+  return v;
+}
+
 void rotate_head(const char* from, const float* cos, const float* sin, char* to) {
   constexpr int HALF = DIM / 2;
   for (int c = 0; c < HALF; c += LANES) {
     const Vector x1 = read(from, c, HALF - c, BF16), x2 = read(from, HALF + c, HALF - c, BF16);
     const Vector cosine = read(cos, c, HALF - c, false), sine = read(sin, c, HALF - c, false);
-    write(rounded(x1 * cosine - x2 * sine, BF16), to, c, HALF - c, BF16);
-    write(rounded(x2 * cosine + x1 * sine, BF16), to, HALF + c, HALF - c, BF16);
+    write(rounded(product(x1, cosine) - product(x2, sine), BF16), to, c, HALF - c, BF16);
+    write(rounded(product(x2, cosine) + product(x1, sine), BF16), to, HALF + c, HALF - c, BF16);
   }
 }
 

@@ -64,7 +64,8 @@ void convert_group(const float* from, int group, int64_t zero, Rounded& to) {
   float most, narrow;
   memcpy(&most, &bits, sizeof most);
   memcpy(&narrow, &narrow_bits, sizeof narrow);
-  const float scale = std::max(narrow * (1.0f / LARGEST_PART), most * (1.0f / LARGEST_CODE)), inverse = scale > 1e-30f ? 1 / scale : 0;
+  const float scale = std::max(narrow * (1.0f / LARGEST_PART), most * (1.0f / LARGEST_CODE));
+  const float inverse = scale > 1e-30f ? 1 / scale : 0;
   uint32_t high_words[GROUP_WORDS];
   for (int i = 0; i < PARTS; i++) {
     // Adding 1.5 * 2^23 rounds to the nearest integer, which is then in the low bits.
