@@ -31,9 +31,7 @@ class EngineConfig:
         choices=("auto", "int8", "int4"),
     )
     deterministic: bool = setting(False, "Make results independent of the batch and of chunking, bit by bit; slower.")
-    exact_inputs: bool = setting(
-        False, "Multiply packed weights by floats on a CPU, not by inputs rounded to 14 bits or more; slower."
-    )
+    exact_inputs: bool = setting(False, "Multiply packed weights by floats on a CPU, not by rounded inputs; slower.")
     fp8_inputs: bool = setting(
         False, "Round the inputs of fp8 weights to fp8 on a Hopper GPU, as DeepSeek does; faster, less exact."
     )
