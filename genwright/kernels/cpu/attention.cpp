@@ -8,6 +8,7 @@
 #include "vectors.h"
 
 #include <cmath>
+#include <type_traits>
 #include <vector>
 
 namespace {
@@ -110,6 +111,13 @@ void score_row(const Block& b, const uint32_t* q, float* scores) {
   }
 }
 
+// Call `use` with the first row and the count of groups of R rows, and of the fewer that are left.
+template <int R, class Use>
+inline void by_rows(int64_t row, int64_t rows, Use use) {
+  for (; row + R <= rows; row += R) use(row, std::integral_constant<int, R>());
+  if constexpr (R > 1) by_rows<R - 1>(row, rows, use);
+}
+
 // The scores of LANES keys for R rows: q [rows, WORD_VECTORS * LANES], keys [WORD_VECTORS * LANES].
 template <int R>
 inline void score(const uint32_t* q, const Words* keys, float scale, float* scores, int64_t stride) {
@@ -134,11 +142,9 @@ void score_all(const Block& b, const uint32_t* q, float* scores, int64_t stride)
       for (int n = 0; n < LANES; n++) keys[c * LANES + n] = words_of(b.a.k + b.key(std::min(i + n, end - 1)), c);
       transpose(keys + c * LANES);
     }
-    int64_t row = 0;
-    for (; row + 4 <= b.rows; row += 4)
-      score<4>(q + row * WORD_VECTORS * LANES, keys, b.a.scale, scores + row * stride, stride);
-    for (; row < b.rows; row++)
-      score<1>(q + row * WORD_VECTORS * LANES, keys, b.a.scale, scores + row * stride, stride);
+    by_rows<4>(0, b.rows, [&](int64_t row, auto count) {
+      score<count>(q + row * WORD_VECTORS * LANES, keys, b.a.scale, scores + row * stride, stride);
+    });
   }
 }
 
@@ -197,16 +203,16 @@ void attend(const Block& b) {
       const Words words = words_of(b.a.q + b.place(row), c);
       memcpy(q.data() + (row * WORD_VECTORS + c) * LANES, &words, sizeof words);
     }
-  if (b.a.queries * b.a.heads <= 2 * b.a.kv_heads)
-    for (int64_t row = 0; row < b.rows; row++) score_row(b, q.data() + row * WORD_VECTORS * LANES, scores.data() + row * stride);
-  else
+  if (b.a.queries * b.a.heads > 2 * b.a.kv_heads)
     score_all(b, q.data(), scores.data(), stride);
+  else
+    for (int64_t row = 0; row < b.rows; row++)
+      score_row(b, q.data() + row * WORD_VECTORS * LANES, scores.data() + row * stride);
   for (int64_t row = 0; row < b.rows; row++)
     totals[row] = exponentials(scores.data() + row * stride, start, b.first(row), b.end(row), end);
-  int64_t row = 0;
-  for (; row + MIXED_ROWS <= b.rows; row += MIXED_ROWS)
-    mix<MIXED_ROWS>(b, row, scores.data() + row * stride, stride, totals.data() + row);
-  for (; row < b.rows; row++) mix<1>(b, row, scores.data() + row * stride, stride, totals.data() + row);
+  by_rows<MIXED_ROWS>(0, b.rows, [&](int64_t row, auto count) {
+    mix<count>(b, row, scores.data() + row * stride, stride, totals.data() + row);
+  });
 }
 
 struct Rotation {  // `Rotation` of attention.py

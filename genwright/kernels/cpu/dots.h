@@ -38,12 +38,13 @@ constexpr float SMALLEST_SCALE = 1e-30f;
 
 inline Words larger(Words a, Words b) { return a > b ? a : b; }
 
-// The largest of each run of COUNT lanes, in all of them.
-template <int COUNT>
+// The largest of each run of COUNT lanes, in all of them. Of every four lanes, those after the first DISTINCT repeat them.
+template <int COUNT, int DISTINCT = 4>
 inline Words largest(Words v) {
   Words lane;
   for (int i = 0; i < LANES; i++) lane[i] = i;
-  for (int step = 1; step < COUNT; step *= 2) v = larger(v, (Words)permute((Vector)v, lane ^ step));
+  for (int step = 1; step < COUNT; step *= 2)
+    if (step < DISTINCT || step >= 4) v = larger(v, (Words)permute((Vector)v, lane ^ step));
   return v;
 }
 
@@ -142,7 +143,7 @@ inline float choose_scale(const Vector* x, int group, Rounded& to) {
   for (int i = 0; i < PARTS; i++) keys = part == i ? largest<4>((Words)x[i] & 0x7FFFFFFFu) : keys;
   keys = (keys & ~7u) | (part * (LANES / 4) + lane / 4);
   for (uint32_t& key : found) {
-    const Words most = largest<LANES>(keys);
+    const Words most = largest<LANES, PARTS>(keys);
     keys = keys == most ? 0 : keys;
     key = most[0];
   }

@@ -36,11 +36,13 @@ constexpr int CHUNK = 256 << 10;     // bytes of W that a thread takes at a time
 constexpr int LEAST = 64 << 10;      // the same of one token, for the last parts
 constexpr int CHUNK_MULTIPLE = 16;   // of rows
 
-// Rows that a thread takes at a time: the same number of chunks for each thread, of about CHUNK bytes each.
+// Rows that a thread takes at a time: the same number of chunks for each thread, of about CHUNK bytes each. Of one token,
+// the fewest that it takes.
 template <class W>
 int64_t chunk_of(const Product<W>& p, int threads) {
   const int64_t bytes = p.w.outputs * p.w.row_bytes, rows = p.rows();
-  const int64_t parts = p.tokens == 1 ? bytes / LEAST + 1 : threads * std::max<int64_t>(bytes / (int64_t(CHUNK) * threads), 1);
+  const int64_t chunks = threads * std::max<int64_t>(bytes / (int64_t(CHUNK) * threads), 1);
+  const int64_t parts = p.tokens == 1 ? bytes / LEAST + 1 : chunks;
   const int64_t chunk = ((rows + parts - 1) / parts + CHUNK_MULTIPLE - 1) / CHUNK_MULTIPLE * CHUNK_MULTIPLE;
   return std::max<int64_t>(chunk, 1);
 }
