@@ -22,7 +22,7 @@ QUESTIONS = (
 
 @pytest.fixture(scope="module")
 def llm(smollm2) -> LLM:
-    return LLM(smollm2, device="cpu", dtype="float32")
+    return LLM(smollm2, device="cpu", dtype="float32", exact_inputs=True)
 
 
 def test_greedy_chat_equals_transformers_on_the_same_file(llm, smollm2, full_size):
