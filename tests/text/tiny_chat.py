@@ -27,7 +27,7 @@ def make_chat_model(folder: Path, context: int = 4096, **generation: Any) -> Pat
         model.model.embed_tokens.weight[:, 0] = 3
         layer.self_attn.o_proj.weight[0] = layer.mlp.down_proj.weight[0] = 0
         model.lm_head.weight *= 0.3  # so that draws differ
-        model.lm_head.weight[:, 0] = torch.where(said, 0.0, -100.0)
+        model.lm_head.weight[:, 0] = torch.where(said, 0.0, -1000.0)
     model.save_pretrained(folder)
     tokenizer.save(str(folder / "tokenizer.json"))
     config = {"eos_token": "<|im_end|>", "chat_template": find_template("chatml")}
