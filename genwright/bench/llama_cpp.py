@@ -27,6 +27,7 @@ from genwright.text.checkpoints.gguf import GGUF
 from genwright.text.llm import LLM
 
 PROGRAM = "llama-batched-bench"
+NO_ARRIVALS = f"{PROGRAM} has no requests that arrive over time."
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
@@ -37,7 +38,7 @@ class BatchedBench:
 
     def __init__(self, experiment: Experiment, llm: LLM):
         if any(isinstance(point, Traffic) for point in experiment.points):
-            raise Unfit(f"{PROGRAM} has no requests that arrive over time.")
+            raise Unfit(NO_ARRIVALS)
         self.file = GgufFile(experiment, llm)
         self.llm, self.dtype = llm, self.file.dtype
         self.name = f"llama.cpp {build()}".strip()
@@ -66,7 +67,7 @@ class BatchedBench:
         return dict(found[0])
 
     def serve(self, requests: list[Arrival]) -> Served:
-        raise NotImplementedError("Experiments with traffic are refused.")
+        raise Unfit(NO_ARRIVALS)
 
 
 class GgufFile:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from quant.test_ggml import SCALES, random_rows
 from safetensors.torch import load_file, save_file
-from text.checkpoints.tiny_gguf import permute
+from text.checkpoints.tiny_gguf import add_sizes, permute
 from text.families import make, reference_logits
 from transformers import PreTrainedModel
 
@@ -89,14 +89,7 @@ def random_k_experts(kind: gguf.GGMLQuantizationType, shape: tuple[int, int, int
 
 def add_settings(writer: Any, arch: str, config: Any, family: str, split_latent: bool) -> None:
     rope = config.rope_parameters
-    writer.add_block_count(config.num_hidden_layers)
-    writer.add_context_length(config.max_position_embeddings)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_rope_freq_base(rope["rope_theta"])
+    add_sizes(writer, config)
     names = ("num_local_experts", "num_experts", "n_routed_experts")
     writer.add_expert_count(next(getattr(config, name) for name in names if hasattr(config, name)))
     writer.add_expert_used_count(config.num_experts_per_tok)

@@ -38,6 +38,18 @@ def permute(weight: torch.Tensor, heads: int) -> torch.Tensor:
     return torch.stack((rows[:, 0], rows[:, 1]), dim=2).flatten(0, 2)
 
 
+def add_sizes(writer: Any, config: Any) -> None:
+    """What every architecture has."""
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+
+
 def write_gguf(
     path: Path, model: PreTrainedModel, kind: str = "F32", extra: dict[str, torch.Tensor] | None = None, **metadata: Any
 ) -> Path:
@@ -48,14 +60,7 @@ def write_gguf(
     family = config.model_type
     arch = "llama" if family == "mistral" else family
     writer = gguf.GGUFWriter(path, arch)
-    writer.add_block_count(config.num_hidden_layers)
-    writer.add_context_length(config.max_position_embeddings)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    add_sizes(writer, config)
     if family == "qwen3":
         writer.add_key_length(config.head_dim)
         writer.add_value_length(config.head_dim)
