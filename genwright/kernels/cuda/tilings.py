@@ -8,6 +8,7 @@ import torch
 
 from genwright.home import keep, kernel_file
 from genwright.kernels.cuda.fused_linear import FP8, INT4, INT8, PLAIN, Operand, Tiling, product
+from genwright.kernels.cuda.skinny_linear import SkinnyTiling, n_tiles
 
 F32, F16, BF16 = PLAIN.values()
 SHARED = 200 << 10  # bytes of shared memory that a block may use
@@ -29,6 +30,27 @@ HOPPER: dict[tuple[int, bool], dict[int, Tiling]] = {
 }
 HOPPER[F16, False] = HOPPER[BF16, False]
 HOPPER[F32, False] = {1024: Tiling("gemv", 512, 2, 1)}
+# Of the skinny GEMM, by format and tiles of tokens. Not measured yet: they keep 40 KB of weights in flight where x
+# leaves room, without register spills, and leave half of a multiprocessor to the next kernel.
+SKINNY: dict[int, dict[int, SkinnyTiling]] = {
+    INT4: {
+        1: SkinnyTiling(256, 1, 256, 4),
+        2: SkinnyTiling(256, 1, 256, 4),
+        4: SkinnyTiling(256, 1, 128, 6),
+        8: SkinnyTiling(256, 1, 128, 4),
+    },
+    INT8: {
+        1: SkinnyTiling(256, 1, 128, 5),
+        2: SkinnyTiling(256, 1, 128, 5),
+        4: SkinnyTiling(256, 1, 128, 4),
+        8: SkinnyTiling(256, 1, 128, 3),
+    },
+}
+SKINNY[FP8] = SKINNY[INT8]
+
+
+def skinny_tiling(weight: Operand, tokens: int) -> SkinnyTiling:
+    return SKINNY[weight.format][n_tiles(tokens)]
 
 
 def tiling(weight: Operand, x: torch.Tensor, gate: bool, stack: bool = False) -> Tiling | None:

@@ -11,7 +11,10 @@ from torch.nn.functional import linear, pad
 
 from genwright.kernels.cuda.decode_attention import Scratch, rope_attend, serves
 from genwright.kernels.cuda.fused_linear import CHUNK, MAX_TOKENS, operand, product
-from genwright.kernels.cuda.tilings import tiling
+from genwright.kernels.cuda.skinny_linear import Scratch as SkinnyScratch
+from genwright.kernels.cuda.skinny_linear import n_tiles, skinny_linear
+from genwright.kernels.cuda.skinny_linear import serves as serves_skinny
+from genwright.kernels.cuda.tilings import skinny_tiling, tiling
 from genwright.kernels.triton import fp8_inputs
 from genwright.kernels.triton.decode_attention import DecodeScratch, decode_attention
 from genwright.kernels.triton.elementwise import rms_norm, silu_mul
@@ -55,6 +58,7 @@ class TritonOps(TritonMixtures):
         self._scratch: dict[tuple[int, int], DecodeScratch] = {}
         self._rope_scratch: dict[tuple[int, int], Scratch] = {}
         self._latent_scratch: dict[int, LatentScratch] = {}
+        self._skinny_scratch: dict[int, SkinnyScratch] = {}
 
     def product(self, x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
         if self.deterministic:
@@ -73,7 +77,9 @@ class TritonOps(TritonMixtures):
     def fused_linear(
         self, x: Tensor, weight: Weight, bias: Tensor | None = None, **fused: Unpack[Fused]
     ) -> Tensor | None:
-        if self.deterministic or len(x) > MAX_TOKENS:
+        if len(x) > MAX_TOKENS:
+            return self._skinny_linear(x, weight, bias, **fused)
+        if self.deterministic:
             return None
         matrix = operand(weight)
         tiles = None if matrix is None else tiling(matrix, x, fused.get("gate", False))
@@ -82,6 +88,24 @@ class TritonOps(TritonMixtures):
         if not x.is_contiguous() or x.data_ptr() % CHUNK:
             x = x.clone(memory_format=torch.contiguous_format)
         return product(x, matrix, tiles, bias=bias, dependent=self._pdl, **fused)
+
+    def _skinny_linear(self, x: Tensor, weight: Weight, bias: Tensor | None, **fused: Unpack[Fused]) -> Tensor | None:
+        """`fused_linear` of 9 to 64 tokens with a packed weight; the norm takes a launch of its own."""
+        rounded = self.fp8_inputs and isinstance(weight, Fp8Blocks)
+        matrix = None if self.deterministic or rounded else operand(weight)
+        if matrix is None or not serves_skinny(x, matrix):
+            return None
+        norm, eps = fused.get("norm"), fused.get("eps", 0.0)
+        x = x.contiguous() if norm is None else rms_norm(x, norm, eps, pdl=self._pdl)
+        if x.data_ptr() % CHUNK:
+            x = x.clone()
+        tiles = n_tiles(len(x))
+        if tiles not in self._skinny_scratch:
+            self._skinny_scratch[tiles] = SkinnyScratch.allocate(len(x), x.device)
+        return skinny_linear(
+            x, matrix, skinny_tiling(matrix, len(x)), self._skinny_scratch[tiles], bias=bias,
+            residual=fused.get("residual"), gate=fused.get("gate", False), dependent=self._pdl,
+        )  # fmt: skip
 
     def add_product(self, residual: Tensor | None, x: Tensor, weight: Weight, bias: Tensor | None) -> Tensor:
         if residual is not None and isinstance(weight, Tensor) and bias is None and not self.deterministic:

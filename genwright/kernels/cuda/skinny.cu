@@ -1,0 +1,297 @@
+// y = W x for up to 64 tokens and packed weights, on the tensor cores (a skinny GEMM): 16 rows of W are the left matrix of
+// mma.m16n8k16, and eight tokens the right one. A lane unpacks a weight once and multiplies it with every token.
+//
+// A stage is K_TILE columns of a block's rows: 16 bytes (a chunk) per lane, row and slice of four chunks, and x of these
+// columns, which all warps share. `cp.async` keeps STAGES - 1 stages in flight. A lane copies the weights that it
+// multiplies itself, so only x needs a barrier. x stays in its own type; weights are rounded to it, as in triton/matmul.
+//
+// Work is split as in stream-K (Osama et al., 2023): the stages of all tiles of rows are one long list, of which each block
+// takes an equal part, so that any shape fills all multiprocessors. Blocks that share a tile write fp32 sums, and the last
+// one to arrive adds them, in the order of the blocks.
+//
+// Counts, for int4 in groups of 32, T tokens, blocks of 128 rows (8 warps), K_TILE 128, one block per multiprocessor:
+// - A stage has 8 KiB of weights, 2 KiB of scales (1 KiB of them used) and T / 4 KiB of x. At 4.1 TB/s a multiprocessor needs
+//   some 40 KB in flight: 5 stages of weights.
+// - Per 16 x 16 weights a lane unpacks 8 weights in 15 instructions (fp16: 13); T / 8 mma and T / 16 loads of x follow: 18 with
+//   16 tokens. A multiprocessor needs 0.07 of these per clock at 4.1 TB/s, and can issue 4 instructions per clock: 32 %.
+// - With 64 tokens the tensor cores limit: 8 mma per 16 x 16 weights, at 4.1 TB/s 930 TFLOP/s; mma.sync reaches about 600.
+// - Shared memory: each warp reads 32 T bytes of x per 16 x 16 M_TILES weights; with 64 tokens and M_TILES = 1 that is
+//   14 times the weights' bytes and more than the tensor cores' time, so M_TILES is 2 there.
+// - L2: x is read T / 36 times the weights' bytes (128 rows; half of that with 256).
+// - Sums of shared tiles: at most 2 x 132 x 512 T bytes written and read (128 rows).
+//
+// Compiled for one shape. Macros: FORMAT (packed), X_TYPE (F16 or BF16), SCALE_TYPE; OUTPUTS, COLUMNS; GROUP, SCALE_ROWS; N_TILES
+// (of 8 tokens), M_TILES (of 16 rows, per warp), K_TILE (a multiple of 128), STAGES, THREADS, BLOCKS (per
+// multiprocessor); flags GATE, MINIMUMS, PDL.
+
+#define ROWS 16
+#define SHARE 0
+#define OPERAND X_TYPE
+#include "types.cuh"
+#include "operands.cuh"
+
+#define TOKENS (8 * N_TILES)
+#define CHUNKS (K_TILE / 4 / WIDTH)  // of a stage, per lane and row
+#define SPAN 128                     // columns whose products are summed before a shared scale multiplies them
+#define SPAN_CHUNKS (SPAN / 4 / WIDTH)
+#define STEPS ((COLUMNS + K_TILE - 1) / K_TILE)
+#define BLOCK_TILES (WARPS * M_TILES)
+#define UNITS ((TILES + BLOCK_TILES - 1) / BLOCK_TILES * STEPS)  // a unit is one stage of one tile of rows
+// A scale that a whole span shares multiplies its sum; any other multiplies every weight.
+#define SHARED_SCALE (GROUP && !MINIMUMS && GROUP % SPAN == 0)
+#define SCALE_BYTES (SCALE_TYPE == F32 ? 4 : 2)
+
+struct Stage {
+    Chunk weight[CHUNKS][M_TILES][2][THREADS];
+    uint4 x[TOKENS][K_TILE / 8];  // pieces of eight columns, in the order of `place`
+#if GROUP
+    u32 scale[CHUNKS][M_TILES][2][THREADS];  // the aligned word that contains it
+#if MINIMUMS
+    u32 minimum[CHUNKS][M_TILES][2][THREADS];
+#endif
+#endif
+};
+
+// Where piece j of lane `member`'s chunk is. The members' pieces are neighbours, and odd tokens have them four places away
+// from where even tokens have them, so that eight lanes (two tokens) read from different banks.
+__device__ __forceinline__ int place(int token, int chunk, int j, int member) {
+    return ((chunk * PIECES + j) * 4 + member) ^ (token % 2 * 4);
+}
+
+__device__ __forceinline__ void copy_chunk(void* to, const void* from, bool valid) {  // zeros where not valid
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"((u32)__cvta_generic_to_shared(to)), "l"(from),
+                 "r"(valid ? 16 : 0)
+                 : "memory");
+}
+
+__device__ __forceinline__ void copy_word(void* to, const void* from, bool valid) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"((u32)__cvta_generic_to_shared(to)), "l"(from),
+                 "r"(valid ? 4 : 0)
+                 : "memory");
+}
+
+__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+__device__ __forceinline__ void wait_for_oldest() {  // of STAGES - 1 groups of copies
+    asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
+}
+
+__device__ __forceinline__ float from_word(u32 word, int index) {  // element `index` of an array, in its aligned word
+    return from_stored<SCALE_TYPE>(SCALE_TYPE == F32 ? word : index % 2 ? word >> 16 : word & 0xFFFFu);
+}
+
+// Read anew for what is done once per tile, because the compiler would compute its addresses before the loop and spill them.
+__device__ __forceinline__ int read_thread() {
+    int thread;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+    return thread;
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS + 1)  // room for a block of the next kernel
+skinny(const void* x, const Chunk* weight, const void* scales, const void* minimums, const void* bias, const void* residual,
+       void* y, float4* parts, int* arrivals, int tokens) {
+    extern __shared__ uint4 memory[];
+    Stage* const stages = (Stage*)memory;
+    __shared__ bool last;
+    const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32, quad = lane / 4, member = lane % 4;
+    auto first_unit = [&](int block) { return (int)((long)block * UNITS / gridDim.x); };
+    auto block_of = [&](int unit) { return (int)(((long)(unit + 1) * gridDim.x - 1) / UNITS); };
+    const int begin = first_unit(blockIdx.x), end = first_unit(blockIdx.x + 1);
+
+    auto row_of = [&](int tile, int m, int half) {
+        return matrix_row(min(tile * BLOCK_TILES + warp * M_TILES + m, TILES - 1), quad + 8 * half);
+    };
+    auto scale_index = [&](int row, int step, int c) {
+        return row / SCALE_ROWS * SCALES + ((step * CHUNKS + c) * 4 + member) * WIDTH / (GROUP ? GROUP : 1);
+    };
+    auto fetch_weights = [&](Stage& stage, int unit) {
+        const int tile = unit / STEPS, step = unit % STEPS;
+#pragma unroll
+        for (int m = 0; m < M_TILES; m++)
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                const int row = row_of(tile, m, half);
+#pragma unroll
+                for (int c = 0; c < CHUNKS; c++) {
+                    const int chunk = (step * CHUNKS + c) * 4 + member;
+                    const bool valid = COLUMNS % K_TILE == 0 || chunk < ROW_CHUNKS;
+                    copy_chunk(&stage.weight[c][m][half][thread], weight + (long)row * ROW_CHUNKS + chunk, valid);
+#if GROUP
+                    if (SHARED_SCALE && c % SPAN_CHUNKS) continue;
+                    const long at = (long)scale_index(row, step, c) * SCALE_BYTES & ~3L;
+                    copy_word(&stage.scale[c][m][half][thread], (const char*)scales + at, valid);
+#if MINIMUMS
+                    copy_word(&stage.minimum[c][m][half][thread], (const char*)minimums + at, valid);
+#endif
+#endif
+                }
+            }
+    };
+    auto fetch_x = [&](Stage& stage, int unit) {
+        const int step = unit % STEPS;
+#pragma unroll
+        for (int first = 0; first < TOKENS * (K_TILE / 8); first += THREADS) {
+            const int i = first + thread, token = i / (K_TILE / 8), order = i % (K_TILE / 8);
+            const int chunk = order / 4 / PIECES * 4 + order % 4, piece = step * (K_TILE / 8) + chunk * PIECES + order / 4 % PIECES;
+            if (TOKENS * (K_TILE / 8) % THREADS && token >= TOKENS) break;
+            const bool valid = token < tokens && (COLUMNS % K_TILE == 0 || piece < COLUMNS / 8);
+            copy_chunk(&stage.x[token][order ^ (token % 2 * 4)], (const uint4*)x + (long)token * (COLUMNS / 8) + piece, valid);
+        }
+    };
+
+#pragma unroll
+    for (int s = 0; s < STAGES - 1; s++)
+        if (begin + s < end) fetch_weights(stages[s], begin + s);
+    join_stream();
+#pragma unroll
+    for (int s = 0; s < STAGES - 1; s++) {
+        if (begin + s < end) fetch_x(stages[s], begin + s);
+        commit_copies();
+    }
+
+    float sum[M_TILES][N_TILES][4] = {};
+    auto add_stage = [&](const Stage& stage, int tile, int step) {
+#pragma unroll
+        for (int span = 0; span < CHUNKS; span += SPAN_CHUNKS) {
+            float part[M_TILES][N_TILES][4] = {};
+#pragma unroll
+            for (int c = span; c < span + SPAN_CHUNKS; c++) {
+                Chunk chunk[M_TILES][2];
+                u32 scale[M_TILES][2], minimum[M_TILES][2];
+#pragma unroll
+                for (int i = 0; i < 2 * M_TILES; i++) {
+                    const int m = i / 2, half = i % 2;
+                    chunk[m][half] = stage.weight[c][m][half][thread];
+#if GROUP && !SHARED_SCALE
+                    const int index = scale_index(row_of(tile, m, half), step, c);
+                    const float factor = from_word(stage.scale[c][m][half][thread], index);
+                    scale[m][half] = to_pair(factor);
+#if MINIMUMS  // q s + minimum = (q - 8) s + (minimum + 8 s), which loses fewer bits in 16-bit floats
+                    minimum[m][half] = to_pair(fmaf(8.0f, factor, from_word(stage.minimum[c][m][half][thread], index)));
+#endif
+#endif
+                }
+#pragma unroll
+                for (int j = 0; j < PIECES; j++) {
+                    u32 a[M_TILES][2][4];
+#pragma unroll
+                    for (int i = 0; i < 2 * M_TILES; i++) {
+                        const int m = i / 2, half = i % 2;
+                        unpack_piece<true>(chunk[m][half], j, a[m][half]);
+#if GROUP && !SHARED_SCALE
+#pragma unroll
+                        for (int k = 0; k < 4; k++)
+                            a[m][half][k] = MINIMUMS ? fma2(a[m][half][k], scale[m][half], minimum[m][half])
+                                                     : mul2(a[m][half][k], scale[m][half]);
+#endif
+                    }
+#pragma unroll
+                    for (int n = 0; n < N_TILES; n++) {
+                        const uint4 b = stage.x[8 * n + quad][place(quad, c, j, member)];
+#pragma unroll
+                        for (int m = 0; m < M_TILES; m++) {
+                            auto& to = SHARED_SCALE ? part[m][n] : sum[m][n];
+                            multiply(to, a[m][0][0], a[m][1][0], a[m][0][1], a[m][1][1], b.x, b.y);
+                            multiply(to, a[m][0][2], a[m][1][2], a[m][0][3], a[m][1][3], b.z, b.w);
+                        }
+                    }
+                }
+            }
+#if SHARED_SCALE
+#pragma unroll
+            for (int m = 0; m < M_TILES; m++) {
+                float factor[2];
+#pragma unroll
+                for (int half = 0; half < 2; half++)
+                    factor[half] =
+                        from_word(stage.scale[span][m][half][thread], scale_index(row_of(tile, m, half), step, span));
+#pragma unroll
+                for (int i = 0; i < 4 * N_TILES; i++)
+                    sum[m][i / 4][i % 4] = fmaf(factor[i % 4 / 2], part[m][i / 4][i % 4], sum[m][i / 4][i % 4]);
+            }
+#endif
+        }
+    };
+
+    // The sums of a tile that several blocks share are in memory as [block][its first or its last tile][m][n][thread].
+    auto slot_of = [&](int block, int tile) { return 2 * block + (first_unit(block) / STEPS != tile); };
+    auto part_at = [&](int slot, int i) { return parts + (long)(slot * M_TILES * N_TILES + i) * THREADS + read_thread(); };
+    // Whether this block has the whole sums of a tile: it shares the tile with no other block, or is the last one to arrive.
+    auto complete = [&](int tile) {
+        const int first = block_of(tile * STEPS), blocks = block_of(tile * STEPS + STEPS - 1) - first + 1;
+        if (blocks == 1) return true;
+#pragma unroll
+        for (int i = 0; i < M_TILES * N_TILES; i++) {
+            float(&s)[4] = sum[i / N_TILES][i % N_TILES];
+            *part_at(slot_of(blockIdx.x, tile), i) = make_float4(s[0], s[1], s[2], s[3]);
+#pragma unroll
+            for (int k = 0; k < 4; k++) s[k] = 0.0f;
+        }
+        __threadfence();
+        __syncthreads();
+        int* const arrived = arrivals + slot_of(first, tile);
+        if (thread == 0) last = atomicAdd(arrived, 1) == blocks - 1;
+        __syncthreads();
+        if (!last) return false;
+        __threadfence();
+        if (thread == 0) *arrived = 0;
+#pragma unroll(M_TILES* N_TILES < 8 ? 8 / (M_TILES * N_TILES) : 1)  // many loads at once
+        for (int block = first; block < first + blocks; block++)
+#pragma unroll
+            for (int i = 0; i < M_TILES * N_TILES; i++) {
+                const float4 part = __ldcg(part_at(slot_of(block, tile), i));
+                float(&s)[4] = sum[i / N_TILES][i % N_TILES];
+                s[0] += part.x;
+                s[1] += part.y;
+                s[2] += part.z;
+                s[3] += part.w;
+            }
+        return true;
+    };
+    auto store_tile = [&](int tile) {
+        const int thread = read_thread(), warp = thread / 32, quad = thread % 32 / 4, member = thread % 4;
+#pragma unroll
+        for (int m = 0; m < M_TILES; m++) {
+            const int own = tile * BLOCK_TILES + warp * M_TILES + m;
+#pragma unroll
+            for (int half = 0; half < (GATE ? 1 : 2); half++) {
+                const int output = own * STEP + quad + 8 * half, row = min(output, OUTPUTS - 1);
+                auto total = [&](float value, int row) {
+                    if (!GROUP) value *= load_as_float<SCALE_TYPE>(scales, row);
+                    return bias ? value + load_as_float<X_TYPE>(bias, row) : value;
+                };
+#pragma unroll
+                for (int i = 0; i < 2 * N_TILES; i++) {
+                    float(&s)[4] = sum[m][i / 2];
+                    const int token = i / 2 * 8 + member * 2 + i % 2;
+                    float value = total(s[2 * half + i % 2], row);
+                    // A gate and its up-projection are rows quad and quad + 8 of a tile, which one lane has.
+                    if (GATE) value = value / (1.0f + __expf(-value)) * total(s[2 + i % 2], row + OUTPUTS);
+                    if (token >= tokens || output >= OUTPUTS) continue;
+                    const long at = (long)token * OUTPUTS + output;
+                    if (residual) value += load_as_float<X_TYPE>(residual, at);
+                    store_float<X_TYPE>(y, at, value);
+                }
+            }
+        }
+    };
+
+    int slot = 0, refill = STAGES - 1;
+    for (int unit = begin; unit < end; unit++) {
+        wait_for_oldest();
+        __syncthreads();  // x of this stage has arrived, and no warp reads the stage before it any more
+        if (unit + STAGES - 1 < end) {
+            fetch_weights(stages[refill], unit + STAGES - 1);
+            fetch_x(stages[refill], unit + STAGES - 1);
+        }
+        commit_copies();
+        const int tile = unit / STEPS, step = unit % STEPS;
+        add_stage(stages[slot], tile, step);
+        refill = slot;
+        slot = slot == STAGES - 1 ? 0 : slot + 1;
+        if (step < STEPS - 1 && unit < end - 1) continue;
+        if (complete(tile)) store_tile(tile);
+#pragma unroll
+        for (int i = 0; i < M_TILES * N_TILES * 4; i++) sum[i / 4 / N_TILES][i / 4 % N_TILES][i % 4] = 0.0f;
+    }
+}
