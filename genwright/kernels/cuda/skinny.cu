@@ -87,7 +87,8 @@ __device__ __forceinline__ int read_thread() {
     return thread;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS + 1)  // room for a block of the next kernel
+// If there is room, registers are left for a block of the next kernel, which loads its first weights meanwhile.
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS + (THREADS * BLOCKS < 512))
 skinny(const void* x, const Chunk* weight, const void* scales, const void* minimums, const void* bias, const void* residual,
        void* y, float4* parts, int* arrivals, int tokens) {
     extern __shared__ uint4 memory[];
