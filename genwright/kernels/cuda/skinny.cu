@@ -39,6 +39,7 @@
 #define UNITS ((TILES + BLOCK_TILES - 1) / BLOCK_TILES * STEPS)  // a unit is one stage of one tile of rows
 // A scale that a whole span shares multiplies its sum; any other multiplies every weight.
 #define SHARED_SCALE (GROUP && !MINIMUMS && GROUP % SPAN == 0)
+#define SCALED (GROUP && !SHARED_SCALE)
 #define SCALE_BYTES (SCALE_TYPE == F32 ? 4 : 2)
 
 struct Stage {
@@ -95,8 +96,8 @@ skinny(const void* x, const Chunk* weight, const void* scales, const void* minim
     Stage* const stages = (Stage*)memory;
     __shared__ bool last;
     const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32, quad = lane / 4, member = lane % 4;
-    auto first_unit = [&](int block) { return (int)((long)block * UNITS / gridDim.x); };
-    auto block_of = [&](int unit) { return (int)(((long)(unit + 1) * gridDim.x - 1) / UNITS); };
+    auto first_unit = [&](int block) { return block * UNITS / (int)gridDim.x; };
+    auto block_of = [&](int unit) { return ((unit + 1) * (int)gridDim.x - 1) / UNITS; };
     const int begin = first_unit(blockIdx.x), end = first_unit(blockIdx.x + 1);
 
     auto row_of = [&](int tile, int m, int half) {
@@ -158,34 +159,27 @@ skinny(const void* x, const Chunk* weight, const void* scales, const void* minim
 #pragma unroll
             for (int c = span; c < span + SPAN_CHUNKS; c++) {
                 Chunk chunk[M_TILES][2];
-                u32 scale[M_TILES][2], minimum[M_TILES][2];
+                Factors factors[M_TILES][2];
 #pragma unroll
                 for (int i = 0; i < 2 * M_TILES; i++) {
                     const int m = i / 2, half = i % 2;
                     chunk[m][half] = stage.weight[c][m][half][thread];
-#if GROUP && !SHARED_SCALE
+                    float scale = 1.0f, minimum = 0.0f;
+#if SCALED
                     const int index = scale_index(row_of(tile, m, half), step, c);
-                    const float factor = from_word(stage.scale[c][m][half][thread], index);
-                    scale[m][half] = to_pair(factor);
-#if MINIMUMS  // q s + minimum = (q - 8) s + (minimum + 8 s), which loses fewer bits in 16-bit floats
-                    minimum[m][half] = to_pair(fmaf(8.0f, factor, from_word(stage.minimum[c][m][half][thread], index)));
+                    scale = from_word(stage.scale[c][m][half][thread], index);
+#if MINIMUMS
+                    minimum = from_word(stage.minimum[c][m][half][thread], index);
 #endif
 #endif
+                    factors[m][half] = factors_of(scale, minimum);
                 }
 #pragma unroll
                 for (int j = 0; j < PIECES; j++) {
                     u32 a[M_TILES][2][4];
 #pragma unroll
-                    for (int i = 0; i < 2 * M_TILES; i++) {
-                        const int m = i / 2, half = i % 2;
-                        unpack_piece<true>(chunk[m][half], j, a[m][half]);
-#if GROUP && !SHARED_SCALE
-#pragma unroll
-                        for (int k = 0; k < 4; k++)
-                            a[m][half][k] = MINIMUMS ? fma2(a[m][half][k], scale[m][half], minimum[m][half])
-                                                     : mul2(a[m][half][k], scale[m][half]);
-#endif
-                    }
+                    for (int i = 0; i < 2 * M_TILES; i++)
+                        scale_piece<SCALED>(chunk[i / 2][i % 2], j, factors[i / 2][i % 2], a[i / 2][i % 2]);
 #pragma unroll
                     for (int n = 0; n < N_TILES; n++) {
                         const uint4 b = stage.x[8 * n + quad][place(quad, c, j, member)];
@@ -258,6 +252,7 @@ skinny(const void* x, const Chunk* weight, const void* scales, const void* minim
             for (int half = 0; half < (GATE ? 1 : 2); half++) {
                 const int output = own * STEP + quad + 8 * half, row = min(output, OUTPUTS - 1);
                 auto total = [&](float value, int row) {
+                    value *= UNIT;
                     if (!GROUP) value *= load_as_float<SCALE_TYPE>(scales, row);
                     return bias ? value + load_as_float<X_TYPE>(bias, row) : value;
                 };

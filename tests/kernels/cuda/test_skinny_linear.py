@@ -35,7 +35,8 @@ def check(name, outputs, columns, tokens, gate=False, dtype=torch.bfloat16, tile
         want = first * first.sigmoid() * second
     want = want if residual is None else want + residual.double()
     error = ((results[0].double() - want).norm() / want.norm()).item()
-    assert error < (1e-3 if dtype == torch.float16 else 5e-3)  # 2.7e-3 where bf16 weights are scaled, else 1.7e-3
+    # 2.7e-3 where weights are scaled in bf16, else 1.7e-3; a gate adds the errors of two products
+    assert error < (1e-3 if dtype == torch.float16 else 7e-3 if gate else 4e-3)
     assert all(torch.equal(result, results[0]) for result in results)
     assert not scratch.arrivals.any()
 
