@@ -9,16 +9,15 @@
 // takes an equal part, so that any shape fills all multiprocessors. Blocks that share a tile write fp32 sums, and the last
 // one to arrive adds them, in the order of the blocks.
 //
-// Counts, for int4 in groups of 32, T tokens, blocks of 128 rows (8 warps), K_TILE 128, one block per multiprocessor:
-// - A stage has 8 KiB of weights, 2 KiB of scales (1 KiB of them used) and T / 4 KiB of x. At 4.1 TB/s a multiprocessor needs
-//   some 40 KB in flight: 5 stages of weights.
-// - Per 16 x 16 weights a lane unpacks 8 weights in 15 instructions (fp16: 13); T / 8 mma and T / 16 loads of x follow: 18 with
-//   16 tokens. A multiprocessor needs 0.07 of these per clock at 4.1 TB/s, and can issue 4 instructions per clock: 32 %.
-// - With 64 tokens the tensor cores limit: 8 mma per 16 x 16 weights, at 4.1 TB/s 930 TFLOP/s; mma.sync reaches about 600.
-// - Shared memory: each warp reads 32 T bytes of x per 16 x 16 M_TILES weights; with 64 tokens and M_TILES = 1 that is
-//   14 times the weights' bytes and more than the tensor cores' time, so M_TILES is 2 there.
-// - L2: x is read T / 36 times the weights' bytes (128 rows; half of that with 256).
-// - Sums of shared tiles: at most 2 x 132 x 512 T bytes written and read (128 rows).
+// Counts, for int4 in groups of 32, bf16 and T tokens, per 16 x 128 weights of a warp (1,152 bytes with their scales; at 4.1 TB/s
+// a multiprocessor gets 27 million of these per second):
+// - Instructions: 72 to unpack, T to multiply, T / 2 / M_TILES to load x; in all 177 with 16 tokens and M_TILES 1 (K_TILE 256),
+//   157 with M_TILES 2, 240 with 64 tokens and M_TILES 2. In that time 250 can be issued.
+// - Tensor cores: T mma. With 64 tokens 4.1 TB/s would need 930 TFLOP/s, and mma.sync reaches about 600.
+// - Shared memory reads: 256 T / M_TILES bytes for x; with 64 tokens and M_TILES 1 they take longer than the mma.
+// - In flight: some 40 KB per multiprocessor are needed for 4.1 TB/s; a stage of 128 rows and 128 columns has 8 KiB.
+// - L2 reads of x: T / 36 times the weights' bytes with tiles of 128 rows, half of that with 256.
+// - Sums of shared tiles: T / 2 KiB per 128 rows from each of a tile's blocks (132 / tiles), read by one of them.
 //
 // Compiled for one shape. Macros: FORMAT (packed), X_TYPE (F16 or BF16), SCALE_TYPE; OUTPUTS, COLUMNS; GROUP, SCALE_ROWS; N_TILES
 // (of 8 tokens), M_TILES (of 16 rows, per warp), K_TILE (a multiple of 128), STAGES, THREADS, BLOCKS (per
@@ -89,7 +88,8 @@ __device__ __forceinline__ int read_thread() {
 }
 
 // If there is room, registers are left for a block of the next kernel, which loads its first weights meanwhile.
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS + (THREADS * BLOCKS < 512))
+#define ROOM (THREADS * BLOCKS < 512 && M_TILES * N_TILES * (SHARED_SCALE ? 2 : 1) < 16)
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS + ROOM)
 skinny(const void* x, const Chunk* weight, const void* scales, const void* minimums, const void* bias, const void* residual,
        void* y, float4* parts, int* arrivals, int tokens) {
     extern __shared__ uint4 memory[];

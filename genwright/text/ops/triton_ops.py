@@ -14,7 +14,7 @@ from genwright.kernels.cuda.fused_linear import CHUNK, MAX_TOKENS, operand, prod
 from genwright.kernels.cuda.skinny_linear import Scratch as SkinnyScratch
 from genwright.kernels.cuda.skinny_linear import n_tiles, skinny_linear
 from genwright.kernels.cuda.skinny_linear import serves as serves_skinny
-from genwright.kernels.cuda.tilings import skinny_tiling, tiling
+from genwright.kernels.cuda.tilings import MIN_SKINNY_TOKENS, skinny_tiling, tiling
 from genwright.kernels.triton import fp8_inputs
 from genwright.kernels.triton.decode_attention import DecodeScratch, decode_attention
 from genwright.kernels.triton.elementwise import rms_norm, silu_mul
@@ -77,10 +77,9 @@ class TritonOps(TritonMixtures):
     def fused_linear(
         self, x: Tensor, weight: Weight, bias: Tensor | None = None, **fused: Unpack[Fused]
     ) -> Tensor | None:
-        if len(x) > MAX_TOKENS:
-            return self._skinny_linear(x, weight, bias, **fused)
-        if self.deterministic:
-            return None
+        y = self._skinny_linear(x, weight, bias, **fused) if len(x) >= MIN_SKINNY_TOKENS else None
+        if y is not None or self.deterministic or len(x) > MAX_TOKENS:
+            return y
         matrix = operand(weight)
         tiles = None if matrix is None else tiling(matrix, x, fused.get("gate", False))
         if matrix is None or tiles is None:
@@ -90,7 +89,7 @@ class TritonOps(TritonMixtures):
         return product(x, matrix, tiles, bias=bias, dependent=self._pdl, **fused)
 
     def _skinny_linear(self, x: Tensor, weight: Weight, bias: Tensor | None, **fused: Unpack[Fused]) -> Tensor | None:
-        """`fused_linear` of 9 to 64 tokens with a packed weight; the norm takes a launch of its own."""
+        """`fused_linear` with a packed weight and more tokens; the norm takes a launch of its own."""
         rounded = self.fp8_inputs and isinstance(weight, Fp8Blocks)
         matrix = None if self.deterministic or rounded else operand(weight)
         if matrix is None or not serves_skinny(x, matrix):

@@ -117,9 +117,10 @@ def test_kernels_are_compiled_for_powers_of_two():
     assert [n_tiles(tokens) for tokens in (1, 8, 9, 16, 17, 32, 33, 64)] == [1, 1, 2, 2, 4, 4, 8, 8]
 
 
+@pytest.mark.parametrize("rows", [16, 16384])
 @pytest.mark.parametrize("name", FORMATS)
-def test_the_tilings_fit(name):
-    weight = operand(parse_format(name).quantize(torch.zeros(16, 512)))
+def test_the_tilings_fit(name, rows):
+    weight = operand(parse_format(name).quantize(torch.zeros(rows, 128)))
     for tokens in (8, 16, 32, 64):
         tiles = skinny_tiling(weight, tokens)
         assert tiles.threads // 32 * 16 * tiles.m_tiles * tiles.blocks <= MAX_ROWS
