@@ -51,15 +51,17 @@ mma(const void* x, const void* norm, float eps, const Chunk* weight, const void*
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             Part& part = parts[half];
+            const int row = matrix_row(tile, quad + 8 * half);
+            const int first = SHARED_SCALE ? chunk - member : chunk;  // a shared scale multiplies the other lanes' chunks too
             if (!valid) {  // must be finite, because it is multiplied by an x of 0
                 part.chunk = Chunk{};
                 part.scale = part.minimum = 0;
-                continue;
+                if (first >= ROW_CHUNKS) continue;
+            } else {
+                load_chunk(part.chunk, weight + (long)row * ROW_CHUNKS + chunk, more);
             }
-            const int row = matrix_row(tile, quad + 8 * half);
-            load_chunk(part.chunk, weight + (long)row * ROW_CHUNKS + chunk, more);
 #if GROUP
-            const int place = row / SCALE_ROWS * SCALES + chunk * WIDTH / GROUP;
+            const int place = row / SCALE_ROWS * SCALES + first * WIDTH / GROUP;
             if (SHARED_SCALE)
                 part.scale = __float_as_int(load_as_float<SCALE_TYPE>(scales, place));
             else
