@@ -104,7 +104,8 @@ skinny(const void* x, const Chunk* weight, const void* scales, const void* minim
         return matrix_row(min(tile * BLOCK_TILES + warp * M_TILES + m, TILES - 1), quad + 8 * half);
     };
     auto scale_index = [&](int row, int step, int c) {
-        return row / SCALE_ROWS * SCALES + ((step * CHUNKS + c) * 4 + member) * WIDTH / (GROUP ? GROUP : 1);
+        const int chunk = (step * CHUNKS + c) * 4 + (SHARED_SCALE ? 0 : member);
+        return row / SCALE_ROWS * SCALES + chunk * WIDTH / (GROUP ? GROUP : 1);
     };
     auto fetch_weights = [&](Stage& stage, int unit) {
         const int tile = unit / STEPS, step = unit % STEPS;
@@ -120,8 +121,9 @@ skinny(const void* x, const Chunk* weight, const void* scales, const void* minim
                     copy_chunk(&stage.weight[c][m][half][thread], weight + (long)row * ROW_CHUNKS + chunk, valid);
 #if GROUP
                     if (SHARED_SCALE && c % SPAN_CHUNKS) continue;
+                    const bool scaled = valid || (SHARED_SCALE && chunk - member < ROW_CHUNKS);
                     const long at = (long)scale_index(row, step, c) * SCALE_BYTES & ~3L;
-                    copy_word(&stage.scale[c][m][half][thread], (const char*)scales + at, valid);
+                    copy_word(&stage.scale[c][m][half][thread], (const char*)scales + at, scaled);
 #if MINIMUMS
                     copy_word(&stage.minimum[c][m][half][thread], (const char*)minimums + at, valid);
 #endif
@@ -134,7 +136,8 @@ skinny(const void* x, const Chunk* weight, const void* scales, const void* minim
 #pragma unroll
         for (int first = 0; first < TOKENS * (K_TILE / 8); first += THREADS) {
             const int i = first + thread, token = i / (K_TILE / 8), order = i % (K_TILE / 8);
-            const int chunk = order / 4 / PIECES * 4 + order % 4, piece = step * (K_TILE / 8) + chunk * PIECES + order / 4 % PIECES;
+            const int chunk = order / 4 / PIECES * 4 + order % 4, j = order / 4 % PIECES;
+            const int piece = step * (K_TILE / 8) + chunk * PIECES + j;
             if (TOKENS * (K_TILE / 8) % THREADS && token >= TOKENS) break;
             const bool valid = token < tokens && (COLUMNS % K_TILE == 0 || piece < COLUMNS / 8);
             copy_chunk(&stage.x[token][order ^ (token % 2 * 4)], (const uint4*)x + (long)token * (COLUMNS / 8) + piece, valid);

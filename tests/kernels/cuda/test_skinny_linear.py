@@ -52,6 +52,11 @@ def test_every_format_and_size(name, tokens):
 
 
 @pytest.mark.gpu
+def test_a_row_that_ends_inside_the_columns_of_a_shared_scale():
+    check("fp8", 96, 1056, 16)
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize("name", FORMATS)
 def test_float16(name):
     check(name, 520, 1536, 16, dtype=torch.float16)
