@@ -11,8 +11,8 @@
 //
 // Counts, for int4 in groups of 32, bf16 and T tokens, per 16 x 128 weights of a warp (1,152 bytes with their scales; at 4.1 TB/s
 // a multiprocessor gets 27 million of these per second):
-// - Instructions: 72 to unpack, T to multiply, T / 2 / M_TILES to load x; in all 177 with 16 tokens and M_TILES 1 (K_TILE 256),
-//   157 with M_TILES 2, 240 with 64 tokens and M_TILES 2. In that time 250 can be issued.
+// - Instructions: 72 to unpack, T to multiply, T / 2 / M_TILES to load x; in all 160 with 16 tokens and M_TILES 1 (K_TILE 256),
+//   147 with M_TILES 2, 227 with 64 tokens and M_TILES 2. In that time 250 can be issued.
 // - Tensor cores: T mma. With 64 tokens 4.1 TB/s would need 930 TFLOP/s, and mma.sync reaches about 600.
 // - Shared memory reads: 256 T / M_TILES bytes for x; with 64 tokens and M_TILES 1 they take longer than the mma.
 // - In flight: some 40 KB per multiprocessor are needed for 4.1 TB/s; a stage of 128 rows and 128 columns has 8 KiB.
@@ -35,6 +35,7 @@
 #define SPAN_CHUNKS (SPAN / 4 / WIDTH)
 #define STEPS ((COLUMNS + K_TILE - 1) / K_TILE)
 #define BLOCK_TILES (WARPS * M_TILES)
+#define ROWS_AFTER(m, half) (GATE ? 8 * (m) + (half) * OUTPUTS : 16 * (m) + 8 * (half))  // the lane's first row
 #define UNITS ((TILES + BLOCK_TILES - 1) / BLOCK_TILES * STEPS)  // a unit is one stage of one tile of rows
 // A scale that a whole span shares multiplies its sum; any other multiplies every weight.
 #define SHARED_SCALE (GROUP && !MINIMUMS && GROUP % SPAN == 0)
@@ -43,7 +44,9 @@
 
 struct Stage {
     Chunk weight[CHUNKS][M_TILES][2][THREADS];
-    uint4 x[TOKENS][K_TILE / 8];  // pieces of eight columns, in the order of `place`
+    // Pieces of eight columns: [chunk][j] of all four lanes of a quad, which are neighbours. Odd tokens have them four places
+    // away from where even tokens have them, so that eight lanes (two tokens) read from different banks.
+    uint4 x[TOKENS][K_TILE / 8];
 #if GROUP
     u32 scale[CHUNKS][M_TILES][2][THREADS];  // the aligned word that contains it
 #if MINIMUMS
@@ -51,12 +54,6 @@ struct Stage {
 #endif
 #endif
 };
-
-// Where piece j of lane `member`'s chunk is. The members' pieces are neighbours, and odd tokens have them four places away
-// from where even tokens have them, so that eight lanes (two tokens) read from different banks.
-__device__ __forceinline__ int place(int token, int chunk, int j, int member) {
-    return ((chunk * PIECES + j) * 4 + member) ^ (token % 2 * 4);
-}
 
 __device__ __forceinline__ void copy_chunk(void* to, const void* from, bool valid) {  // zeros where not valid
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"((u32)__cvta_generic_to_shared(to)), "l"(from),
@@ -88,7 +85,7 @@ __device__ __forceinline__ int read_thread() {
 }
 
 // If there is room, registers are left for a block of the next kernel, which loads its first weights meanwhile.
-#define ROOM (THREADS * BLOCKS < 512 && M_TILES * N_TILES * (SHARED_SCALE ? 2 : 1) < 16)
+#define ROOM (THREADS * BLOCKS < 512 && (M_TILES + 1) * N_TILES * (SHARED_SCALE ? 2 : 1) < 16)
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS + ROOM)
 skinny(const void* x, const Chunk* weight, const void* scales, const void* minimums, const void* bias, const void* residual,
        void* y, float4* parts, int* arrivals, int tokens) {
@@ -100,39 +97,36 @@ skinny(const void* x, const Chunk* weight, const void* scales, const void* minim
     auto block_of = [&](int unit) { return ((unit + 1) * (int)gridDim.x - 1) / UNITS; };
     const int begin = first_unit(blockIdx.x), end = first_unit(blockIdx.x + 1);
 
-    auto row_of = [&](int tile, int m, int half) {
-        return matrix_row(min(tile * BLOCK_TILES + warp * M_TILES + m, TILES - 1), quad + 8 * half);
-    };
+    // A lane's first output of a tile; its other rows are a constant number of rows away.
+    auto output_of = [&](int tile) { return (tile * BLOCK_TILES + warp * M_TILES) * STEP + quad; };
     auto scale_index = [&](int row, int step, int c) {
         const int chunk = (step * CHUNKS + c) * 4 + (SHARED_SCALE ? 0 : member);
         return row / SCALE_ROWS * SCALES + chunk * WIDTH / (GROUP ? GROUP : 1);
     };
     auto fetch_weights = [&](Stage& stage, int unit) {
-        const int tile = unit / STEPS, step = unit % STEPS;
+        const int step = (u32)unit % STEPS, output = output_of((u32)unit / STEPS), first = step * CHUNKS * 4 + member;
+        const Chunk* const from = weight + (long)output * ROW_CHUNKS + first;
 #pragma unroll
-        for (int m = 0; m < M_TILES; m++)
-#pragma unroll
-            for (int half = 0; half < 2; half++) {
-                const int row = row_of(tile, m, half);
-#pragma unroll
-                for (int c = 0; c < CHUNKS; c++) {
-                    const int chunk = (step * CHUNKS + c) * 4 + member;
-                    const bool valid = COLUMNS % K_TILE == 0 || chunk < ROW_CHUNKS;
-                    copy_chunk(&stage.weight[c][m][half][thread], weight + (long)row * ROW_CHUNKS + chunk, valid);
+        for (int i = 0; i < CHUNKS * M_TILES * 2; i++) {
+            const int c = i / 2 / M_TILES, m = i / 2 % M_TILES, half = i % 2, rows = ROWS_AFTER(m, half);
+            const bool inside = OUTPUTS % (BLOCK_TILES * STEP) == 0 || output + (GATE ? 8 * m : rows) < OUTPUTS;
+            const bool valid = inside && (COLUMNS % K_TILE == 0 || first + 4 * c < ROW_CHUNKS);
+            copy_chunk(&stage.weight[c][m][half][thread], from + (long)rows * ROW_CHUNKS + 4 * c, valid);
 #if GROUP
-                    if (SHARED_SCALE && c % SPAN_CHUNKS) continue;
-                    const bool scaled = valid || (SHARED_SCALE && chunk - member < ROW_CHUNKS);
-                    const long at = (long)scale_index(row, step, c) * SCALE_BYTES & ~3L;
-                    copy_word(&stage.scale[c][m][half][thread], (const char*)scales + at, scaled);
+            if (SHARED_SCALE && c % SPAN_CHUNKS) continue;
+            const bool scaled = SHARED_SCALE ? inside && first - member + 4 * c < ROW_CHUNKS : valid;
+            constexpr bool SAME_ALIGNMENT = SCALE_ROWS == 1 && 8 * SCALES * SCALE_BYTES % 4 == 0 && !(GATE && OUTPUTS % 8);
+            long at = (long)scale_index(SAME_ALIGNMENT ? output : output + rows, step, c) * SCALE_BYTES & ~3L;
+            if (SAME_ALIGNMENT) at += (long)rows * SCALES * SCALE_BYTES;
+            copy_word(&stage.scale[c][m][half][thread], (const char*)scales + at, scaled);
 #if MINIMUMS
-                    copy_word(&stage.minimum[c][m][half][thread], (const char*)minimums + at, valid);
+            copy_word(&stage.minimum[c][m][half][thread], (const char*)minimums + at, scaled);
 #endif
 #endif
-                }
-            }
+        }
     };
     auto fetch_x = [&](Stage& stage, int unit) {
-        const int step = unit % STEPS;
+        const int step = (u32)unit % STEPS;
 #pragma unroll
         for (int first = 0; first < TOKENS * (K_TILE / 8); first += THREADS) {
             const int i = first + thread, token = i / (K_TILE / 8), order = i % (K_TILE / 8);
@@ -155,7 +149,9 @@ skinny(const void* x, const Chunk* weight, const void* scales, const void* minim
     }
 
     float sum[M_TILES][N_TILES][4] = {};
-    auto add_stage = [&](const Stage& stage, int tile, int step) {
+    auto add_stage = [&](const Stage& stage, int output, int step) {
+        const uint4* const own = stage.x[quad] + member;
+        const uint4* const pieces[2] = {own + quad % 2 * 4, own + 4 - quad % 2 * 4};  // with an even and an odd chunk * PIECES + j
 #pragma unroll
         for (int span = 0; span < CHUNKS; span += SPAN_CHUNKS) {
             float part[M_TILES][N_TILES][4] = {};
@@ -169,7 +165,7 @@ skinny(const void* x, const Chunk* weight, const void* scales, const void* minim
                     chunk[m][half] = stage.weight[c][m][half][thread];
                     float scale = 1.0f, minimum = 0.0f;
 #if SCALED
-                    const int index = scale_index(row_of(tile, m, half), step, c);
+                    const int index = scale_index(output + ROWS_AFTER(m, half), step, c);
                     scale = from_word(stage.scale[c][m][half][thread], index);
 #if MINIMUMS
                     minimum = from_word(stage.minimum[c][m][half][thread], index);
@@ -185,7 +181,8 @@ skinny(const void* x, const Chunk* weight, const void* scales, const void* minim
                         scale_piece<SCALED>(chunk[i / 2][i % 2], j, factors[i / 2][i % 2], a[i / 2][i % 2]);
 #pragma unroll
                     for (int n = 0; n < N_TILES; n++) {
-                        const uint4 b = stage.x[8 * n + quad][place(quad, c, j, member)];
+                        const int order = c * PIECES + j;
+                        const uint4 b = pieces[order % 2][n * K_TILE + order / 2 * 8];
 #pragma unroll
                         for (int m = 0; m < M_TILES; m++) {
                             auto& to = SHARED_SCALE ? part[m][n] : sum[m][n];
@@ -202,7 +199,7 @@ skinny(const void* x, const Chunk* weight, const void* scales, const void* minim
 #pragma unroll
                 for (int half = 0; half < 2; half++)
                     factor[half] =
-                        from_word(stage.scale[span][m][half][thread], scale_index(row_of(tile, m, half), step, span));
+                        from_word(stage.scale[span][m][half][thread], scale_index(output + ROWS_AFTER(m, half), step, span));
 #pragma unroll
                 for (int i = 0; i < 4 * N_TILES; i++)
                     sum[m][i / 4][i % 4] = fmaf(factor[i % 4 / 2], part[m][i / 4][i % 4], sum[m][i / 4][i % 4]);
@@ -212,7 +209,7 @@ skinny(const void* x, const Chunk* weight, const void* scales, const void* minim
     };
 
     // The sums of a tile that several blocks share are in memory as [block][its first or its last tile][m][n][thread].
-    auto slot_of = [&](int block, int tile) { return 2 * block + (first_unit(block) / STEPS != tile); };
+    auto slot_of = [&](int block, int tile) { return 2 * block + (first_unit(block) < tile * STEPS); };
     auto part_at = [&](int slot, int i) { return parts + (long)(slot * M_TILES * N_TILES + i) * THREADS + read_thread(); };
     // Whether this block has the whole sums of a tile: it shares the tile with no other block, or is the last one to arrive.
     auto complete = [&](int tile) {
@@ -284,8 +281,8 @@ skinny(const void* x, const Chunk* weight, const void* scales, const void* minim
             fetch_x(stages[refill], unit + STAGES - 1);
         }
         commit_copies();
-        const int tile = unit / STEPS, step = unit % STEPS;
-        add_stage(stages[slot], tile, step);
+        const int tile = (u32)unit / STEPS, step = (u32)unit % STEPS;
+        add_stage(stages[slot], output_of(tile), step);
         refill = slot;
         slot = slot == STAGES - 1 ? 0 : slot + 1;
         if (step < STEPS - 1 && unit < end - 1) continue;
