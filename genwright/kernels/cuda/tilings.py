@@ -33,7 +33,7 @@ HOPPER[F32, False] = {1024: Tiling("gemv", 512, 2, 1)}
 # Of the skinny GEMM, by format, tiles of tokens, and whether there are many rows: with few rows, several blocks share a
 # tile and the last one adds their sums, so tiles are smaller. Not measured yet: they keep 40 KB of weights in flight
 # without register spills, and leave half of a multiprocessor to the next kernel where x leaves room.
-MIN_SKINNY_TOKENS = 9  # fewer tokens take `mma`
+MIN_SKINNY_TOKENS = 9  # fewer take `mma`, if their x fits in shared memory
 MANY_ROWS = 8193
 SKINNY: dict[tuple[int, bool], dict[int, SkinnyTiling]] = {
     (INT4, False): {

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import linear, pad
 
 from genwright.kernels.cuda.decode_attention import Scratch, rope_attend, serves
-from genwright.kernels.cuda.fused_linear import CHUNK, MAX_TOKENS, operand, product
+from genwright.kernels.cuda.fused_linear import CHUNK, MAX_TOKENS, Operand, operand, product
 from genwright.kernels.cuda.skinny_linear import Scratch as SkinnyScratch
 from genwright.kernels.cuda.skinny_linear import n_tiles, skinny_linear
 from genwright.kernels.cuda.skinny_linear import serves as serves_skinny
@@ -77,27 +77,25 @@ class TritonOps(TritonMixtures):
     def fused_linear(
         self, x: Tensor, weight: Weight, bias: Tensor | None = None, **fused: Unpack[Fused]
     ) -> Tensor | None:
-        y = self._skinny_linear(x, weight, bias, **fused) if len(x) >= MIN_SKINNY_TOKENS else None
-        if y is not None or self.deterministic or len(x) > MAX_TOKENS:
-            return y
-        matrix = operand(weight)
-        tiles = None if matrix is None else tiling(matrix, x, fused.get("gate", False))
-        if matrix is None or tiles is None:
+        matrix = None if self.deterministic else operand(weight)
+        if matrix is None:
+            return None
+        rounded = self.fp8_inputs and isinstance(weight, Fp8Blocks)
+        skinny = serves_skinny(x, matrix) and not (rounded and len(x) > MAX_TOKENS)
+        few = len(x) <= MAX_TOKENS and not (skinny and len(x) >= MIN_SKINNY_TOKENS)
+        tiles = tiling(matrix, x, fused.get("gate", False)) if few else None
+        if tiles is None and not skinny:
             return None
         if not x.is_contiguous() or x.data_ptr() % CHUNK:
             x = x.clone(memory_format=torch.contiguous_format)
-        return product(x, matrix, tiles, bias=bias, dependent=self._pdl, **fused)
+        if tiles is not None:
+            return product(x, matrix, tiles, bias=bias, dependent=self._pdl, **fused)
+        return self._skinny_linear(x, matrix, bias, **fused)
 
-    def _skinny_linear(self, x: Tensor, weight: Weight, bias: Tensor | None, **fused: Unpack[Fused]) -> Tensor | None:
+    def _skinny_linear(self, x: Tensor, matrix: Operand, bias: Tensor | None, **fused: Unpack[Fused]) -> Tensor:
         """`fused_linear` with a packed weight and more tokens; the norm takes a launch of its own."""
-        rounded = self.fp8_inputs and isinstance(weight, Fp8Blocks)
-        matrix = None if self.deterministic or rounded else operand(weight)
-        if matrix is None or not serves_skinny(x, matrix):
-            return None
-        norm, eps = fused.get("norm"), fused.get("eps", 0.0)
-        x = x.contiguous() if norm is None else rms_norm(x, norm, eps, pdl=self._pdl)
-        if x.data_ptr() % CHUNK:
-            x = x.clone()
+        if "norm" in fused:
+            x = rms_norm(x, fused["norm"], fused["eps"], pdl=self._pdl)
         tiles = n_tiles(len(x))
         if tiles not in self._skinny_scratch:
             self._skinny_scratch[tiles] = SkinnyScratch.allocate(len(x), x.device)
