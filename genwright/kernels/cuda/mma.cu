@@ -2,43 +2,21 @@
 // the tokens are the 8 columns of the right one. The order of columns within a product does not matter, so a lane reads 16
 // consecutive bytes of two rows, and x is arranged in shared memory to match.
 //
-// Integers become fp16 exactly: the bits of 1024 with q in the lowest mantissa bits are 1024 + q. x is divided by a power of
-// two such that its largest value is below 2, so fp16 holds it with more bits than bf16 would; sums are fp32.
+// x is divided by a power of two such that its largest value is below 2, so fp16 holds it with more bits than bf16 would;
+// sums are fp32.
 //
 // Compiled for one shape. Macros: FORMAT, X_TYPE, SCALE_TYPE; OUTPUTS, COLUMNS; TOKENS (1 to 8); GROUP, SCALE_ROWS;
 // THREADS, DEPTH (chunks in flight), BLOCKS (per multiprocessor); flags NORM, GATE, MINIMUMS, PDL; SHARE must be 0.
 
 #define ROWS 16
+#define OPERAND F16
 #include "types.cuh"
+#include "operands.cuh"
 
 #define TURNS WARP_SLICES
 #define X_PIECES (TURNS * WARPS * 4 * PIECES)  // per token
 // A scale that four chunks share multiplies their sum; any other multiplies every weight, in fp16.
 #define SHARED_SCALE (GROUP && !MINIMUMS && GROUP % (4 * WIDTH) == 0)
-
-__device__ __forceinline__ u32 add2(u32 a, u32 b) {
-    u32 c;
-    asm("add.rn.f16x2 %0, %1, %2;" : "=r"(c) : "r"(a), "r"(b));
-    return c;
-}
-
-__device__ __forceinline__ u32 mul2(u32 a, u32 b) {
-    u32 c;
-    asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(c) : "r"(a), "r"(b));
-    return c;
-}
-
-__device__ __forceinline__ u32 fma2(u32 a, u32 b, u32 c) {
-    u32 d;
-    asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
-    return d;
-}
-
-__device__ __forceinline__ void multiply(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
 
 struct Part {  // 16 bytes of one row
     Chunk chunk;
@@ -47,28 +25,7 @@ struct Part {  // 16 bytes of one row
 
 // Piece j of a chunk: eight weights as four pairs of fp16.
 __device__ __forceinline__ void unpack(const Part& part, int j, u32 (&pairs)[4]) {
-#if FORMAT == INT4
-    const u32 low = part.chunk.w[j], high = low >> 8;
-    const u32 minus = MINIMUMS ? 0xE400E400u : 0xE408E408u;          // -1024, or -1032 where q = 8 stands for 0
-    const u32 minus_16th = MINIMUMS ? 0xD400D400u : 0xD480D480u;     // -64, or -72
-    pairs[0] = add2((low & 0x000F000Fu) | 0x64006400u, minus);
-    pairs[1] = fma2((low & 0x00F000F0u) | 0x64006400u, 0x2C002C00u, minus_16th);  // (1024 + 16 q) / 16 - 64
-    pairs[2] = add2((high & 0x000F000Fu) | 0x64006400u, minus);
-    pairs[3] = fma2((high & 0x00F000F0u) | 0x64006400u, 0x2C002C00u, minus_16th);
-#else
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-        const u32 word = part.chunk.w[2 * j + i];
-#if FORMAT == INT8
-        const u32 biased = word ^ 0x80808080u;
-        pairs[2 * i] = add2(__byte_perm(biased, 0x64646464u, 0x4140), 0xE480E480u);  // 1024 + (q + 128) - 1152
-        pairs[2 * i + 1] = add2(__byte_perm(biased, 0x64646464u, 0x4342), 0xE480E480u);
-#else
-        asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(pairs[2 * i]) : "h"((u16)word));
-        asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(pairs[2 * i + 1]) : "h"((u16)(word >> 16)));
-#endif
-    }
-#endif
+    unpack_piece<!MINIMUMS>(part.chunk, j, pairs);
 #if GROUP && !SHARED_SCALE
 #pragma unroll
     for (int i = 0; i < 4; i++) pairs[i] = MINIMUMS ? fma2(pairs[i], part.scale, part.minimum) : mul2(pairs[i], part.scale);
@@ -94,15 +51,17 @@ mma(const void* x, const void* norm, float eps, const Chunk* weight, const void*
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             Part& part = parts[half];
+            const int row = matrix_row(tile, quad + 8 * half);
+            const int first = SHARED_SCALE ? chunk - member : chunk;  // a shared scale multiplies the other lanes' chunks too
             if (!valid) {  // must be finite, because it is multiplied by an x of 0
                 part.chunk = Chunk{};
                 part.scale = part.minimum = 0;
-                continue;
+                if (first >= ROW_CHUNKS) continue;
+            } else {
+                load_chunk(part.chunk, weight + (long)row * ROW_CHUNKS + chunk, more);
             }
-            const int row = matrix_row(tile, quad + 8 * half);
-            load_chunk(part.chunk, weight + (long)row * ROW_CHUNKS + chunk, more);
 #if GROUP
-            const int place = row / SCALE_ROWS * SCALES + chunk * WIDTH / GROUP;
+            const int place = row / SCALE_ROWS * SCALES + first * WIDTH / GROUP;
             if (SHARED_SCALE)
                 part.scale = __float_as_int(load_as_float<SCALE_TYPE>(scales, place));
             else

@@ -8,6 +8,7 @@ import torch
 
 from genwright.home import keep, kernel_file
 from genwright.kernels.cuda.fused_linear import FP8, INT4, INT8, PLAIN, Operand, Tiling, product
+from genwright.kernels.cuda.skinny_linear import SkinnyTiling, n_tiles
 
 F32, F16, BF16 = PLAIN.values()
 SHARED = 200 << 10  # bytes of shared memory that a block may use
@@ -29,6 +30,34 @@ HOPPER: dict[tuple[int, bool], dict[int, Tiling]] = {
 }
 HOPPER[F16, False] = HOPPER[BF16, False]
 HOPPER[F32, False] = {1024: Tiling("gemv", 512, 2, 1)}
+# Of the skinny GEMM, by format, tiles of tokens, and whether there are many rows: with few rows, several blocks share a
+# tile and the last one adds their sums, so tiles are smaller. Not measured yet: they keep 40 KB of weights in flight
+# without register spills, and leave half of a multiprocessor to the next kernel where x leaves room.
+MIN_SKINNY_TOKENS = 9  # fewer take `mma`, if their x fits in shared memory
+MANY_ROWS = 8193
+SKINNY: dict[tuple[int, bool], dict[int, SkinnyTiling]] = {
+    (INT4, False): {
+        1: SkinnyTiling(256, 1, 256, 4),
+        2: SkinnyTiling(256, 1, 256, 4),
+        4: SkinnyTiling(256, 1, 128, 6),
+        8: SkinnyTiling(256, 1, 128, 4),
+    },
+    (INT4, True): dict.fromkeys((1, 2, 4, 8), SkinnyTiling(256, 2, 128, 4)),
+    (INT8, False): {
+        1: SkinnyTiling(256, 1, 128, 5),
+        2: SkinnyTiling(256, 1, 128, 5),
+        4: SkinnyTiling(256, 1, 128, 4),
+        8: SkinnyTiling(256, 1, 128, 3),
+    },
+    (INT8, True): dict.fromkeys((1, 2, 4, 8), SkinnyTiling(256, 2, 128, 3)),
+    (FP8, False): dict.fromkeys((1, 2, 4, 8), SkinnyTiling(256, 1, 128, 4)),
+}
+SKINNY[FP8, True] = SKINNY[FP8, False]
+
+
+def skinny_tiling(weight: Operand, tokens: int) -> SkinnyTiling:
+    """The tiling of a product that `skinny_linear.serves` supports."""
+    return SKINNY[weight.format, weight.matrix.shape[0] >= MANY_ROWS][n_tiles(tokens)]
 
 
 def tiling(weight: Operand, x: torch.Tensor, gate: bool, stack: bool = False) -> Tiling | None:

@@ -10,8 +10,11 @@ from torch import Tensor
 from torch.nn.functional import linear, pad
 
 from genwright.kernels.cuda.decode_attention import Scratch, rope_attend, serves
-from genwright.kernels.cuda.fused_linear import CHUNK, MAX_TOKENS, operand, product
-from genwright.kernels.cuda.tilings import tiling
+from genwright.kernels.cuda.fused_linear import CHUNK, MAX_TOKENS, Operand, operand, product
+from genwright.kernels.cuda.skinny_linear import Scratch as SkinnyScratch
+from genwright.kernels.cuda.skinny_linear import n_tiles, skinny_linear
+from genwright.kernels.cuda.skinny_linear import serves as serves_skinny
+from genwright.kernels.cuda.tilings import MIN_SKINNY_TOKENS, skinny_tiling, tiling
 from genwright.kernels.triton import fp8_inputs
 from genwright.kernels.triton.decode_attention import DecodeScratch, decode_attention
 from genwright.kernels.triton.elementwise import rms_norm, silu_mul
@@ -55,6 +58,7 @@ class TritonOps(TritonMixtures):
         self._scratch: dict[tuple[int, int], DecodeScratch] = {}
         self._rope_scratch: dict[tuple[int, int], Scratch] = {}
         self._latent_scratch: dict[int, LatentScratch] = {}
+        self._skinny_scratch: dict[int, SkinnyScratch] = {}
 
     def product(self, x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
         if self.deterministic:
@@ -73,15 +77,32 @@ class TritonOps(TritonMixtures):
     def fused_linear(
         self, x: Tensor, weight: Weight, bias: Tensor | None = None, **fused: Unpack[Fused]
     ) -> Tensor | None:
-        if self.deterministic or len(x) > MAX_TOKENS:
+        matrix = None if self.deterministic else operand(weight)
+        if matrix is None:
             return None
-        matrix = operand(weight)
-        tiles = None if matrix is None else tiling(matrix, x, fused.get("gate", False))
-        if matrix is None or tiles is None:
+        rounded = self.fp8_inputs and isinstance(weight, Fp8Blocks)
+        skinny = serves_skinny(x, matrix) and not (rounded and len(x) > MAX_TOKENS)
+        few = len(x) <= MAX_TOKENS and not (skinny and len(x) >= MIN_SKINNY_TOKENS)
+        tiles = tiling(matrix, x, fused.get("gate", False)) if few else None
+        if tiles is None and not skinny:
             return None
         if not x.is_contiguous() or x.data_ptr() % CHUNK:
             x = x.clone(memory_format=torch.contiguous_format)
-        return product(x, matrix, tiles, bias=bias, dependent=self._pdl, **fused)
+        if tiles is not None:
+            return product(x, matrix, tiles, bias=bias, dependent=self._pdl, **fused)
+        return self._skinny_linear(x, matrix, bias, **fused)
+
+    def _skinny_linear(self, x: Tensor, matrix: Operand, bias: Tensor | None, **fused: Unpack[Fused]) -> Tensor:
+        """`fused_linear` with a packed weight and more tokens; the norm takes a launch of its own."""
+        if "norm" in fused:
+            x = rms_norm(x, fused["norm"], fused["eps"], pdl=self._pdl)
+        tiles = n_tiles(len(x))
+        if tiles not in self._skinny_scratch:
+            self._skinny_scratch[tiles] = SkinnyScratch.allocate(len(x), x.device)
+        return skinny_linear(
+            x, matrix, skinny_tiling(matrix, len(x)), self._skinny_scratch[tiles], bias=bias,
+            residual=fused.get("residual"), gate=fused.get("gate", False), dependent=self._pdl,
+        )  # fmt: skip
 
     def add_product(self, residual: Tensor | None, x: Tensor, weight: Weight, bias: Tensor | None) -> Tensor:
         if residual is not None and isinstance(weight, Tensor) and bias is None and not self.deterministic:

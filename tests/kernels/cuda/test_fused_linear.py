@@ -85,6 +85,11 @@ def test_several_tokens(name, tokens):
 
 
 @pytest.mark.gpu
+def test_a_row_that_ends_inside_the_columns_of_a_shared_scale():
+    check("fp8", 96, 1056, 8, gate=False)
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize("tokens", [1, 7])
 @pytest.mark.parametrize("name", FORMATS)
 def test_each_token_selects_matrices_of_a_stack(name, tokens):

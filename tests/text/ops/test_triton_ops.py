@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from genwright.quant.formats import parse_format
 from genwright.text.cache.layout import Cache, CacheSpec, LayerCache, LayerSpec
 from genwright.text.config import ROPE, Attention, Mla
 from genwright.text.ops.rope import cos_sin
@@ -129,3 +130,21 @@ def test_a_product_is_added_to_the_residual_in_place(ops, device):
     expected = residual + x @ weight.T
     assert ops.add_linear(residual, x, {"out": weight}, "out") is residual
     torch.testing.assert_close(residual, expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("tokens", [9, 16, 64, 65])
+@pytest.mark.parametrize("name", ["int8", "int4", "int4:asym", "fp8"])
+def test_a_gated_mlp_of_several_tokens_equals_the_torch_backend(ops, name, tokens):
+    dim, ffn = 512, 1408
+
+    def draw(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, device="cuda", dtype=torch.bfloat16)
+
+    weights = {"norm": draw(dim), "down.bias": draw(dim)}
+    for key, shape in {"gate_up": (2 * ffn, dim), "down": (dim, ffn)}.items():
+        weights[key] = parse_format(name).quantize(draw(*shape) * shape[1] ** -0.5)
+    x = draw(tokens, dim)
+    expected = TorchOps().add_gated_mlp(x.clone(), weights, "norm", 1e-5)
+    error = (ops.add_gated_mlp(x.clone(), weights, "norm", 1e-5) - expected).float().norm() / expected.float().norm()
+    assert error < 1e-2
