@@ -36,7 +36,7 @@ class Format:
 
     @property
     def portable(self) -> bool:
-        """Whether every device and file can hold it."""
+        """Whether files of ours can hold it."""
         return True
 
     def quantize(self, weight: Tensor) -> Packed:
@@ -82,6 +82,10 @@ class Format:
         if self.kind == "int8":
             return rows * columns + groups * scale
         return rows * -(-columns // int4.WORD) * 4 + groups * scale * (1 + self.asymmetric)
+
+    def tiled_bytes(self, shape: tuple[int, ...]) -> int:
+        """Size of a matrix of this shape in the CPU's tiles."""
+        return self.bytes(shape)
 
     def assemble(self, shape: tuple[int, ...], tensors: Mapping[str, Tensor]) -> Packed:
         """A matrix of this shape from the tensors named in `entries`."""
