@@ -44,7 +44,7 @@ class BitPlanes(Packed):
         return (*self.scales.shape[:-1], self.scales.shape[-1] // self.per_group * self.group)
 
     def unit(self, name: str, dim: int) -> int:
-        raise NotImplementedError("A matrix is cut before it is laid out in bit planes.")
+        return 1 if dim == 0 else self.shape[-1] // self.tensors()[name].shape[-1]
 
     def integers(self) -> Tensor:
         """The codes, uint8 [..., columns]."""

@@ -71,8 +71,8 @@ class Format:
         tensors = self._empty(shape).tensors()
         return {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in tensors.items()}
 
-    def bytes(self, shape: tuple[int, ...]) -> int:
-        """Size of a matrix of this shape."""
+    def bytes(self, shape: tuple[int, ...], tiled: bool = False) -> int:
+        """Size of a matrix of this shape, perhaps in the CPU's tiles."""
         rows, columns = shape
         if self.kind == "fp8":
             scales = rows if self.channel else -(-rows // fp8.BLOCK) * -(-columns // fp8.BLOCK)
@@ -82,10 +82,6 @@ class Format:
         if self.kind == "int8":
             return rows * columns + groups * scale
         return rows * -(-columns // int4.WORD) * 4 + groups * scale * (1 + self.asymmetric)
-
-    def tiled_bytes(self, shape: tuple[int, ...]) -> int:
-        """Size of a matrix of this shape in the CPU's tiles."""
-        return self.bytes(shape)
 
     def assemble(self, shape: tuple[int, ...], tensors: Mapping[str, Tensor]) -> Packed:
         """A matrix of this shape from the tensors named in `entries`."""

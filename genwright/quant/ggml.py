@@ -238,16 +238,12 @@ class BlockFormat(Format):
     def portable(self) -> bool:
         return False
 
-    def bytes(self, shape: tuple[int, ...]) -> int:
-        return self._bytes(repack, 1) * shape[0] * -(-shape[1] // TYPES[self.number].elements)
-
-    def tiled_bytes(self, shape: tuple[int, ...]) -> int:
-        return self._bytes(tiles, ROWS) * -(-shape[0] // ROWS) * -(-shape[1] // TYPES[self.number].elements)
-
-    def _bytes(self, lay_out: Callable[[Tensor, int], Packed], rows: int) -> int:
-        """The size of one block of so many rows."""
-        one = lay_out(torch.zeros(rows, TYPES[self.number].bytes, dtype=torch.uint8), self.number)
-        return sum(tensor.nbytes for tensor in one.tensors().values())
+    def bytes(self, shape: tuple[int, ...], tiled: bool = False) -> int:
+        block, rows = TYPES[self.number], ROWS if tiled else 1
+        raw = torch.zeros(rows, block.bytes, dtype=torch.uint8)
+        one = tiles(raw, self.number) if tiled else repack(raw, self.number)
+        size = sum(tensor.nbytes for tensor in one.tensors().values())
+        return size * -(-shape[0] // rows) * -(-shape[1] // block.elements)
 
 
 # The formats that hold each quantized type exactly: one of ours, or tiles and bit planes.

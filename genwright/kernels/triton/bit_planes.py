@@ -50,13 +50,13 @@ def _matmul(
     assert x.stride(1) == 1 and x.shape[1] == k and rows % len(x) == 0
     y = torch.empty(rows, n, dtype=x.dtype, device=x.device)
     wide = x.dtype == torch.float32
-    height = min(32 if wide else 128, max(16, triton.next_power_of_2(tile)))
+    height, outputs = min(32 if wide else 128, max(16, triton.next_power_of_2(tile))), 64 if n > 8192 else 32
     order, ends = (None, None) if groups is None else (groups.order, groups.ends)
     experts = 1 if groups is None else len(groups.ends)
-    _product[(triton.cdiv(n, 32), experts)](
+    _product[(triton.cdiv(n, outputs), experts)](
         x, *_planes(weight), bias, order, ends, y, len(y), n, k, x.stride(0), SHARE=rows // len(x), **_code(weight),
-        BLOCK_M=height, BLOCK_N=32, BLOCK_K=32 if wide else 128, PDL=pdl,
-        num_warps=4, num_stages=1 if wide else 3, launch_pdl=pdl,
+        BLOCK_M=height, BLOCK_N=outputs, BLOCK_K=32 if wide else 128, PDL=pdl,
+        num_warps=4, num_stages=1 if wide else 4, launch_pdl=pdl,
     )  # fmt: skip
     return y
 

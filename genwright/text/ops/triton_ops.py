@@ -11,8 +11,11 @@ from torch.nn.functional import linear, pad
 
 from genwright.kernels.cuda.decode_attention import Scratch, rope_attend, serves
 from genwright.kernels.cuda.fused_linear import CHUNK, MAX_TOKENS, operand, product
+from genwright.kernels.cuda.planes_linear import planes_product
+from genwright.kernels.cuda.planes_linear import serves as takes
 from genwright.kernels.cuda.tilings import tiling
 from genwright.kernels.triton import fp8_inputs
+from genwright.kernels.triton.bit_planes import planes_matmul, unpack_planes
 from genwright.kernels.triton.decode_attention import DecodeScratch, decode_attention
 from genwright.kernels.triton.elementwise import rms_norm, silu_mul
 from genwright.kernels.triton.latent_attention import LatentScratch, attend
@@ -21,8 +24,12 @@ from genwright.kernels.triton.matmul import packed_matmul
 from genwright.kernels.triton.prefill_attention import prefill_attention
 from genwright.kernels.triton.rope import rope_write
 from genwright.kernels.triton.unpack import unpack
+from genwright.quant.bit_planes import BitPlanes
 from genwright.quant.fp8 import Fp8Blocks
+from genwright.quant.mixed import Mixed
 from genwright.quant.packed import Packed, Weight
+from genwright.quant.table import PackedTable
+from genwright.quant.tiles import Table
 from genwright.text.cache.layout import LayerCache
 from genwright.text.config import Attention, Mla, ModelConfig
 from genwright.text.ops.latent_attention import expand_pages
@@ -56,9 +63,19 @@ class TritonOps(TritonMixtures):
         self._rope_scratch: dict[tuple[int, int], Scratch] = {}
         self._latent_scratch: dict[int, LatentScratch] = {}
 
+    def look_up(self, rows: Tensor, table: Tensor | Table | PackedTable) -> Tensor:
+        if not isinstance(table, PackedTable):
+            return super().look_up(rows, table)
+        if isinstance(table.matrix, BitPlanes):
+            return unpack_planes(table.matrix, table.dtype, rows)
+        return unpack(table.matrix[rows], table.dtype)
+
     def product(self, x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
+        if isinstance(weight, Mixed):
+            parts = zip(weight.parts, weight.split(bias), strict=True)
+            return torch.cat([self.product(x, part, own) for part, own in parts], dim=1)
         if self.deterministic:
-            return packed_matmul(x, weight, bias, deterministic=True)
+            return _few_rows(x, weight, bias, deterministic=True)
         y = self.fused_linear(x, weight, bias=bias)
         if y is not None:
             return y
@@ -67,21 +84,38 @@ class TritonOps(TritonMixtures):
         if self.fp8_inputs and isinstance(weight, Fp8Blocks) and fp8_inputs.serves(x, weight):
             return fp8_inputs.fp8_linear(x, weight, bias, pdl=self._pdl)
         if len(x) <= MAX_UNPACKING_ROWS:
-            return packed_matmul(x, weight, bias)
-        return linear(x, unpack(weight, x.dtype), bias)
+            return _few_rows(x, weight, bias)
+        wide = unpack_planes(weight, x.dtype) if isinstance(weight, BitPlanes) else unpack(weight, x.dtype)
+        return linear(x, wide, bias)
 
     def fused_linear(
         self, x: Tensor, weight: Weight, bias: Tensor | None = None, **fused: Unpack[Fused]
     ) -> Tensor | None:
         if self.deterministic or len(x) > MAX_TOKENS:
             return None
+        if isinstance(weight, Mixed):
+            return self._fused_parts(x, weight, bias, **fused)
+        if isinstance(weight, BitPlanes):
+            if not takes(x, weight):
+                return None
+            return planes_product(_aligned(x), weight, bias=bias, dependent=self._pdl, **fused)
         matrix = operand(weight)
         tiles = None if matrix is None else tiling(matrix, x, fused.get("gate", False))
         if matrix is None or tiles is None:
             return None
-        if not x.is_contiguous() or x.data_ptr() % CHUNK:
-            x = x.clone(memory_format=torch.contiguous_format)
-        return product(x, matrix, tiles, bias=bias, dependent=self._pdl, **fused)
+        return product(_aligned(x), matrix, tiles, bias=bias, dependent=self._pdl, **fused)
+
+    def _fused_parts(self, x: Tensor, weight: Mixed, bias: Tensor | None, **fused: Unpack[Fused]) -> Tensor | None:
+        """The outputs of each part side by side; a gate or a residual would need parts of its own."""
+        if fused.get("gate") or fused.get("residual") is not None:
+            return None
+        outputs = []
+        for part, own in zip(weight.parts, weight.split(bias), strict=True):
+            y = self.fused_linear(x, part, own, **fused)
+            if y is None:
+                return None
+            outputs.append(y)
+        return torch.cat(outputs, dim=1)
 
     def add_product(self, residual: Tensor | None, x: Tensor, weight: Weight, bias: Tensor | None) -> Tensor:
         if residual is not None and isinstance(weight, Tensor) and bias is None and not self.deterministic:
@@ -220,6 +254,20 @@ class TritonOps(TritonMixtures):
         stacks = [weight for weights in blocks for name, weight in weights.items() if name.startswith("experts.")]
         grouped_by_torch = not self.deterministic and any(isinstance(stack, Tensor) for stack in stacks)
         return MAX_GROUPED_TOKENS if grouped_by_torch else sys.maxsize
+
+
+def _few_rows(x: Tensor, weight: Weight, bias: Tensor | None, deterministic: bool = False) -> Tensor:
+    """A product whose kernel unpacks the weight."""
+    if isinstance(weight, BitPlanes):
+        return planes_matmul(x, weight, bias, deterministic)
+    return packed_matmul(x, weight, bias, deterministic)
+
+
+def _aligned(x: Tensor) -> Tensor:
+    """x as the CUDA kernels read it, in whole chunks."""
+    if x.is_contiguous() and x.data_ptr() % CHUNK == 0:
+        return x
+    return x.clone(memory_format=torch.contiguous_format)
 
 
 def _latent_shape(q: Tensor, mla: Mla) -> LatentShape:
