@@ -26,7 +26,7 @@ class Tiling(NamedTuple):
 def tiling(columns: int, tokens: int) -> Tiling:
     """Warps share a row's slices evenly; with few slices, several blocks keep the multiprocessor busy."""
     slices = -(-columns // (CHUNK * SLICE))
-    depth = 2 if slices > MAX_WARPS else 1
+    depth = 2 if slices > MAX_WARPS and tokens <= 4 else 1  # more tokens need the registers for their sums
     turns = -(-slices // (MAX_WARPS * depth)) * depth
     warps = -(-slices // turns)
     blocks = max(1, MAX_WARPS // warps) * (2 if depth == 1 and tokens == 1 else 1)

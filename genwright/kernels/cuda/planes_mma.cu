@@ -115,7 +115,7 @@ planes_mma(const void* x, const void* norm, float eps, const Chunk* nibbles, con
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             Part& part = parts[half];
-            const long at = (long)row_of(tile, quad + 8 * half) * ROW_CHUNKS + chunk;
+            const u32 at = row_of(tile, quad + 8 * half) * ROW_CHUNKS + chunk;
             if (NIBBLES) load_chunk(part.nibbles, nibbles + at, more && valid);
             if (PAIRS) load_words(part.pairs, pairs + 2 * at, more && valid);
             if (SINGLES) load_word(part.singles, singles + at, more && valid);
@@ -189,10 +189,12 @@ planes_mma(const void* x, const void* norm, float eps, const Chunk* nibbles, con
         const int next = tile + gridDim.x;
         const bool more = next < TILES;
         float sum[TOKENS][2] = {};
+#pragma unroll (TOKENS > 1 ? 1 : TURNS)  // with several tokens, registers would spill
+        for (int first = 0; first < TURNS; first += DEPTH)
 #pragma unroll
-        for (int turn = 0; turn < TURNS; turn++) {
-            Part(&here)[2] = parts[turn % DEPTH];
-            const int slice = turn * WARPS + warp;
+        for (int d = 0; d < DEPTH; d++) {
+            Part(&here)[2] = parts[d];
+            const int turn = first + d, slice = turn * WARPS + warp;
 #pragma unroll
             for (int group = 0; group < GROUPS; group++) {
                 int exact[TOKENS][4] = {};
@@ -230,10 +232,8 @@ planes_mma(const void* x, const void* norm, float eps, const Chunk* nibbles, con
                     }
                 }
             }
-            if (turn + DEPTH < TURNS)
-                fetch(here, tile, turn + DEPTH, true);
-            else
-                fetch(here, more ? next : tile, turn + DEPTH - TURNS, more);
+            const bool last = turn + DEPTH >= TURNS;
+            fetch(here, last && more ? next : tile, last ? turn + DEPTH - TURNS : turn + DEPTH, !last || more);
         }
 #pragma unroll
         for (int token = 0; token < TOKENS; token++) {
