@@ -122,8 +122,9 @@ def _iq4_xs(blocks: Tensor) -> Scales:
 
 
 def _mxfp4(blocks: Tensor) -> Scales:
-    # A power of two; the table has twice the values of e2m1.
-    return Scales(torch.ldexp(blocks.new_ones(len(blocks), 1, dtype=torch.float32), blocks[:, :1].int() - 128))
+    # The power of two e - 128, because the table has twice the values of e2m1; the smallest two are subnormal.
+    e = blocks[:, :1].int()
+    return Scales(torch.where(e > 1, e - 1 << 23, 1 << 21 + e).view(torch.float32))
 
 
 def _half(blocks: Tensor, at: int) -> Tensor:

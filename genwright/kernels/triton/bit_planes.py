@@ -51,11 +51,12 @@ def _matmul(
     y = torch.empty(rows, n, dtype=x.dtype, device=x.device)
     wide = x.dtype == torch.float32
     height, outputs = min(32 if wide else 128, max(16, triton.next_power_of_2(tile))), 64 if n > 8192 else 32
+    columns = 32 if wide else 128 if height <= 64 else 64
     order, ends = (None, None) if groups is None else (groups.order, groups.ends)
     experts = 1 if groups is None else len(groups.ends)
     _product[(triton.cdiv(n, outputs), experts)](
         x, *_planes(weight), bias, order, ends, y, len(y), n, k, x.stride(0), SHARE=rows // len(x), **_code(weight),
-        BLOCK_M=height, BLOCK_N=outputs, BLOCK_K=32 if wide else 128, PDL=pdl,
+        BLOCK_M=height, BLOCK_N=outputs, BLOCK_K=columns, PDL=pdl,
         num_warps=4, num_stages=1 if wide else 4, launch_pdl=pdl,
     )  # fmt: skip
     return y
@@ -145,25 +146,26 @@ def _weights(
 ):  # fmt: skip
     # Columns start to start + BLOCK_K of the rows row [N]: [N, BLOCK_K]. A word of nibbles has eight columns; columns
     # past the end are 0.
+    row = row[:, None]
     word = start // 8 + tl.arange(0, BLOCK_K // 8)[None, :]
-    inside, at = word < K // 8, row[:, None] * (K // 8) + word
+    inside = word < K // 8
     nibble, pair, single = 0, 0, 0
     if BITS >= 4:
-        nibble = tl.load(nibbles + at, inside, 0)
+        nibble = tl.load(nibbles + row * (K // 8) + word, inside, 0)
     if BITS // 2 % 2:
-        pair = tl.load(pairs + at // 2, inside, 0) >> (4 * (word % 2))
+        pair = tl.load(pairs + row * (K // 16) + word // 2, inside, 0) >> (4 * (word % 2))
     if BITS % 2:
-        single = tl.load(singles + at // 4, inside, 0) >> (2 * (word % 4))
-    group = at * 8 // GROUP * PER
-    scale = tl.load(scales + group, inside, 0).to(tl.float32)
+        single = tl.load(singles + row * (K // 32) + word // 4, inside, 0) >> (2 * (word % 4))
+    scale_at = scales + row * (K // GROUP * PER) + word // (GROUP // 8) * PER
+    scale = tl.load(scale_at, inside, 0).to(tl.float32)
     low = 0.0
     if PER == 2:
-        low = tl.load(scales + group + 1, inside, 0).to(tl.float32)
+        low = tl.load(scale_at + 1, inside, 0).to(tl.float32)
     if factors is not None:
-        factor = at * 8 // BLOCK * PER
-        scale *= tl.load(factors + factor, inside, 0).to(tl.float32)
+        factor_at = factors + row * (K // BLOCK * PER) + word // (BLOCK // 8) * PER
+        scale *= tl.load(factor_at, inside, 0).to(tl.float32)
         if PER == 2:
-            low *= tl.load(factors + factor + 1, inside, 0).to(tl.float32)
+            low *= tl.load(factor_at + 1, inside, 0).to(tl.float32)
     w0 = _weight(0, nibble, pair, single, scale, low, BITS, ZERO, PER, TABLE, LOW, HIGH, dtype)
     w1 = _weight(1, nibble, pair, single, scale, low, BITS, ZERO, PER, TABLE, LOW, HIGH, dtype)
     w2 = _weight(2, nibble, pair, single, scale, low, BITS, ZERO, PER, TABLE, LOW, HIGH, dtype)
@@ -199,7 +201,8 @@ def _weight(
     if TABLE:
         eight = tl.where(q < 8, tl.full([], LOW, tl.int64), tl.full([], HIGH, tl.int64))
         q = (eight >> ((q & 7) * 8).to(tl.int64)).to(tl.int32) & 255
-    w = (q - ZERO).to(tl.float32) * scale
+    # In the mantissa of 2^23, q needs no conversion instruction, which would have an eighth of the throughput.
+    w = ((q | 0x4B000000).to(tl.float32, bitcast=True) - (8388608.0 + ZERO)) * scale
     if PER == 2:
         w += low
     return w.to(dtype)
