@@ -57,6 +57,7 @@ def planes_product(
     gate: bool = False,
     experts: torch.Tensor | None = None,
     dependent: bool = True,
+    out: torch.Tensor | None = None,  # columns of a matrix
     tiles: Tiling | None = None,
 ) -> torch.Tensor:
     """residual + W norm(x) + bias, or with `gate` silu(y1) * y2 of its halves: x [tokens, columns].
@@ -68,7 +69,7 @@ def planes_product(
     assert x.shape[1] == columns and x.is_contiguous()
     outputs, pairs = weight.shape[-2] // (2 if gate else 1), len(x) if experts is None else experts.numel()
     tiles = tiles or tiling(columns, tokens)
-    y = x.new_empty(pairs, outputs)
+    y = x.new_empty(pairs, outputs) if out is None else out
     shape = {
         "X_TYPE": PLAIN[x.dtype], "SCALE_TYPE": PLANES if weight.factors is not None else PLAIN[weight.scales.dtype],
         "OUTPUTS": outputs, "COLUMNS": columns, "TOKENS": tokens, **_code(weight),
@@ -80,7 +81,7 @@ def planes_product(
     grid_x = min(row_tiles, -(-tiles.blocks * multiprocessors(x.device.index) // grid_y))
     planes = weight.nibbles, weight.pairs, weight.singles, weight.scales, weight.factors
     kernel = compiled_kernel(x.device.index, "planes_mma", **shape)
-    arguments = (x, norm, eps, *planes, bias, residual, y, experts)
+    arguments = (x, norm, eps, *planes, bias, residual, y, y.stride(0), experts)
     kernel((grid_x, grid_y, 1), 32 * tiles.warps, arguments, shared_bytes(weight, tokens, tiles), dependent)
     return y
 

@@ -94,7 +94,8 @@ __device__ __forceinline__ float scale_of(const Part& part, int group, int side)
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 planes_mma(const void* x, const void* norm, float eps, const Chunk* nibbles, const u32* pairs, const u32* singles,
-           const void* scales, const void* factors, const void* bias, const void* residual, void* y, const long* experts) {
+           const void* scales, const void* factors, const void* bias, const void* residual, void* y, int y_stride,
+           const long* experts) {
     // x as [token][slice][vector][lane of the quad][digit] of 16 columns, then one vector of zeros, then the scale of each
     // chunk and the sum of each group.
     extern __shared__ uint4 columns[];
@@ -265,9 +266,8 @@ planes_mma(const void* x, const void* norm, float eps, const Chunk* nibbles, con
             float value = total(at / TOKENS);
             if (GATE) value = value / (1.0f + __expf(-value)) * total(at / TOKENS + STEP);
             if (output >= OUTPUTS) continue;
-            const long place = (long)token * OUTPUTS + output;
-            if (residual) value += load_as_float<X_TYPE>(residual, place);
-            store_float<X_TYPE>(y, place, value);
+            if (residual) value += load_as_float<X_TYPE>(residual, (long)token * OUTPUTS + output);
+            store_float<X_TYPE>(y, (long)token * y_stride + output, value);
         }
     }
 }

@@ -109,13 +109,16 @@ class TritonOps(TritonMixtures):
         """The outputs of each part side by side; a gate or a residual would need parts of its own."""
         if fused.get("gate") or fused.get("residual") is not None:
             return None
-        outputs = []
-        for part, own in zip(weight.parts, weight.split(bias), strict=True):
-            y = self.fused_linear(x, part, own, **fused)
-            if y is None:
+        x, y = _aligned(x), x.new_empty(len(x), weight.shape[0])
+        columns = y.split([part.shape[0] for part in weight.parts], dim=1)
+        for part, own, out in zip(weight.parts, weight.split(bias), columns, strict=True):
+            if isinstance(part, BitPlanes) and takes(x, part):
+                planes_product(x, part, bias=own, dependent=self._pdl, out=out, **fused)
+            elif (outputs := self.fused_linear(x, part, own, **fused)) is not None:
+                out.copy_(outputs)
+            else:
                 return None
-            outputs.append(y)
-        return torch.cat(outputs, dim=1)
+        return y
 
     def add_product(self, residual: Tensor | None, x: Tensor, weight: Weight, bias: Tensor | None) -> Tensor:
         if residual is not None and isinstance(weight, Tensor) and bias is None and not self.deterministic:
