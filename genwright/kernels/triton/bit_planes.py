@@ -108,8 +108,8 @@ def _product(
 ):  # fmt: skip
     # x [M / SHARE, K], a matrix of N rows for each expert -> y [M, N]
     if PDL:
-        tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
     dtype: tl.constexpr = x.dtype.element_ty
     expert = tl.program_id(1)
     begin, end = 0, M
