@@ -36,7 +36,7 @@ class Format:
 
     @property
     def portable(self) -> bool:
-        """Whether every device and file can hold it."""
+        """Whether files of ours can hold it."""
         return True
 
     def quantize(self, weight: Tensor) -> Packed:
@@ -71,8 +71,8 @@ class Format:
         tensors = self._empty(shape).tensors()
         return {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in tensors.items()}
 
-    def bytes(self, shape: tuple[int, ...]) -> int:
-        """Size of a matrix of this shape."""
+    def bytes(self, shape: tuple[int, ...], tiled: bool = False) -> int:
+        """Size of a matrix of this shape, perhaps in the CPU's tiles."""
         rows, columns = shape
         if self.kind == "fp8":
             scales = rows if self.channel else -(-rows // fp8.BLOCK) * -(-columns // fp8.BLOCK)

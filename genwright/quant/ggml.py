@@ -5,11 +5,12 @@ the "K" types has 256 elements in sub-blocks, whose scales are themselves small 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from genwright.quant.bit_planes import bit_planes
 from genwright.quant.formats import Format
 from genwright.quant.int4 import Int4, pack
 from genwright.quant.int8 import Int8
@@ -17,6 +18,7 @@ from genwright.quant.packed import Packed
 from genwright.quant.tiles import ROWS, Codes, Scales, Tiles, collect, tile
 
 CHUNK = 1 << 20  # elements that are dequantized at a time, so that their float32 values stay in the CPU's cache
+GPU_CHUNK = 1 << 25  # elements that are laid out at a time on a GPU
 NIBBLES = 0x0F0F0F0F0F0F0F0F
 # What the 4-bit codes of IQ4_NL and IQ4_XS, and of MXFP4, stand for, plus 128.
 IQ4 = (1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241)
@@ -44,9 +46,9 @@ def dequantize(raw: Tensor, kind: int, dtype: torch.dtype = torch.float32) -> Te
 
 
 def repack(raw: Tensor, kind: int) -> Packed:
-    """Rows of a type that one of our formats holds exactly (a key of FORMATS); raw as for `dequantize`."""
+    """Rows of any quantized type, exactly: in one of our formats, or in bit planes; raw as for `dequantize`."""
     block = TYPES[kind]
-    rows = raw.split(max(1, CHUNK * block.bytes // block.elements // raw.shape[1]))
+    rows = raw.split(max(1, (CHUNK if raw.is_cpu else GPU_CHUNK) * block.bytes // block.elements // raw.shape[1]))
     parts = [_repack(some.reshape(-1, block.bytes), kind, len(some)) for some in rows]
     return type(parts[0]).cat(parts)
 
@@ -61,6 +63,9 @@ def tiles(raw: Tensor, kind: int) -> Tiles:
 
 
 def _repack(blocks: Tensor, kind: int, rows: int) -> Packed:
+    if not FORMATS[kind].portable:
+        codes = TYPES[kind].codes(blocks).by_rows(rows)
+        return bit_planes(replace(codes, bits=TYPES[kind].where.width))
     half = blocks.contiguous().view(torch.float16).view(rows, -1, blocks.shape[1] // 2)
     scales = half[:, :, 0].contiguous()
     group = TYPES[kind].elements
@@ -117,8 +122,9 @@ def _iq4_xs(blocks: Tensor) -> Scales:
 
 
 def _mxfp4(blocks: Tensor) -> Scales:
-    # A power of two; the table has twice the values of e2m1.
-    return Scales(torch.ldexp(torch.ones(len(blocks), 1), blocks[:, :1].int() - 128))
+    # The power of two e - 128, because the table has twice the values of e2m1; the smallest two are subnormal.
+    e = blocks[:, :1].int()
+    return Scales(torch.where(e > 1, e - 1 << 23, 1 << 21 + e).view(torch.float32))
 
 
 def _half(blocks: Tensor, at: int) -> Tensor:
@@ -141,7 +147,8 @@ def _pairs(packed: Tensor) -> Tensor:
 
 def _bits(packed: Tensor) -> Tensor:
     """Four bytes of bits, lowest first, as 0 or 1 per element; uint8 [blocks, 4] -> [blocks, 32]."""
-    table = torch.arange(256)[:, None] >> torch.arange(8) & 1  # the eight bits of every byte
+    byte, bit = torch.arange(256, device=packed.device), torch.arange(8, device=packed.device)
+    table = byte[:, None] >> bit & 1  # the eight bits of every byte
     return table.to(torch.uint8).view(torch.int64).take(packed.long()).view(torch.uint8)
 
 
@@ -154,6 +161,11 @@ class Bits:
     pairs: tuple[int, int] | None = None  # 64 bytes; for each 32, their lowest two bits, then the next ones; left shift
     plane: tuple[int, int] | None = None  # 32 bytes; bit i of each for the i-th 32 columns; left shift
     word: tuple[int, int] | None = None  # 4 bytes; bit i for column i; left shift
+
+    @property
+    def width(self) -> int:
+        """How many bits an integer of fewer than eight has."""
+        return 4 * bool(self.nibbles) + 2 * bool(self.pairs) + bool(self.plane or self.word)
 
 
 @dataclass(frozen=True)
@@ -180,7 +192,7 @@ class BlockType:
         where = self.where
         if where.bytes is not None:
             return blocks[:, where.bytes :] ^ 128
-        q = torch.zeros(len(blocks), self.elements, dtype=torch.uint8)
+        q = blocks.new_zeros(len(blocks), self.elements)
         if where.nibbles is not None:
             first, width = where.nibbles
             q = _nibbles(blocks[:, first : first + self.elements // 2], width)
@@ -219,7 +231,7 @@ TYPES = {
 
 @dataclass(frozen=True)
 class BlockFormat(Format):
-    """A type that only tiles hold; a matrix may be split between its blocks."""
+    """A type that only tiles and bit planes hold; a matrix may be split between its blocks."""
 
     number: int = 0  # its key in TYPES
 
@@ -227,14 +239,15 @@ class BlockFormat(Format):
     def portable(self) -> bool:
         return False
 
-    def bytes(self, shape: tuple[int, ...]) -> int:
-        block = TYPES[self.number]
-        one = tiles(torch.zeros(ROWS, block.bytes, dtype=torch.uint8), self.number)
+    def bytes(self, shape: tuple[int, ...], tiled: bool = False) -> int:
+        block, rows = TYPES[self.number], ROWS if tiled else 1
+        raw = torch.zeros(rows, block.bytes, dtype=torch.uint8)
+        one = tiles(raw, self.number) if tiled else repack(raw, self.number)
         size = sum(tensor.nbytes for tensor in one.tensors().values())
-        return size * -(-shape[0] // ROWS) * -(-shape[1] // block.elements)
+        return size * -(-shape[0] // rows) * -(-shape[1] // block.elements)
 
 
-# The formats that hold each quantized type exactly: one of ours, or tiles.
+# The formats that hold each quantized type exactly: one of ours, or tiles and bit planes.
 FORMATS: dict[int, Format] = {
     number: BlockFormat(block.name, block.elements, number=number)
     for number, block in TYPES.items()

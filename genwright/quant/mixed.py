@@ -22,6 +22,11 @@ class Mixed(Packed):
     def dequantize(self, dtype: torch.dtype) -> Tensor:
         return torch.cat([part.dequantize(dtype) for part in self.parts])
 
+    def split(self, bias: Tensor | None) -> list[Tensor | None]:
+        """The bias of each part."""
+        rows = [part.shape[0] for part in self.parts]
+        return [None] * len(rows) if bias is None else list(bias.split(rows))
+
     def tensors(self) -> dict[str, Tensor]:
         return {f"{i}.{name}": t for i, part in enumerate(self.parts) for name, t in part.tensors().items()}
 

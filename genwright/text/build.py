@@ -1,14 +1,13 @@
 """Builds an engine from a checkpoint and an EngineConfig: opens files, divides the memory, loads the weights."""
 
 import itertools
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from genwright.errors import GenwrightWarning, UserError
+from genwright.errors import UserError
 from genwright.kernels.cpu.amx import has_bf16
 from genwright.kernels.cpu.calls import runner
 from genwright.parallel.pipeline import Pipeline
@@ -44,7 +43,7 @@ from genwright.text.memory import (
     max_batch,
     step_tokens,
 )
-from genwright.text.ops.backends import new_ops
+from genwright.text.ops.backends import choose, new_ops
 from genwright.text.ops.cpu_ops import CpuOps
 from genwright.text.ops.torch_ops import TorchOps
 from genwright.text.placed_model import load_placed
@@ -220,16 +219,9 @@ def _loader(
     rank: int = 0,
 ) -> Loader:
     dtype = _pick_dtype(config.dtype, device, checkpoint)
-    tiled = device.type == "cpu" and config.backend in ("auto", "cpu") and runner() is not None
-    if quant == KEEP and not tiled and checkpoint.only_tiled:
-        kinds, name = " and ".join(checkpoint.only_tiled), str(dtype).removeprefix("torch.")
-        warnings.warn(
-            f"{checkpoint.path} has weights in {kinds}, which only the CPU kernels read; they are unpacked to {name}, "
-            "which takes more memory. Pass quant int8 or int4 to pack them again.",
-            GenwrightWarning,
-            stacklevel=4,
-        )
-    packed = quant == KEEP or checkpoint.stays_packed or tiled
+    backend = choose(config.backend, device)
+    tiled = backend == "cpu" and device.type == "cpu" and runner() is not None
+    packed = quant == KEEP or checkpoint.stays_packed or tiled or backend == "triton"
     layout, layers = config.layout, checkpoint.config.layers
     if layers < layout.pp:
         raise UserError(f"{checkpoint.path} has {layers} layers, which are too few for {layout.pp} stages.")

@@ -20,7 +20,8 @@ from genwright.quant.formats import Format
 from genwright.quant.fp8 import BLOCK
 from genwright.quant.mixed import Mixed
 from genwright.quant.packed import Packed, Weight, tensors_of
-from genwright.quant.tiles import ROWS, Table, Tiles, collect, join, tileable
+from genwright.quant.table import as_table, matrix_of
+from genwright.quant.tiles import ROWS, Tiles, collect, join, tileable
 from genwright.text.architectures.protocol import Architecture
 from genwright.text.architectures.registry import architecture
 from genwright.text.architectures.weight_map import Part, Source, Sources, WeightMap
@@ -112,7 +113,7 @@ class Loader:
         outer = self.load(blocks[0])
         loaded = [place(self.load(block)) for block in blocks[1:]]
         if "embed" in outer:
-            outer.setdefault("head", outer["embed"])
+            outer.setdefault("head", matrix_of(outer["embed"]))
         context, tables = -(-max_context // PAGE) * PAGE, rope_tables(cfg, max_context, self.device)
         head = self.weights.outer.get("head", self.weights.outer["embed"])
         forms = self.forms("head", head)
@@ -163,37 +164,35 @@ class Loader:
             forms: Sequence[Format | None] = self.forms(name, own) or [None] * len(own)
             for source, form in zip(own, forms, strict=True):
                 shape = self._part(source, form).shape(source.shape)
-                total += prod(shape) * itemsize if form is None else form.bytes(shape)
+                total += prod(shape) * itemsize if form is None else form.bytes(shape, self.tiled)
         return total
 
     def forms(self, name: str, sources: Sources) -> Sequence[Format] | None:
         """The formats that a weight's matrices are packed in; None if they are not packed."""
         unpacked = {*LOOKED_UP, *self.weights.unpacked, *self.weights.exact}
-        unpacked -= {"embed"} if self.tiled and self.quant is None else set()
+        unpacked -= {"embed"} if self.quant is None else set()
         if name in unpacked or any(len(source.shape) != 2 for source in sources):
             return None
         stored = [self.checkpoint.format(source.name) for source in sources]
         if self.quant is not None:
             return [self.quant.of_head(stored[0]) if name == "head" else self.quant] * len(sources)
         formats = [form for form in stored if form is not None]
-        if not self.packed or len(formats) < len(stored):
-            return None
-        if not self.tiled and not all(form.portable and form == formats[0] for form in formats):
+        if not self.packed or len(formats) < len(stored) or (name == "embed" and formats[0].kind == "fp8"):
             return None
         if name.startswith(EXPERTS):  # the matrices of a stack must be alike
-            one = len(set(formats)) == 1 and (formats[0].portable or self._whole_tiles(formats[0], sources))
-            return formats if one else None
+            whole = not self.tiled or formats[0].portable or self._whole_tiles(formats[0], sources)
+            return formats if whole and len(set(formats)) == 1 else None
         return formats
 
     def quantized(self, source: Source, form: Format, tiled: bool = False) -> Iterator[Packed]:
         """A matrix in a format, some rows at a time: as stored if that is its format, else quantized on the device."""
-        stored = self.checkpoint.format(source.name)
+        stored, part = self.checkpoint.format(source.name), self._part(source, form)
         if stored == form:
-            read = self.checkpoint.tiles if tiled or not form.portable else self.checkpoint.packed
-            packed = read(source.name, self._part(source, form))
-            yield packed.map(lambda tensor: tensor.to(self.device))
+            if tiled or (self.tiled and not form.portable):
+                yield self.checkpoint.tiles(source.name, part)
+            else:
+                yield self.checkpoint.packed_on(self.device, source.name, part)
             return
-        part = self._part(source, form)
         columns = part if part.axis == 1 and form.by_rows else None
         matrix = self._tensor(source, None if stored is None else torch.float32, source.whole if columns else part)
         size = PIECE.get(self.device.type, PIECE["cuda"]) // matrix.shape[1]
@@ -224,8 +223,8 @@ class Loader:
         matrices: list[Packed] = []
         for form, some in groupby(zip(forms, sources, strict=True), key=itemgetter(0)):
             matrices += self._joined(form, [source for _, source in some], name.startswith(EXPERTS))
-        if name == "embed" and isinstance(matrices[0], Tiles):
-            return Table(**vars(matrices[0]), dtype=self.dtype)
+        if name == "embed":
+            return as_table(matrices[0], self.dtype)
         return matrices[0] if len(matrices) == 1 else Mixed(tuple(matrices))
 
     def _joined(self, form: Format, sources: Sources, stack: bool) -> list[Packed]:

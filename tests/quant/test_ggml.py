@@ -4,27 +4,10 @@ import numpy as np
 import pytest
 import torch
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, quants
+from quant.random_blocks import random_rows
 
 from genwright.quant import ggml
 from genwright.quant.ggml import OTHER_TYPES, TYPES, dequantize, tiles
-
-# Where each quantized type stores float16 scales, which random bytes could make infinite.
-SCALES = {"Q4_0": [0], "Q5_0": [0], "Q8_0": [0], "Q2_K": [80, 82], "Q3_K": [108], "Q6_K": [208]}
-SCALES |= {"IQ4_NL": [0], "IQ4_XS": [0], "MXFP4": []}
-
-
-def random_rows(kind: int, rows: int, columns: int, seed: int = 0) -> np.ndarray:
-    """Random bytes with finite scales and floats."""
-    block, rng = TYPES[kind], np.random.default_rng(seed)
-    if block.stored is not None:
-        values = torch.from_numpy(rng.standard_normal((rows, columns))).to(block.stored)
-        return values.view(torch.uint8).numpy()
-    blocks = rng.integers(0, 256, (rows * columns // block.elements, block.bytes), dtype=np.uint8)
-    for at in SCALES.get(block.name, [0, 2]):
-        blocks[:, at : at + 2] = rng.standard_normal((len(blocks), 1)).astype(np.float16).view(np.uint8)
-    if block.name == "MXFP4":  # exponents of 2
-        blocks[:, 0] = rng.integers(100, 140, len(blocks))
-    return blocks.reshape(rows, -1)
 
 
 def bits(values: torch.Tensor | np.ndarray) -> torch.Tensor:

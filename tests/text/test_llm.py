@@ -1,14 +1,12 @@
 """The public surface, on the real default model, against transformers on the same file."""
 
-import warnings
 from pathlib import Path
 
 import pytest
 import torch
-from text.checkpoints.tiny_gguf import tiny_model, write_gguf
+from text.checkpoints.random_gguf import write_random_gguf
 
 from genwright import LLM, SamplingParams
-from genwright.errors import GenwrightWarning
 from genwright.text.conversation import Conversation
 
 QUESTIONS = (
@@ -122,16 +120,10 @@ def test_turn_five_prefills_only_its_own_tokens(smollm2):
     assert known > 150
 
 
-def test_keep_says_which_types_it_does_not_keep(tmp_path: Path) -> None:
-    model = tiny_model("llama")
-    for kind, told in (("Q8_0", 0), ("Q5_0", 1)):
-        path = write_gguf(tmp_path / f"{kind}.gguf", model, kind)
-        with warnings.catch_warnings(record=True) as lines:
-            warnings.simplefilter("always", GenwrightWarning)
-            LLM(path, device="cpu", dtype="bfloat16", quant="keep", backend="torch")
-            assert len(lines) == told
-            LLM(path, device="cpu", dtype="bfloat16")
-            assert len(lines) == told
-    assert "has weights in Q5_0, which only the CPU kernels read; they are unpacked to bfloat16" in str(
-        lines[0].message
-    )
+def test_keep_keeps_types_without_a_format_of_ours(tmp_path: Path) -> None:
+    path = write_random_gguf(tmp_path / "model.gguf", lambda name: "Q6_K" if "attn_v" in name else "Q4_K")
+    settings = {"device": "cpu", "dtype": "float32", "backend": "torch"}
+    plain, kept = LLM(path, **settings), LLM(path, **settings, quant="keep")
+    assert torch.equal(kept.logits([5, 9, 200]), plain.logits([5, 9, 200]))
+    plain_bytes, kept_bytes = (llm.engine.executor.model.step_bytes for llm in (plain, kept))
+    assert kept_bytes < 0.16 * plain_bytes

@@ -9,17 +9,20 @@ from pathlib import Path
 
 import pytest
 import torch
+from text.checkpoints.random_gguf import write_random_gguf
 from text.families import make
 
 from genwright import LLM
 from genwright.errors import UserError
 from genwright.quant.formats import parse_format
+from genwright.quant.packed import tensors_of
 from genwright.rng import key
 from genwright.text.architectures.weight_map import Part
 from genwright.text.checkpoints.open import open_checkpoint
 from genwright.text.checkpoints.protocol import Checkpoint
 from genwright.text.export.convert import convert
 from genwright.text.export.quantize import quantize
+from genwright.text.loader import Loader
 
 CASES = {
     "safetensors": ("safetensors", "bfloat16"),
@@ -162,6 +165,18 @@ def test_quantizing_a_file_holds_one_layer(method: str, growth: dict[str, dict[s
     """Or one matrix and the scratch of its rows; GPTQ's layer is in float32, with its Hessians and their factors."""
     embedding = growth["safetensors"]["largest"]
     assert growth[method]["peak"] < (1.5 if method == "rtn" else 4.5) * embedding, growth[method]
+
+
+@pytest.mark.parametrize("experts", [0, 4])
+def test_the_planned_size_of_gguf_types_is_what_is_loaded(experts: int, tmp_path: Path) -> None:
+    def kind(name: str) -> str:
+        return "Q6_K" if "attn_v" in name or "down" in name else "Q2_K" if "embd" in name else "Q4_K"
+
+    checkpoint = open_checkpoint(str(write_random_gguf(tmp_path / "model.gguf", kind, experts)))
+    load = Loader(checkpoint, torch.bfloat16, torch.device("cpu"))
+    model = load.model(128)
+    weights = [weight for block in (model.outer, *model.blocks) for weight in block.values()]
+    assert load.total_bytes() == sum(tensor.nbytes for weight in weights for tensor in tensors_of(weight))
 
 
 def test_progress_counts_every_tensor(tmp_path: Path) -> None:

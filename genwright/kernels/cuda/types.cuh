@@ -6,6 +6,7 @@
 #define INT8 3
 #define INT4 4
 #define FP8 5
+#define PLANES 6
 
 typedef unsigned int u32;
 typedef unsigned short u16;

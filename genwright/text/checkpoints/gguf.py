@@ -64,7 +64,7 @@ _PART = re.compile(r"(.+)-[0-9]{5}-of-([0-9]{5})\.gguf", re.DOTALL)
 class GGUF(Checkpoint):
     """The file is memory-mapped; float tensors are views of it, quantized ones are dequantized on request."""
 
-    stays_packed = False  # except by the CPU kernels
+    stays_packed = False  # except by the CPU's and the GPU's kernels
 
     def __init__(self, path: Path) -> None:
         header, *others = _open_parts(path)
@@ -82,8 +82,6 @@ class GGUF(Checkpoint):
         if others and len(tensors) != (count := self.metadata.get(SPLIT_TENSORS)):
             what = f"have {len(tensors)} tensors, not {count!r:.20} as its {SPLIT_TENSORS} says"
             raise UserError(f"{self.path} and its other parts {what}.")
-        kinds = {tensor.kind for tensor in self._tensors.values()}
-        self.only_tiled = sorted(TYPES[k].name for k in kinds if k in FORMATS and not FORMATS[k].portable)
         self.hf_config = self._hugging_face_config()
         self.config = read_config(self.hf_config, self.path)
 
@@ -137,8 +135,13 @@ class GGUF(Checkpoint):
         return TYPES[stored.kind].name, stored.size
 
     def packed(self, name: str, part: Part | None = None) -> Packed:
-        kind = self._tensors[name].kind
-        return repack(self._rows(name, part), kind) if FORMATS[kind].portable else self.tiles(name, part)
+        return self.packed_on(torch.device("cpu"), name, part)
+
+    def packed_on(self, device: torch.device, name: str, part: Part | None = None) -> Packed:
+        stored = self._tensors[name]
+        result = repack(self._rows(name, part).to(device), stored.kind)
+        stored.release()
+        return result
 
     def tiles(self, name: str, part: Part | None = None) -> Packed:
         stored = self._tensors[name]

@@ -27,7 +27,6 @@ class Checkpoint(Protocol):
     config: ModelConfig
     hf_config: dict[str, Any]
     stays_packed: bool = True  # whether quantized weights stay packed by default
-    only_tiled: Sequence[str] = ()  # quantized types that only the CPU kernels read; elsewhere they are dequantized
 
     def names(self) -> Sequence[str]: ...
 
@@ -53,6 +52,10 @@ class Checkpoint(Protocol):
         """A packed matrix or a part of it in whole units (see `Format.unit`); it may be a view of the file."""
         blocks = part and Part(part.axis, part.start // BLOCK, -(-part.length // BLOCK))
         return Fp8Blocks(self.tensor(name, None, part), self.tensor(name + SCALES, torch.float32, blocks))
+
+    def packed_on(self, device: torch.device, name: str, part: Part | None = None) -> Packed:
+        """As `packed`, on a device, and laid out there if that is quicker."""
+        return self.packed(name, part).map(lambda tensor: tensor.to(device))
 
     def tiles(self, name: str, part: Part | None = None) -> Packed:
         """As `packed`, in the layout of the CPU kernels if that is quicker than to lay it out later."""

@@ -10,6 +10,7 @@ from genwright.kernels.cpu.calls import Recording
 from genwright.kernels.cpu.fused_linear import How, few_tokens_linear, few_tokens_operand, operand
 from genwright.kernels.cpu.tile_linear import look_up
 from genwright.quant.packed import Weight
+from genwright.quant.table import PackedTable
 from genwright.quant.tiles import Table
 from genwright.text.cache.layout import LayerCache
 from genwright.text.config import Attention
@@ -36,7 +37,7 @@ class CpuOps(TorchOps):
         found = operand(x, weight, bias)  # its kernel computes each row alone, whatever the number of rows
         return super().product(x, weight, bias) if found is None else found.product(x, bias)
 
-    def look_up(self, rows: Tensor, table: Tensor | Table) -> Tensor:
+    def look_up(self, rows: Tensor, table: Tensor | Table | PackedTable) -> Tensor:
         found = look_up(rows, table, self.recording) if isinstance(table, Table) else None
         return super().look_up(rows, table) if found is None else found
 

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from genwright.placement.weight_stream import Arriving
 from genwright.quant.packed import Packed, Weight
+from genwright.quant.table import PackedTable
 from genwright.quant.tiles import Table
 from genwright.text.cache.layout import CacheSpec, LayerCache
 from genwright.text.config import Attention, Mla, Moe
@@ -56,9 +57,9 @@ class TorchOps(Ops):
         here = (local >= 0) & (local < size)
         return self.all_reduce(self.look_up(local.clamp(0, size - 1), table) * here[:, None])
 
-    def look_up(self, rows: Tensor, table: Tensor | Table) -> Tensor:
+    def look_up(self, rows: Tensor, table: Tensor | Table | PackedTable) -> Tensor:
         """Some rows of a table."""
-        return table.look_up(rows) if isinstance(table, Table) else F.embedding(rows, table)
+        return F.embedding(rows, table) if isinstance(table, Tensor) else table.look_up(rows)
 
     def norm(self, x: Tensor, weights: Weights, name: str, eps: float) -> Tensor:
         return rms_norm(x, weights[name], eps)

@@ -1,40 +1,32 @@
 """Mixtures of experts of the triton backend."""
 
-import torch
 from torch import Tensor
 
+from genwright.kernels.cuda import planes_linear
 from genwright.kernels.cuda.fused_linear import MAX_TOKENS, operand, product
+from genwright.kernels.cuda.planes_linear import planes_product
 from genwright.kernels.cuda.tilings import tiling
+from genwright.kernels.triton.bit_planes import grouped_planes_matmul
 from genwright.kernels.triton.experts import mix, norm_router, route
 from genwright.kernels.triton.fp8_experts import grouped_fp8_matmul, serves
 from genwright.kernels.triton.grouped_matmul import Groups, group_pairs, grouped_matmul
 from genwright.placement.weight_stream import Arriving
+from genwright.quant.bit_planes import BitPlanes
 from genwright.quant.fp8 import Fp8Blocks
 from genwright.quant.packed import Weight
 from genwright.text.config import Moe
 from genwright.text.ops.protocol import Weights
-from genwright.text.ops.torch_ops import TorchOps
+from genwright.text.ops.triton_products import TritonProducts
 
 MAX_PAIRED_TOKENS = 4  # whose experts are read for each pair of token and expert; more tokens share what is read
 MAX_GROUPED_TOKENS = 512  # of our grouped product with unpacked experts; for more, PyTorch's is faster
 
 
-class TritonMixtures(TorchOps):
+class TritonMixtures(TritonProducts):
     """Routing and experts never wait for the host, except PyTorch's grouped product for many tokens.
 
     In deterministic mode the grouped product has tiles that never change.
     """
-
-    def __init__(
-        self,
-        device: torch.device,
-        deterministic: bool = False,
-        group: torch.distributed.ProcessGroup | None = None,
-        fp8_inputs: bool = False,
-    ) -> None:
-        super().__init__(deterministic, group)
-        self.fp8_inputs = fp8_inputs
-        self._pdl = torch.cuda.get_device_capability(device) >= (9, 0)
 
     def add_moe(self, x: Tensor, weights: Weights, norm: str, eps: float, moe: Moe) -> Tensor:
         """On one rank, the residual and the shared experts are added by the kernels of the last products."""
@@ -78,6 +70,9 @@ class TritonMixtures(TorchOps):
         return y.view(*ids.shape, y.shape[1])
 
     def _grouped_product(self, x: Tensor, weight: Weight, groups: Groups, share: int, gate: bool = False) -> Tensor:
+        if isinstance(weight, BitPlanes):
+            y = grouped_planes_matmul(x, weight, groups, share, pdl=self._pdl)
+            return self.gate(y, "silu") if gate else y
         rounded = self.fp8_inputs and self._pdl and not self.deterministic  # the GPUs that have PDL multiply fp8
         if rounded and isinstance(weight, Fp8Blocks) and serves(weight):
             return grouped_fp8_matmul(x, weight, groups, share, gate, pdl=True)
@@ -85,6 +80,8 @@ class TritonMixtures(TorchOps):
 
     def _paired_experts(self, x: Tensor, ids: Tensor, gate_up: Weight, down: Weight) -> Tensor | None:
         """[pairs, dim], or None if the kernel cannot read the weights."""
+        if isinstance(gate_up, BitPlanes) and isinstance(down, BitPlanes):
+            return self._paired_planes(x, ids, gate_up, down)
         first, second = operand(gate_up), operand(down)
         tiles = None if first is None else tiling(first, x[:1], gate=True, stack=True)
         if first is None or second is None or tiles is None:
@@ -94,6 +91,14 @@ class TritonMixtures(TorchOps):
         if tiles is None:
             return None
         return product(gated, second, tiles, experts=ids.view(-1, 1), dependent=self._pdl)
+
+    def _paired_planes(self, x: Tensor, ids: Tensor, gate_up: BitPlanes, down: BitPlanes) -> Tensor | None:
+        gated = None
+        if planes_linear.serves(x[:1], gate_up):
+            gated = planes_product(x.contiguous(), gate_up, gate=True, experts=ids, dependent=self._pdl)
+        if gated is None or not planes_linear.serves(gated[:1], down):
+            return None
+        return planes_product(gated, down, experts=ids.view(-1, 1), dependent=self._pdl)
 
     def combine(self, y: Tensor, topk_weights: Tensor) -> Tensor:
         return mix(y, topk_weights, pdl=self._pdl)

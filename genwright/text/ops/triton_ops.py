@@ -3,42 +3,29 @@
 import sys
 from collections.abc import Mapping, Sequence
 from itertools import takewhile
-from typing import Unpack
 
 import torch
 from torch import Tensor
-from torch.nn.functional import linear, pad
+from torch.nn.functional import pad
 
 from genwright.kernels.cuda.decode_attention import Scratch, rope_attend, serves
-from genwright.kernels.cuda.fused_linear import CHUNK, MAX_TOKENS, Operand, operand, product
-from genwright.kernels.cuda.skinny_linear import Scratch as SkinnyScratch
-from genwright.kernels.cuda.skinny_linear import n_tiles, skinny_linear
-from genwright.kernels.cuda.skinny_linear import serves as serves_skinny
-from genwright.kernels.cuda.tilings import MIN_SKINNY_TOKENS, skinny_tiling, tiling
-from genwright.kernels.triton import fp8_inputs
 from genwright.kernels.triton.decode_attention import DecodeScratch, decode_attention
-from genwright.kernels.triton.elementwise import rms_norm, silu_mul
 from genwright.kernels.triton.latent_attention import LatentScratch, attend
 from genwright.kernels.triton.latent_queries import LatentShape, absorb
-from genwright.kernels.triton.matmul import packed_matmul
 from genwright.kernels.triton.prefill_attention import prefill_attention
 from genwright.kernels.triton.rope import rope_write
-from genwright.kernels.triton.unpack import unpack
-from genwright.quant.fp8 import Fp8Blocks
-from genwright.quant.packed import Packed, Weight
 from genwright.text.cache.layout import LayerCache
 from genwright.text.config import Attention, Mla, ModelConfig
 from genwright.text.ops.latent_attention import expand_pages
-from genwright.text.ops.protocol import LATENT_EPS, Fused, Weights
+from genwright.text.ops.protocol import LATENT_EPS, Weights
 from genwright.text.ops.step import QueryGroup, Step
 from genwright.text.ops.triton_moe import MAX_GROUPED_TOKENS, TritonMixtures
 
-MAX_UNPACKING_ROWS = 128  # of a product that unpacks weights in its kernel; for more it pays to unpack them first
 MAX_DECODE_QUERIES = 8  # per sequence, for the attention kernels that split the keys (flash decoding)
 
 
 class TritonOps(TritonMixtures):
-    """Steps of few tokens use kernels that read each weight once, in any format; larger ones use cuBLAS.
+    """Attention, over the products and mixtures of experts of the other modules.
 
     Kernels use programmatic dependent launch (PDL) where the GPU has it: they start before the previous kernel ends.
     In deterministic mode all products use one kernel, and all queries another, with a tile size that never changes, so
@@ -58,62 +45,6 @@ class TritonOps(TritonMixtures):
         self._scratch: dict[tuple[int, int], DecodeScratch] = {}
         self._rope_scratch: dict[tuple[int, int], Scratch] = {}
         self._latent_scratch: dict[int, LatentScratch] = {}
-        self._skinny_scratch: dict[int, SkinnyScratch] = {}
-
-    def product(self, x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
-        if self.deterministic:
-            return packed_matmul(x, weight, bias, deterministic=True)
-        y = self.fused_linear(x, weight, bias=bias)
-        if y is not None:
-            return y
-        if not isinstance(weight, Packed):
-            return linear(x, weight, bias)
-        if self.fp8_inputs and isinstance(weight, Fp8Blocks) and fp8_inputs.serves(x, weight):
-            return fp8_inputs.fp8_linear(x, weight, bias, pdl=self._pdl)
-        if len(x) <= MAX_UNPACKING_ROWS:
-            return packed_matmul(x, weight, bias)
-        return linear(x, unpack(weight, x.dtype), bias)
-
-    def fused_linear(
-        self, x: Tensor, weight: Weight, bias: Tensor | None = None, **fused: Unpack[Fused]
-    ) -> Tensor | None:
-        matrix = None if self.deterministic else operand(weight)
-        if matrix is None:
-            return None
-        rounded = self.fp8_inputs and isinstance(weight, Fp8Blocks)
-        skinny = serves_skinny(x, matrix) and not (rounded and len(x) > MAX_TOKENS)
-        few = len(x) <= MAX_TOKENS and not (skinny and len(x) >= MIN_SKINNY_TOKENS)
-        tiles = tiling(matrix, x, fused.get("gate", False)) if few else None
-        if tiles is None and not skinny:
-            return None
-        if not x.is_contiguous() or x.data_ptr() % CHUNK:
-            x = x.clone(memory_format=torch.contiguous_format)
-        if tiles is not None:
-            return product(x, matrix, tiles, bias=bias, dependent=self._pdl, **fused)
-        return self._skinny_linear(x, matrix, bias, **fused)
-
-    def _skinny_linear(self, x: Tensor, matrix: Operand, bias: Tensor | None, **fused: Unpack[Fused]) -> Tensor:
-        """`fused_linear` with a packed weight and more tokens; the norm takes a launch of its own."""
-        if "norm" in fused:
-            x = rms_norm(x, fused["norm"], fused["eps"], pdl=self._pdl)
-        tiles = n_tiles(len(x))
-        if tiles not in self._skinny_scratch:
-            self._skinny_scratch[tiles] = SkinnyScratch.allocate(len(x), x.device)
-        return skinny_linear(
-            x, matrix, skinny_tiling(matrix, len(x)), self._skinny_scratch[tiles], bias=bias,
-            residual=fused.get("residual"), gate=fused.get("gate", False), dependent=self._pdl,
-        )  # fmt: skip
-
-    def add_product(self, residual: Tensor | None, x: Tensor, weight: Weight, bias: Tensor | None) -> Tensor:
-        if residual is not None and isinstance(weight, Tensor) and bias is None and not self.deterministic:
-            return residual.addmm_(x, weight.t())  # out of place, PyTorch would copy the residual first
-        return super().add_product(residual, x, weight, bias)
-
-    def norm(self, x: Tensor, weights: Weights, name: str, eps: float) -> Tensor:
-        return rms_norm(x, weights[name], eps, pdl=self._pdl)
-
-    def gate(self, gate_up: Tensor, activation: str) -> Tensor:
-        return silu_mul(gate_up, pdl=self._pdl) if activation == "silu" else super().gate(gate_up, activation)
 
     def rope_attend(self, qkv: Tensor, weights: Weights, attention: Attention, cache: LayerCache, step: Step) -> Tensor:
         """Sequences with one query use one kernel for RoPE, the writes to the cache and attention.

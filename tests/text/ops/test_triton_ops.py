@@ -1,9 +1,13 @@
-"""The triton backend against the torch backend: attention of steps with several kinds of sequences, and residuals."""
+"""The triton backend against the torch backend: attention of mixed steps, residuals, and products of GGUF weights."""
 
 import pytest
 import torch
+from quant.random_blocks import QUANTIZED, random_weights
 
 from genwright.quant.formats import parse_format
+from genwright.quant.ggml import repack
+from genwright.quant.mixed import Mixed
+from genwright.quant.table import PackedTable
 from genwright.text.cache.layout import Cache, CacheSpec, LayerCache, LayerSpec
 from genwright.text.config import ROPE, Attention, Mla
 from genwright.text.ops.rope import cos_sin
@@ -148,3 +152,33 @@ def test_a_gated_mlp_of_several_tokens_equals_the_torch_backend(ops, name, token
     expected = TorchOps().add_gated_mlp(x.clone(), weights, "norm", 1e-5)
     error = (ops.add_gated_mlp(x.clone(), weights, "norm", 1e-5) - expected).float().norm() / expected.float().norm()
     assert error < 1e-2
+
+
+def blocks(name: str, rows: int, device: str):
+    return repack(random_weights(QUANTIZED[name], rows, 256, rows).to(device), QUANTIZED[name])
+
+
+@pytest.mark.parametrize("tokens", [1, 2, 8, 64, 130])
+def test_a_fused_weight_of_several_types(ops, tokens, device):
+    """As q, k and v of Q4_K_M files: with the norm for few tokens, unpacked in registers, and unpacked before."""
+    if device == "cpu" and tokens <= 8:
+        pytest.skip("needs the CUDA kernels")
+    parts = blocks("Q4_K", 40, device), blocks("Q6_K", 24, device), blocks("Q8_0", 9, device)
+    x, norm, bias = (torch.randn(shape, device=device) for shape in ((tokens, 256), (256,), (73,)))
+    weights = {"qkv": Mixed(parts), "qkv.bias": bias, "norm": norm}
+    ours, theirs = (each.norm_linear(x, weights, "norm", "qkv", 1e-5) for each in (ops, TorchOps()))
+    assert (ours - theirs).norm() < 3e-4 * theirs.norm()
+
+
+@pytest.mark.parametrize("name", ["Q4_K", "Q6_K", "Q4_0", "Q8_0"])
+def test_rows_of_a_packed_embedding(ops, name, device):
+    table = PackedTable(blocks(name, 50, device), torch.float16)
+    rows = torch.tensor([49, 0, 3, 3, 17], device=device)
+    weights = {"embed": table}
+    assert torch.equal(ops.embedding(rows, weights, "embed"), table.dequantize(torch.float16)[rows])
+
+
+def test_rows_of_a_packed_embedding_in_another_format(ops, device):
+    table = PackedTable(parse_format("int4:g64:asym").quantize(torch.randn(50, 128, device=device)), torch.float32)
+    rows = torch.tensor([49, 0, 3], device=device)
+    assert torch.equal(ops.look_up(rows, table), table.look_up(rows))

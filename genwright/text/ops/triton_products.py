@@ -1,0 +1,141 @@
+"""Products of the triton backend: linear layers with weights of any format, norms and gates."""
+
+from typing import Unpack
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear
+
+from genwright.kernels.cuda import planes_linear, skinny_linear
+from genwright.kernels.cuda.fused_linear import CHUNK, MAX_TOKENS, Operand, operand, product
+from genwright.kernels.cuda.tilings import MIN_SKINNY_TOKENS, skinny_tiling, tiling
+from genwright.kernels.triton import fp8_inputs
+from genwright.kernels.triton.bit_planes import planes_matmul, unpack_planes
+from genwright.kernels.triton.elementwise import rms_norm, silu_mul
+from genwright.kernels.triton.matmul import packed_matmul
+from genwright.kernels.triton.unpack import unpack
+from genwright.quant.bit_planes import BitPlanes
+from genwright.quant.fp8 import Fp8Blocks
+from genwright.quant.mixed import Mixed
+from genwright.quant.packed import Packed, Weight
+from genwright.quant.table import PackedTable
+from genwright.quant.tiles import Table
+from genwright.text.ops.protocol import Fused, Weights
+from genwright.text.ops.torch_ops import TorchOps
+
+MAX_UNPACKING_ROWS = 128  # of a product that unpacks weights in its kernel; for more it pays to unpack them first
+
+
+class TritonProducts(TorchOps):
+    """Steps of few tokens use kernels that read each weight once, in any format; larger ones use cuBLAS."""
+
+    def __init__(
+        self,
+        device: torch.device,
+        deterministic: bool = False,
+        group: torch.distributed.ProcessGroup | None = None,
+        fp8_inputs: bool = False,
+    ) -> None:
+        super().__init__(deterministic, group)
+        self.fp8_inputs = fp8_inputs
+        self._pdl = torch.cuda.get_device_capability(device) >= (9, 0)
+        self._skinny_scratch: dict[int, skinny_linear.Scratch] = {}
+
+    def look_up(self, rows: Tensor, table: Tensor | Table | PackedTable) -> Tensor:
+        if not isinstance(table, PackedTable):
+            return super().look_up(rows, table)
+        if isinstance(table.matrix, BitPlanes):
+            return unpack_planes(table.matrix, table.dtype, rows)
+        return unpack(table.matrix[rows], table.dtype)
+
+    def product(self, x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
+        if isinstance(weight, Mixed):
+            parts = zip(weight.parts, weight.split(bias), strict=True)
+            return torch.cat([self.product(x, part, own) for part, own in parts], dim=1)
+        if self.deterministic:
+            return _unpacking_product(x, weight, bias, deterministic=True)
+        y = self.fused_linear(x, weight, bias=bias)
+        if y is not None:
+            return y
+        if not isinstance(weight, Packed):
+            return linear(x, weight, bias)
+        if self.fp8_inputs and isinstance(weight, Fp8Blocks) and fp8_inputs.serves(x, weight):
+            return fp8_inputs.fp8_linear(x, weight, bias, pdl=self._pdl)
+        if len(x) <= MAX_UNPACKING_ROWS:
+            return _unpacking_product(x, weight, bias)
+        wide = unpack_planes(weight, x.dtype) if isinstance(weight, BitPlanes) else unpack(weight, x.dtype)
+        return linear(x, wide, bias)
+
+    def fused_linear(
+        self, x: Tensor, weight: Weight, bias: Tensor | None = None, **fused: Unpack[Fused]
+    ) -> Tensor | None:
+        if self.deterministic:
+            return None
+        if isinstance(weight, Mixed):
+            return self._fused_parts(x, weight, bias, **fused)
+        if isinstance(weight, BitPlanes):
+            if not planes_linear.serves(x, weight):
+                return None
+            return planes_linear.planes_product(_aligned(x), weight, bias=bias, dependent=self._pdl, **fused)
+        matrix = operand(weight)
+        if matrix is None:
+            return None
+        rounded = self.fp8_inputs and isinstance(weight, Fp8Blocks)
+        skinny = skinny_linear.serves(x, matrix) and not (rounded and len(x) > MAX_TOKENS)
+        few = len(x) <= MAX_TOKENS and not (skinny and len(x) >= MIN_SKINNY_TOKENS)
+        tiles = tiling(matrix, x, fused.get("gate", False)) if few else None
+        if tiles is not None:
+            return product(_aligned(x), matrix, tiles, bias=bias, dependent=self._pdl, **fused)
+        return self._skinny_linear(_aligned(x), matrix, bias, **fused) if skinny else None
+
+    def _skinny_linear(self, x: Tensor, matrix: Operand, bias: Tensor | None, **fused: Unpack[Fused]) -> Tensor:
+        """`fused_linear` with a packed weight and more tokens; the norm takes a launch of its own."""
+        if "norm" in fused:
+            x = rms_norm(x, fused["norm"], fused["eps"], pdl=self._pdl)
+        tiles = skinny_linear.n_tiles(len(x))
+        if tiles not in self._skinny_scratch:
+            self._skinny_scratch[tiles] = skinny_linear.Scratch.allocate(len(x), x.device)
+        return skinny_linear.skinny_linear(
+            x, matrix, skinny_tiling(matrix, len(x)), self._skinny_scratch[tiles], bias=bias,
+            residual=fused.get("residual"), gate=fused.get("gate", False), dependent=self._pdl,
+        )  # fmt: skip
+
+    def _fused_parts(self, x: Tensor, weight: Mixed, bias: Tensor | None, **fused: Unpack[Fused]) -> Tensor | None:
+        """The outputs of each part side by side; a gate or a residual would need parts of its own."""
+        if fused.get("gate") or fused.get("residual") is not None:
+            return None
+        x, y = _aligned(x), x.new_empty(len(x), weight.shape[0])
+        columns = y.split([part.shape[0] for part in weight.parts], dim=1)
+        for part, own, out in zip(weight.parts, weight.split(bias), columns, strict=True):
+            if isinstance(part, BitPlanes) and planes_linear.serves(x, part):
+                planes_linear.planes_product(x, part, bias=own, dependent=self._pdl, out=out, **fused)
+            elif (outputs := self.fused_linear(x, part, own, **fused)) is not None:
+                out.copy_(outputs)
+            else:
+                return None
+        return y
+
+    def add_product(self, residual: Tensor | None, x: Tensor, weight: Weight, bias: Tensor | None) -> Tensor:
+        if residual is not None and isinstance(weight, Tensor) and bias is None and not self.deterministic:
+            return residual.addmm_(x, weight.t())  # out of place, PyTorch would copy the residual first
+        return super().add_product(residual, x, weight, bias)
+
+    def norm(self, x: Tensor, weights: Weights, name: str, eps: float) -> Tensor:
+        return rms_norm(x, weights[name], eps, pdl=self._pdl)
+
+    def gate(self, gate_up: Tensor, activation: str) -> Tensor:
+        return silu_mul(gate_up, pdl=self._pdl) if activation == "silu" else super().gate(gate_up, activation)
+
+
+def _unpacking_product(x: Tensor, weight: Weight, bias: Tensor | None, deterministic: bool = False) -> Tensor:
+    """A product whose kernel unpacks the weight."""
+    if isinstance(weight, BitPlanes):
+        return planes_matmul(x, weight, bias, deterministic)
+    return packed_matmul(x, weight, bias, deterministic)
+
+
+def _aligned(x: Tensor) -> Tensor:
+    """x as the CUDA kernels read it, in whole chunks."""
+    if x.is_contiguous() and x.data_ptr() % CHUNK == 0:
+        return x
+    return x.clone(memory_format=torch.contiguous_format)
