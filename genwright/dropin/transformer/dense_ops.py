@@ -1,7 +1,7 @@
 """DenseOps: the engine's ops over modules and a cache without pages, in forms that torch.compile can trace."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -27,7 +27,10 @@ class DenseStep:
     positions: Tensor  # [tokens]
     freqs_cis: Tensor  # [tokens, head_dim / 2, 2]: cos and sin
     mask: Mask
-    logit_rows: ClassVar[slice] = slice(None)
+
+    def wanted(self, x: Tensor) -> Tensor:
+        """All rows, for each of which logits are wanted."""
+        return x
 
 
 @dataclass

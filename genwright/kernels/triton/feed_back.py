@@ -16,7 +16,7 @@ def feed_back(
     bounds: Tensor,  # [n, 2]: the positions of the first token and of the last, which is not fed
     settings: Tensor,  # int32 [n, words], of `sampling`
     tokens: Tensor,  # [n, most], all drawn tokens of each sequence
-    step: tuple[Tensor, Tensor, Tensor, Tensor, Tensor],  # ids, positions, lengths, offsets and rows of the logits
+    step: tuple[Tensor, Tensor, Tensor, Tensor],  # ids, positions, lengths and offsets
     slots: Tensor,  # [groups, >= n]
     page_tables: Tensor,  # [groups, >= n, pages]
 ) -> None:
@@ -34,7 +34,7 @@ def feed_back(
 @triton.jit
 def _feed_back(
     drawn, bounds, bounds_stride, settings, settings_stride, tokens, tokens_stride,
-    ids, positions, lengths, offsets, logit_rows,
+    ids, positions, lengths, offsets,
     slots, slots_stride, tables, group_stride, table_stride,
     GROUPS: tl.constexpr,
 ):  # fmt: skip
@@ -53,7 +53,6 @@ def _feed_back(
     tl.store(positions + row, tl.minimum(position, last))
     tl.store(lengths + row, tl.where(is_fed, position + 1, 0))
     tl.store(offsets + row + 1, row + 1)
-    tl.store(logit_rows + row, row)
     tl.store(settings + _POSITION, position + 1)
 
 

@@ -126,17 +126,35 @@ def _load(logits, bits, masked, ids, vocab):
 
 @triton.jit
 def _kth_largest(v1, v2, v3, top, k, BLOCK: tl.constexpr):
-    # Of the three values of each lane, by bisection until exactly k reach the bound or the interval is empty. It is at
-    # most the k-th largest of the row, and if it is above `third`, it separates the k largest from the others.
+    # Of the three values of each lane: the interval is divided until exactly k reach the bound, or is empty. The bound
+    # is at most the k-th largest of the row, and if it is above `third`, it separates the k largest from the others.
     o1, o2, o3 = _ordered(v1), _ordered(v2), _ordered(v3)
     low = tl.min(tl.where(k <= BLOCK, o1, o3), 0)  # at least k are >= low, fewer are >= high
     high = _ordered(top) + 1
     while low + 1 < high:
-        middle = (low & high) + ((low ^ high) >> 1)  # their mean, without overflow
-        count = tl.sum((o1 >= middle).to(tl.int32) + (o2 >= middle).to(tl.int32) + (o3 >= middle).to(tl.int32), 0)
-        low = tl.where(count >= k, middle, low)
-        high = tl.where(count > k, high, middle)
+        b2 = _mean(low, high)
+        b1, b3 = _mean(low, b2), _mean(b2, high)
+        # Three bounds at a time, because a sum over the lanes takes as long as many comparisons.
+        counts = _reached(o1, b1, b2, b3) + _reached(o2, b1, b2, b3) + _reached(o3, b1, b2, b3)
+        total = tl.sum(counts, 0)
+        n1, n2, n3 = total & 0xFFFFF, (total >> 20) & 0xFFFFF, total >> 40
+        exact = (n1 == k) | (n2 == k) | (n3 == k)
+        high = tl.where(n1 < k, b1, tl.where(n2 < k, b2, tl.where(n3 < k, b3, high)))
+        low = tl.where(n3 >= k, b3, tl.where(n2 >= k, b2, tl.where(n1 >= k, b1, low)))
+        high = tl.where(exact, low, high)
     return low
+
+
+@triton.jit
+def _mean(low, high):
+    # Without overflow.
+    return (low & high) + ((low ^ high) >> 1)
+
+
+@triton.jit
+def _reached(x, b1, b2, b3):
+    # Which bounds x reaches, as counts of 20 bits each.
+    return (x >= b1).to(tl.int64) + ((x >= b2).to(tl.int64) << 20) + ((x >= b3).to(tl.int64) << 40)
 
 
 @triton.jit
@@ -144,7 +162,7 @@ def _kth_largest_of_row(logits, bits, masked, vocab, low, top, k, BLOCK: tl.cons
     # As `_kth_largest`, but reads the row in each step. At least k logits are >= low.
     high = _ordered(top) + 1
     while low + 1 < high:
-        middle = (low & high) + ((low ^ high) >> 1)
+        middle = _mean(low, high)
         count, _ = _reaching(logits, bits, masked, vocab, middle, top, 1.0, BLOCK)
         low = tl.where(count >= k, middle, low)
         high = tl.where(count > k, high, middle)

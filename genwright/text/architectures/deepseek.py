@@ -95,7 +95,7 @@ def predict(
     pair = (ops.norm(x, weights, "embed_norm", cfg.norm_eps), ops.norm(hidden, weights, "hidden_norm", cfg.norm_eps))
     x = block(ops, cfg, weights, cache, ops.linear(torch.cat(pair, dim=-1), weights, "join"), step)
     hidden = ops.norm(x, weights, "norm", cfg.norm_eps)
-    return ops.linear(hidden[step.logit_rows], outer, "head"), hidden
+    return ops.linear(step.wanted(hidden), outer, "head"), hidden
 
 
 def _a_rows(cfg: ModelConfig) -> tuple[int, int]:

@@ -85,7 +85,7 @@ def final_norm(ops: Ops, cfg: ModelConfig, weights: Weights, x: torch.Tensor) ->
 
 def head(ops: Ops, cfg: ModelConfig, weights: Weights, x: torch.Tensor, step: Step) -> torch.Tensor:
     """Logits [rows, vocab] of `step.logit_rows`."""
-    return ops.norm_linear(x[step.logit_rows], weights, "norm", "head", cfg.norm_eps)
+    return ops.norm_linear(step.wanted(x), weights, "norm", "head", cfg.norm_eps)
 
 
 def cache_layers(cfg: ModelConfig) -> list[LayerSpec]:

@@ -49,7 +49,7 @@ def final_norm(ops: Ops, cfg: ModelConfig, weights: Weights, x: torch.Tensor) ->
 
 def head(ops: Ops, cfg: ModelConfig, weights: Weights, x: torch.Tensor, step: Step) -> torch.Tensor:
     """Logits [rows, vocab] of `step.logit_rows`."""
-    return ops.linear(final_norm(ops, cfg, weights, x[step.logit_rows]), weights, "head")
+    return ops.linear(final_norm(ops, cfg, weights, step.wanted(x)), weights, "head")
 
 
 cache_layers = llama.cache_layers

@@ -102,7 +102,7 @@ class GraphExecutor(ResidentExecutor):
         sequences, buffers = len(step.lengths), self.buffers
         inputs = self._inputs[:sequences]
         settings = _settings(inputs)
-        written = buffers.tokens, buffers.positions, buffers.lengths, buffers.offsets, buffers.logit_rows
+        written = buffers.tokens, buffers.positions, buffers.lengths, buffers.offsets
 
         def work() -> torch.Tensor:
             drawn = sample(self.forward(step), settings)

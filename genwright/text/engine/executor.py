@@ -142,7 +142,7 @@ class ResidentExecutor(PredictingExecutor):
         step, model = self.buffers.fill(chunks, known), self.model
         with amx_guard(model):
             logits, hidden = predict(self.ops, model.cfg, model.outer, self.mtp, self.cache.layers[-1], hidden, step)
-        return logits.float(), hidden[step.logit_rows]
+        return logits.float(), step.wanted(hidden)
 
     def close(self) -> None:
         """Nothing is on disk."""

@@ -160,7 +160,7 @@ class StreamedExecutor(PredictingExecutor):
                     found, new = predict(self._placed_ops, model.cfg, model.outer, self.mtp, cache, rows, batch.step)
                 if batch.wanted:
                     logits.append(found.float())
-                    states.append(new[batch.step.logit_rows])
+                    states.append(batch.step.wanted(new))
         self._caches.finish()
         return torch.cat(logits), torch.cat(states)
 

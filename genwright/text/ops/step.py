@@ -76,6 +76,10 @@ class Step:
     rope_tables: Mapping[str, RopeTables] = field(default_factory=dict)  # by the name of the model's kind of RoPE
     _rope: dict[str, RopeTables] = field(default_factory=dict)
 
+    def wanted(self, x: Tensor) -> Tensor:
+        """The rows of x [T, ...] whose logits are wanted."""
+        return x if len(self.logit_rows) == len(x) else x[self.logit_rows]
+
     def rope(self, kind: str) -> RopeTables:
         """cos and sin at the tokens' positions."""
         if kind not in self._rope:
