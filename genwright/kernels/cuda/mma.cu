@@ -1,15 +1,16 @@
-// y = W x for up to 8 tokens and packed weights, on the tensor cores: 16 rows of W are the left matrix of mma.m16n8k16, and
-// the tokens are the 8 columns of the right one. The order of columns within a product does not matter, so a lane reads 16
-// consecutive bytes of two rows, and x is arranged in shared memory to match.
+// y = W x for up to 8 tokens, on the tensor cores: 16 rows of W are the left matrix of mma.m16n8k16, and the tokens are the 8
+// columns of the right one. The order of columns within a product does not matter, so a lane reads 16 consecutive bytes of
+// two rows, and x is arranged in shared memory to match.
 //
-// x is divided by a power of two such that its largest value is below 2, so fp16 holds it with more bits than bf16 would;
-// sums are fp32.
+// With bf16 weights x is multiplied in bf16. Otherwise it is divided by a power of two such that its largest value is below
+// 2, so fp16 holds it with more bits than bf16 would. Sums are fp32.
 //
 // Compiled for one shape. Macros: FORMAT, X_TYPE, SCALE_TYPE; OUTPUTS, COLUMNS; TOKENS (1 to 8); GROUP, SCALE_ROWS;
-// THREADS, DEPTH (chunks in flight), BLOCKS (per multiprocessor); flags NORM, GATE, MINIMUMS, PDL; SHARE must be 0.
+// THREADS, DEPTH (chunks in flight), BLOCKS (per multiprocessor), PREFETCH (bytes per block); flags NORM, GATE, MINIMUMS, PDL;
+// SHARE must be 0.
 
 #define ROWS 16
-#define OPERAND F16
+#define OPERAND (FORMAT == BF16 ? BF16 : F16)
 #include "types.cuh"
 #include "operands.cuh"
 
@@ -23,7 +24,7 @@ struct Part {  // 16 bytes of one row
     u32 scale, minimum;  // fp16, repeated in both halves; a shared scale is fp32
 };
 
-// Piece j of a chunk: eight weights as four pairs of fp16.
+// Piece j of a chunk: eight weights as four pairs.
 __device__ __forceinline__ void unpack(const Part& part, int j, u32 (&pairs)[4]) {
     unpack_piece<!MINIMUMS>(part.chunk, j, pairs);
 #if GROUP && !SHARED_SCALE
@@ -32,6 +33,20 @@ __device__ __forceinline__ void unpack(const Part& part, int j, u32 (&pairs)[4])
 #endif
 }
 
+// Bring the first PREFETCH bytes of this block's rows to the L2 cache, while the block waits for x and prepares it.
+__device__ __forceinline__ void prefetch_rows(const Chunk* weight) {
+    if (threadIdx.x) return;
+    int left = PREFETCH;
+    for (int tile = blockIdx.x; tile < TILES && left > 0; tile += gridDim.x) {
+#pragma unroll
+        for (int r = 0; r < ROWS; r += STEP) {
+            const int rows = min(STEP, OUTPUTS - tile * STEP), bytes = min(rows * ROW_CHUNKS * 16, left);
+            const Chunk* at = weight + (long)matrix_row(tile, r) * ROW_CHUNKS;
+            if (bytes > 0) asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(at), "r"(bytes));
+            left -= bytes;
+        }
+    }
+}
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 mma(const void* x, const void* norm, float eps, const Chunk* weight, const void* scales, const void* minimums,
     const void* bias, const void* residual, void* y) {
@@ -76,6 +91,7 @@ mma(const void* x, const void* norm, float eps, const Chunk* weight, const void*
     Part parts[DEPTH][2];
 #pragma unroll
     for (int d = 0; d < DEPTH; d++) fetch(parts[d], blockIdx.x, d, true);
+    prefetch_rows(weight);
     join_stream();
 
     // Find the largest value of x times the norm's weight and the sum of x^2, then store x as fp16 in shared memory.
@@ -89,15 +105,29 @@ mma(const void* x, const void* norm, float eps, const Chunk* weight, const void*
             if (NORM) values[i] *= gain[i];
         }
     };
+    auto place_of = [&](int token, int piece) {
+        const int chunk = piece / PIECES;
+        return token * STRIDE + (chunk / 4 * PIECES + piece % PIECES) * 4 + chunk % 4;
+    };
+    auto store_x = [&](int token, int piece, const float (&values)[8]) {
+        u32 halves[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            asm("cvt.rn." MMA_TYPE "x2.f32 %0, %1, %2;" : "=r"(halves[i]) : "f"(values[2 * i + 1]), "f"(values[2 * i]));
+        pieces[place_of(token, piece)] = make_uint4(halves[0], halves[1], halves[2], halves[3]);
+    };
 #pragma unroll
     for (int token = 0; token < TOKENS; token++) {
         float square = 0.0f, largest = 0.0f;
         for (int piece = thread; piece < COLUMNS / 8; piece += THREADS) {
             float values[8];
             load_x(token, piece, square, values);
+            if (FORMAT == BF16) store_x(token, piece, values);
 #pragma unroll
             for (int i = 0; i < 8; i++) largest = fmaxf(largest, fabsf(values[i]));
         }
+        for (int piece = COLUMNS / 8 + thread; FORMAT == BF16 && piece < X_PIECES; piece += THREADS)
+            pieces[place_of(token, piece)] = make_uint4(0, 0, 0, 0);
 #pragma unroll
         for (int offset = 16; offset; offset /= 2) {
             square += __shfl_xor_sync(~0u, square, offset);
@@ -117,23 +147,19 @@ mma(const void* x, const void* norm, float eps, const Chunk* weight, const void*
             square += sums[0][w][token];
             largest = fmaxf(largest, sums[1][w][token]);
         }
+        if (FORMAT == BF16) {
+            if (thread == 0) factors[token] = NORM ? rsqrtf(square / COLUMNS + eps) : 1.0f;
+            continue;
+        }
         const u32 exponent = min(max(__float_as_int(largest) >> 23, 1), 253);  // largest / 2^(exponent - 127) is in [1, 2)
         const float shrink = from_bits((254 - exponent) << 23);
         if (thread == 0) factors[token] = from_bits(exponent << 23) * (NORM ? rsqrtf(square / COLUMNS + eps) : 1.0f);
         for (int piece = thread; piece < X_PIECES; piece += THREADS) {
-            u32 halves[4] = {};
-            if (piece < COLUMNS / 8) {
-                float values[8];
-                load_x(token, piece, square, values);
+            float values[8] = {};
+            if (piece < COLUMNS / 8) load_x(token, piece, square, values);
 #pragma unroll
-                for (int i = 0; i < 4; i++)
-                    asm("cvt.rn.f16x2.f32 %0, %1, %2;"
-                        : "=r"(halves[i])
-                        : "f"(values[2 * i + 1] * shrink), "f"(values[2 * i] * shrink));
-            }
-            const int chunk = piece / PIECES;
-            pieces[token * STRIDE + (chunk / 4 * PIECES + piece % PIECES) * 4 + chunk % 4] =
-                make_uint4(halves[0], halves[1], halves[2], halves[3]);
+            for (int i = 0; i < 8; i++) values[i] *= shrink;
+            store_x(token, piece, values);
         }
     }
     if (thread < 4 * PIECES) pieces[TOKENS * STRIDE + thread] = make_uint4(0, 0, 0, 0);
@@ -184,7 +210,7 @@ mma(const void* x, const void* norm, float eps, const Chunk* weight, const void*
 #pragma unroll 4
                 for (int w = 0; w < WARPS; w++) value += partial[parity][w][r][token];
                 const int row = matrix_row(tile, r);
-                value *= GROUP ? factors[token] : factors[token] * load_as_float<SCALE_TYPE>(scales, row);
+                value *= GROUP || FORMAT <= BF16 ? factors[token] : factors[token] * load_as_float<SCALE_TYPE>(scales, row);
                 return bias ? value + load_as_float<X_TYPE>(bias, row) : value;
             };
             float value = total(at / TOKENS);

@@ -24,11 +24,12 @@ HOPPER: dict[tuple[int, bool], dict[int, Tiling]] = {
         896: Tiling("integer_mma", 512, 1, 2),
     },
     (FP8, False): {256: Tiling("gemv", 256, 8, 1), 688: Tiling("gemv", 512, 4, 1)},
+    (BF16, True): {512: Tiling("mma", 512, 8, 1, 48), 1376: Tiling("mma", 512, 4, 1)},
     (INT8, True): {256: Tiling("mma", 512, 4, 1), 688: Tiling("mma", 512, 1, 1)},
     (INT4, True): {128: Tiling("mma", 256, 4, 2), 344: Tiling("mma", 512, 2, 1)},
     (FP8, True): {256: Tiling("mma", 512, 2, 1)},
 }
-HOPPER[F16, False] = HOPPER[BF16, False]
+HOPPER[F16, False], HOPPER[F16, True] = HOPPER[BF16, False], HOPPER[BF16, True]
 HOPPER[F32, False] = {1024: Tiling("gemv", 512, 2, 1)}
 # Of the skinny GEMM, by format, tiles of tokens, and whether there are many rows: with few rows, several blocks share a
 # tile and the last one adds their sums, so tiles are smaller. Not measured yet: they keep 40 KB of weights in flight
@@ -61,7 +62,7 @@ def skinny_tiling(weight: Operand, tokens: int) -> SkinnyTiling:
 
 
 def tiling(weight: Operand, x: torch.Tensor, gate: bool, stack: bool = False) -> Tiling | None:
-    """None if no kernel fits: an unpacked weight with several tokens, too little shared memory, or an older GPU.
+    """None if no kernel fits: too little shared memory, or an unpacked weight with several tokens on an older GPU.
 
     With `stack` the weight is a stack of matrices and x is one token.
     """
@@ -71,13 +72,17 @@ def tiling(weight: Operand, x: torch.Tensor, gate: bool, stack: bool = False) ->
     if torch.cuda.get_device_capability(x.device)[0] == 9:
         known, chunks = HOPPER[weight.format, len(x) > 1], weight.columns // weight.width
         return known[min(known, key=lambda count: abs(count - chunks))]
+    if weight.scales is None and len(x) > 1:  # cuBLAS may be faster there
+        return None
     return _timed(weight, x, gate, kernels)
 
 
 def kernels_for(weight: Operand, tokens: int) -> set[str]:
-    """The kernels that can read the weight; none for an unpacked weight with several tokens."""
+    """The kernels that can read the weight; none for float32 with several tokens."""
     one_token = {"integer_mma"} if weight.format in (INT8, INT4) else {"gemv"}
-    return (one_token if tokens == 1 else set()) | ({"mma"} if weight.scales is not None else set())
+    if tokens > 1:
+        return {"mma"} if weight.format != F32 else set()
+    return one_token | ({"mma"} if weight.scales is not None else set())
 
 
 def _timed(weight: Operand, x: torch.Tensor, gate: bool, kernels: set[str]) -> Tiling | None:
@@ -92,8 +97,8 @@ def _timed(weight: Operand, x: torch.Tensor, gate: bool, kernels: set[str]) -> T
         keep(_path(name), json.dumps(table).encode())
     if not table[key]:
         return None
-    kernel, threads, depth, blocks = table[key]
-    return Tiling(str(kernel), int(threads), int(depth), int(blocks))
+    kernel, *sizes = table[key]
+    return Tiling(str(kernel), *map(int, sizes))
 
 
 def _fastest(weight: Operand, x: torch.Tensor, gate: bool, kernels: set[str]) -> Tiling | None:
@@ -127,6 +132,6 @@ def _path(name: str) -> Path:
 def _table(name: str) -> dict[str, list[str | int]]:
     try:
         found: dict[str, list[str | int]] = json.loads(_path(name).read_text(encoding="utf-8"))
-        return {key: value for key, value in found.items() if len(value) in (0, 4)}
+        return {key: value for key, value in found.items() if len(value) in (0, 5)}
     except (OSError, ValueError, AttributeError, TypeError):
         return {}
