@@ -46,6 +46,8 @@ def awkward_logits(kind: str, count: int, vocab: int, seed: int) -> torch.Tensor
         x = np.where(x < 0, np.float32(-0.0), x * rng.integers(0, 2, x.shape).astype(np.float32))
     elif kind == "forbidden":
         x[rng.random(x.shape) < 0.9] = -np.inf
+    elif kind == "bf16":
+        x = torch.from_numpy(x).bfloat16().float().numpy()
     elif kind == "huge":
         x *= np.float32(1e30)
     elif kind == "denormal":
@@ -56,4 +58,4 @@ def awkward_logits(kind: str, count: int, vocab: int, seed: int) -> torch.Tensor
     return torch.from_numpy(x)
 
 
-KINDS = ("plain", "flat", "ties", "zeros", "forbidden", "huge", "denormal", "broken")
+KINDS = ("plain", "flat", "ties", "zeros", "forbidden", "bf16", "huge", "denormal", "broken")

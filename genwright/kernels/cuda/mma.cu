@@ -33,6 +33,18 @@ __device__ __forceinline__ void unpack(const Part& part, int j, u32 (&pairs)[4])
 #endif
 }
 
+__device__ __forceinline__ float sum_of_warp(float value) {
+#pragma unroll
+    for (int offset = 16; offset; offset /= 2) value += __shfl_xor_sync(~0u, value, offset);
+    return value;
+}
+
+__device__ __forceinline__ float max_of_warp(float value) {
+#pragma unroll
+    for (int offset = 16; offset; offset /= 2) value = fmaxf(value, __shfl_xor_sync(~0u, value, offset));
+    return value;
+}
+
 // Bring the first PREFETCH bytes of this block's rows to the L2 cache, while the block waits for x and prepares it.
 __device__ __forceinline__ void prefetch_rows(const Chunk* weight) {
     if (threadIdx.x) return;
@@ -56,7 +68,7 @@ mma(const void* x, const void* norm, float eps, const Chunk* weight, const void*
     constexpr int STRIDE = X_PIECES + 4;
     __shared__ float partial[2][WARPS][ROWS][TOKENS];
     __shared__ float sums[2][WARPS][TOKENS];
-    __shared__ float factors[TOKENS];
+    __shared__ float factors[TOKENS], shrink[TOKENS];
     const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32, quad = lane / 4, member = lane % 4;
 
     // Load this lane's chunk `turn` of the two rows of a tile.
@@ -94,73 +106,61 @@ mma(const void* x, const void* norm, float eps, const Chunk* weight, const void*
     prefetch_rows(weight);
     join_stream();
 
-    // Find the largest value of x times the norm's weight and the sum of x^2, then store x as fp16 in shared memory.
-    auto load_x = [&](int token, int piece, float& square, float (&values)[8]) {
-        load_eight<X_TYPE>(x, (long)token * (COLUMNS / 8) + piece, values);
-        float gain[8];
-        if (NORM) load_eight<X_TYPE>(norm, piece, gain);
+    // Read x times the norm's weight: to find each token's largest value and sum of squares, then to store it in shared memory;
+    // in bf16 both at once. A thread loads a piece of all tokens before it uses the first, so that it waits once.
+    float squares[TOKENS] = {}, largest[TOKENS] = {};
+    auto read_x = [&](bool measure) {
+        for (int piece = thread; piece < X_PIECES; piece += THREADS) {
+            const bool inside = COLUMNS / 8 == X_PIECES || piece < COLUMNS / 8;
+            Eight<X_TYPE> stored[TOKENS], gain;
 #pragma unroll
-        for (int i = 0; i < 8; i++) {
-            square = fmaf(values[i], values[i], square);
-            if (NORM) values[i] *= gain[i];
+            for (int token = 0; token < TOKENS; token++)
+                stored[token] = load_stored<X_TYPE>(x, (long)token * (COLUMNS / 8) + (inside ? piece : 0));
+            if (NORM) gain = load_stored<X_TYPE>(norm, inside ? piece : 0);
+#pragma unroll
+            for (int token = 0; token < TOKENS; token++) {
+                const float factor = !inside ? 0.0f : measure ? 1.0f : shrink[token];
+                float values[8], gains[8];
+                to_floats<X_TYPE>(stored[token], values);
+                if (NORM) to_floats<X_TYPE>(gain, gains);
+#pragma unroll
+                for (int i = 0; i < 8; i++) {
+                    values[i] *= factor;
+                    squares[token] = fmaf(values[i], values[i], squares[token]);
+                    if (NORM) values[i] *= gains[i];
+                    largest[token] = fmaxf(largest[token], fabsf(values[i]));
+                }
+                if (measure != (OPERAND == BF16)) continue;
+                u32 pairs[4];
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    asm("cvt.rn." MMA_TYPE "x2.f32 %0, %1, %2;" : "=r"(pairs[i]) : "f"(values[2 * i + 1]), "f"(values[2 * i]));
+                const int chunk = piece / PIECES, order = (chunk / 4 * PIECES + piece % PIECES) * 4 + chunk % 4;
+                pieces[token * STRIDE + order] = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
+            }
         }
     };
-    auto place_of = [&](int token, int piece) {
-        const int chunk = piece / PIECES;
-        return token * STRIDE + (chunk / 4 * PIECES + piece % PIECES) * 4 + chunk % 4;
-    };
-    auto store_x = [&](int token, int piece, const float (&values)[8]) {
-        u32 halves[4];
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            asm("cvt.rn." MMA_TYPE "x2.f32 %0, %1, %2;" : "=r"(halves[i]) : "f"(values[2 * i + 1]), "f"(values[2 * i]));
-        pieces[place_of(token, piece)] = make_uint4(halves[0], halves[1], halves[2], halves[3]);
-    };
+    read_x(true);
 #pragma unroll
     for (int token = 0; token < TOKENS; token++) {
-        float square = 0.0f, largest = 0.0f;
-        for (int piece = thread; piece < COLUMNS / 8; piece += THREADS) {
-            float values[8];
-            load_x(token, piece, square, values);
-            if (FORMAT == BF16) store_x(token, piece, values);
-#pragma unroll
-            for (int i = 0; i < 8; i++) largest = fmaxf(largest, fabsf(values[i]));
-        }
-        for (int piece = COLUMNS / 8 + thread; FORMAT == BF16 && piece < X_PIECES; piece += THREADS)
-            pieces[place_of(token, piece)] = make_uint4(0, 0, 0, 0);
-#pragma unroll
-        for (int offset = 16; offset; offset /= 2) {
-            square += __shfl_xor_sync(~0u, square, offset);
-            largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, offset));
-        }
+        const float square = NORM ? sum_of_warp(squares[token]) : 0.0f;
+        const float most = OPERAND == BF16 ? 0.0f : max_of_warp(largest[token]);
         if (lane == 0) {
             sums[0][warp][token] = square;
-            sums[1][warp][token] = largest;
+            sums[1][warp][token] = most;
         }
     }
     __syncthreads();
-#pragma unroll
-    for (int token = 0; token < TOKENS; token++) {
-        float square = 0.0f, largest = 0.0f;
-#pragma unroll
-        for (int w = 0; w < WARPS; w++) {
-            square += sums[0][w][token];
-            largest = fmaxf(largest, sums[1][w][token]);
-        }
-        if (FORMAT == BF16) {
-            if (thread == 0) factors[token] = NORM ? rsqrtf(square / COLUMNS + eps) : 1.0f;
-            continue;
-        }
-        const u32 exponent = min(max(__float_as_int(largest) >> 23, 1), 253);  // largest / 2^(exponent - 127) is in [1, 2)
-        const float shrink = from_bits((254 - exponent) << 23);
-        if (thread == 0) factors[token] = from_bits(exponent << 23) * (NORM ? rsqrtf(square / COLUMNS + eps) : 1.0f);
-        for (int piece = thread; piece < X_PIECES; piece += THREADS) {
-            float values[8] = {};
-            if (piece < COLUMNS / 8) load_x(token, piece, square, values);
-#pragma unroll
-            for (int i = 0; i < 8; i++) values[i] *= shrink;
-            store_x(token, piece, values);
-        }
+    for (int token = warp; token < TOKENS; token += WARPS) {
+        const float square = NORM ? sum_of_warp(lane < WARPS ? sums[0][lane][token] : 0.0f) : 0.0f;
+        const float most = max_of_warp(lane < WARPS ? sums[1][lane][token] : 0.0f);
+        const u32 exponent = OPERAND == BF16 ? 127 : min(max(__float_as_int(most) >> 23, 1), 253);  // most / 2^(exponent - 127) < 2
+        shrink[token] = from_bits((254 - exponent) << 23);
+        factors[token] = from_bits(exponent << 23) * (NORM ? rsqrtf(square / COLUMNS + eps) : 1.0f);
+    }
+    if (OPERAND != BF16) {
+        __syncthreads();
+        read_x(false);
     }
     if (thread < 4 * PIECES) pieces[TOKENS * STRIDE + thread] = make_uint4(0, 0, 0, 0);
     __syncthreads();

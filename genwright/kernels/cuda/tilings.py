@@ -39,7 +39,7 @@ MANY_ROWS = 8193
 SKINNY: dict[tuple[int, bool], dict[int, SkinnyTiling]] = {
     (INT4, False): {
         1: SkinnyTiling(256, 1, 256, 4),
-        2: SkinnyTiling(256, 1, 256, 4),
+        2: SkinnyTiling(512, 1, 128, 4),
         4: SkinnyTiling(256, 1, 128, 6),
         8: SkinnyTiling(256, 1, 128, 4),
     },

@@ -93,13 +93,18 @@ template <int TYPE> __device__ __forceinline__ u32 load_pair(const void* at, lon
     return bits | (u32)bits << 16;
 }
 
-// Eight consecutive values.
-template <int TYPE> __device__ __forceinline__ void load_eight(const void* at, long index, float (&values)[8]) {
+// Eight consecutive values as they are stored: a kernel may load many before it converts the first.
+template <int TYPE> struct Eight { uint4 vectors[TYPE == F32 ? 2 : 1]; };
+
+template <int TYPE> __device__ __forceinline__ Eight<TYPE> load_stored(const void* at, long index) {
+    return ((const Eight<TYPE>*)at)[index];
+}
+
+template <int TYPE> __device__ __forceinline__ void to_floats(const Eight<TYPE>& stored, float (&values)[8]) {
     constexpr int VECTORS = TYPE == F32 ? 2 : 1, PER_WORD = 2 / VECTORS;
 #pragma unroll
     for (int i = 0; i < VECTORS; i++) {
-        const uint4 vector = ((const uint4*)at)[index * VECTORS + i];
-        const u32 words[4] = {vector.x, vector.y, vector.z, vector.w};
+        const u32 words[4] = {stored.vectors[i].x, stored.vectors[i].y, stored.vectors[i].z, stored.vectors[i].w};
 #pragma unroll
         for (int j = 0; j < 4 * PER_WORD; j++) {
             const u32 word = words[j / PER_WORD];
@@ -109,6 +114,10 @@ template <int TYPE> __device__ __forceinline__ void load_eight(const void* at, l
                                                           : half_to_float((u16)(odd ? word >> 16 : word));
         }
     }
+}
+
+template <int TYPE> __device__ __forceinline__ void load_eight(const void* at, long index, float (&values)[8]) {
+    to_floats<TYPE>(load_stored<TYPE>(at, index), values);
 }
 
 // Programmatic dependent launch: let the next kernel start, and wait for the previous one to finish.

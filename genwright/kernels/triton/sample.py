@@ -31,6 +31,7 @@ _EXP2 = tl.constexpr(sampling.EXP2)
 _LN2 = tl.constexpr(sampling.LN2)
 _LOG2E = tl.constexpr(sampling.LOG2E)
 _SQRT_HALF = tl.constexpr(sampling.SQRT_HALF)
+_NAN, _FINE = tl.constexpr(1), tl.constexpr(2)
 
 
 def sample(logits: Tensor, settings: Tensor, allowed: sampling.Allowed | None = None) -> Tensor:
@@ -63,10 +64,10 @@ def _sample(logits, stride, bits, bits_stride, mask_of, settings, words, tokens,
     v1 = tl.full([BLOCK], float("-inf"), tl.float32)  # v1 to v3: a lane's largest logits; t1, t2: their tiles
     v2, v3 = v1, v1
     t1 = tl.zeros([BLOCK], tl.int32)
-    t2, has_nan = t1, t1
+    t2, flags = t1, t1  # flags: _NAN, and _FINE where a logit is not a bf16 number
     for start in tl.range(0, vocab, BLOCK, loop_unroll_factor=2):
         x = _load(logits, bits, masked, start + lane, vocab)
-        has_nan |= (x != x).to(tl.int32)
+        flags |= tl.where(x != x, _NAN, tl.where((x.to(tl.int32, bitcast=True) & 0xFFFF) != 0, _FINE, 0))
         above1, above2 = x > v1, x > v2
         v3 = tl.where(above2, v2, tl.maximum(x, v3))
         t2 = tl.where(above1, t1, tl.where(above2, start, t2))
@@ -75,7 +76,8 @@ def _sample(logits, stride, bits, bits_stride, mask_of, settings, words, tokens,
         v1 = tl.where(above1, x, v1)
     top = tl.max(v1, 0)
     token = tl.min(tl.where(v1 == top, t1 + lane, vocab), 0)
-    nan = tl.max(has_nan, 0)
+    found = tl.reduce(flags, 0, _either)
+    nan, shift = found & _NAN, tl.where((found & _FINE) != 0, 0, 16)  # shift: bits that are 0 in all logits
 
     inverse = tl.load(settings + _INVERSE_TEMPERATURE).to(tl.float32, bitcast=True)
     if (inverse > 0) & (top > float("-inf")) & (top < float("inf")) & (nan == 0):
@@ -87,7 +89,7 @@ def _sample(logits, stride, bits, bits_stride, mask_of, settings, words, tokens,
         floor = _ordered(tl.full([], float("-inf"), tl.float32))  # the smallest logit that is kept, at least
         if k < vocab:
             if k <= 3 * BLOCK:
-                floor = _kth_largest(v1, v2, v3, top, k, BLOCK)
+                floor = _kth_largest(v1, v2, v3, top, k, shift, BLOCK)
             if (floor < above) & (top_p < 1):
                 floor = _kth_largest_of_row(logits, bits, masked, vocab, floor, top, k, BLOCK)
                 k = vocab
@@ -125,12 +127,13 @@ def _load(logits, bits, masked, ids, vocab):
 
 
 @triton.jit
-def _kth_largest(v1, v2, v3, top, k, BLOCK: tl.constexpr):
+def _kth_largest(v1, v2, v3, top, k, shift, BLOCK: tl.constexpr):
     # Of the three values of each lane: the interval is divided until exactly k reach the bound, or is empty. The bound
     # is at most the k-th largest of the row, and if it is above `third`, it separates the k largest from the others.
-    o1, o2, o3 = _ordered(v1), _ordered(v2), _ordered(v3)
+    # Logits of a bf16 model are often equal, so the interval would become empty at last; with `shift` it is short.
+    o1, o2, o3 = _ordered(v1) >> shift, _ordered(v2) >> shift, _ordered(v3) >> shift
     low = tl.min(tl.where(k <= BLOCK, o1, o3), 0)  # at least k are >= low, fewer are >= high
-    high = _ordered(top) + 1
+    high = (_ordered(top) >> shift) + 1
     while low + 1 < high:
         b2 = _mean(low, high)
         b1, b3 = _mean(low, b2), _mean(b2, high)
@@ -142,7 +145,7 @@ def _kth_largest(v1, v2, v3, top, k, BLOCK: tl.constexpr):
         high = tl.where(n1 < k, b1, tl.where(n2 < k, b2, tl.where(n3 < k, b3, high)))
         low = tl.where(n3 >= k, b3, tl.where(n2 >= k, b2, tl.where(n1 >= k, b1, low)))
         high = tl.where(exact, low, high)
-    return low
+    return low << shift
 
 
 @triton.jit
@@ -272,6 +275,11 @@ def _mix(x):
     x ^= x >> 15
     x *= 0x846CA68B
     return x ^ (x >> 16)
+
+
+@triton.jit
+def _either(a, b):
+    return a | b
 
 
 @triton.jit

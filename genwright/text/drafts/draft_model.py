@@ -27,8 +27,9 @@ class Ahead:
     tokens: Tensor
     known: dict[Request, int] = field(default_factory=dict)  # the tokens that each request has before them
 
-    def is_ready(self, request: Request) -> bool:
-        return request in self.places and self.known.get(request) == len(request.tokens)
+    def ready(self, request: Request) -> int:
+        """How many of them follow the tokens that the request has now."""
+        return len(self.places.get(request, ())) if self.known.get(request) == len(request.tokens) else 0
 
 
 class DraftModel(Draft):
@@ -48,7 +49,7 @@ class DraftModel(Draft):
             self.pool.finish(self._pages.pop(gone), gone.tokens)
             self._fed.pop(gone, None)
         ahead, self._ahead = self._ahead, None
-        if ahead is not None and all(ahead.is_ready(request) for request, _ in wanted):
+        if ahead is not None and all(ahead.ready(request) for request, _ in wanted):
             for request, _ in wanted:
                 self._fed.pop(request, None)
                 self._advance(request, len(request.tokens))
@@ -96,6 +97,9 @@ class DraftModel(Draft):
         tokens = self.executor.decode(chunks, settings, counts, verified)
         if tokens is not None:
             self._ahead = Ahead(_places(requests, counts, tokens), tokens.view(-1))
+
+    def ready(self, request: Request) -> int:
+        return 0 if self._ahead is None else self._ahead.ready(request)
 
     def _has_room(self, request: Request, further: int) -> bool:
         """Whether there are pages for further tokens of a request; allocates them."""

@@ -51,6 +51,10 @@ class Draft(Protocol):
         """Begin with the proposals that follow those that are being verified, if the device can do it by itself."""
         return
 
+    def ready(self, request: Request) -> int:
+        """How many tokens after the request's own it has proposed already."""
+        return 0
+
     def verified(self, request: Request, proposed: Sequence[int], accepted: int) -> None:
         """Called when the host has read what was proposed for a request, and before it adds the new tokens."""
         return
@@ -125,7 +129,8 @@ class Speculation:
         unread = any(request.unread for request in decoding)
         wanted = []
         for request in decoding:
-            most, length = self._wanted(request, len(decoding)), self._length(request)
+            most = max(self._wanted(request, len(decoding)), self.draft.ready(request))  # what is ready costs no more
+            length = self._length(request)
             length.skipped += not most
             length.waited += 1
             if most and not unread and (count := reserve(request, min(most, budget))) > 0:

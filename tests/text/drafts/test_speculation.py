@@ -284,6 +284,23 @@ def test_steps_run_ahead_of_a_draft_that_has_nothing_to_propose(llms):
     assert len(asked) < 0.3 * engine.steps
 
 
+def test_proposals_that_are_ready_are_all_verified():
+    """They were drafted while the host did not know how many of the last ones were accepted."""
+
+    class Ready(Draft):
+        cost = 10.0  # alone it would not pay to propose
+
+        def ready(self, request):
+            return 5
+
+        def propose(self, wanted, sampler):
+            return {request: list(range(count)) for request, count in wanted}, None
+
+    r = request([1, 2, 3], SAMPLED)
+    places, _ = Speculation(Ready(), 7, 0.0).propose([r], 64, lambda request, count: count, None)
+    assert places == {r: [0, 1, 2, 3, 4]}
+
+
 def test_the_public_surface(llms, tmp_path):
     make("llama", tmp_path / "model")
     make("llama", tmp_path / "other")
