@@ -1,8 +1,7 @@
 """Compare the speed of this tree and another checkout: `python benchmarks/before_after.py OTHER [CASE ...]`.
 
-The two run in turn, each time in a new process; the table shows the ratio of medians, and the
-fastest start. A case with further sampling
-parameters is also compared with the same calls without them, in turns in the same process.
+The two run in turn, each time in a new process; the table shows the ratio of medians, and the fastest start.
+A case with further sampling parameters is also compared with the same calls without them, in turns in the same process.
 """
 
 import json

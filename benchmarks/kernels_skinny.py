@@ -21,7 +21,7 @@ from benchmarks.kernels_products import draw, seconds
 from genwright.kernels.cuda.fused_linear import MAX_TOKENS, operand, product
 from genwright.kernels.cuda.nvrtc import shared_memory
 from genwright.kernels.cuda.skinny_linear import Scratch, SkinnyTiling, skinny_linear, stage_bytes
-from genwright.kernels.cuda.tilings import skinny_tiling, tiling
+from genwright.kernels.cuda.tilings import tiling
 from genwright.kernels.triton.elementwise import silu_mul
 from genwright.kernels.triton.matmul import packed_matmul
 from genwright.quant.packed import Weight, tensors_of
@@ -53,10 +53,10 @@ def mma(name: str, x: Tensor, weight: Weight) -> Tensor:
     return triton(name, x, weight) if tiles is None else product(x, known, tiles, gate=name == "gate_up")
 
 
-def skinny(tiles: SkinnyTiling | None, scratch: Scratch, name: str, x: Tensor, weight: Weight) -> Tensor:
+def skinny(tiles: SkinnyTiling, scratch: Scratch, name: str, x: Tensor, weight: Weight) -> Tensor:
     known = operand(weight)
     assert known is not None
-    return skinny_linear(x, known, tiles or skinny_tiling(known, len(x)), scratch, gate=name == "gate_up")
+    return skinny_linear(x, known, tiles, scratch, gate=name == "gate_up")
 
 
 def time_methods(
@@ -129,7 +129,7 @@ def main() -> None:
         sizes["chain"] = sum(sizes.values())
         for tokens in options.tokens:
             scratch = Scratch.allocate(tokens, torch.device("cuda"))
-            methods: dict[str, Method] = {"triton": triton, "skinny": partial(skinny, None, scratch)}
+            methods: dict[str, Method] = {"triton": triton}
             if tokens <= MAX_TOKENS:
                 methods["mma"] = mma
             for each in fitting(weights["qkv"][0], tokens, CANDIDATES):

@@ -59,6 +59,8 @@ class Tiers:
         if self._limited and gpu_limit is not None:
             total = torch.cuda.get_device_properties(device).total_memory
             torch.cuda.set_per_process_memory_fraction(min(1.0, gpu_limit / total), device)
+        # Apart from what loading uses for a while, which would leave gaps that are too small for the next block.
+        self._pool = torch.cuda.MemPool() if device.type == "cuda" else None
         self.host = HostMemory(pin and device.type == "cuda")
         self._folder = folder
         self.stage = PREFILL
@@ -84,8 +86,10 @@ class Tiers:
     def gpu(self, size: int) -> torch.Tensor:
         """Bytes of the device that computes."""
         self.use.hold(Tier.GPU, size)
-        on_cpu = self.device.type == "cpu"
-        return self.host.empty(size) if on_cpu else torch.empty(size, dtype=torch.uint8, device=self.device)
+        if self._pool is None:
+            return self.host.empty(size)
+        with torch.cuda.use_mem_pool(self._pool, self.device):
+            return torch.empty(size, dtype=torch.uint8, device=self.device)
 
     def cpu(self, size: int) -> torch.Tensor:
         """Bytes of CPU memory, pinned if `host.pinned` is still true afterwards."""

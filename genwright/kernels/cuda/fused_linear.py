@@ -24,7 +24,6 @@ class Tiling:
     threads: int  # at most, per block
     depth: int  # rows at a time (gemv), or chunks in flight (the other kernels)
     blocks: int  # per multiprocessor
-    prefetch: int = 0  # KiB of weights that each block brings to the L2 cache while it waits
 
 
 @dataclass(frozen=True)
@@ -86,7 +85,6 @@ def product(
     shape = {
         "FORMAT": weight.format, "X_TYPE": PLAIN[x.dtype], "SCALE_TYPE": scale_type, "OUTPUTS": outputs,
         "COLUMNS": weight.columns, "GROUP": weight.group, "SCALE_ROWS": weight.scale_rows, "BLOCKS": tiling.blocks,
-        "PREFETCH": tiling.prefetch << 10,
         "NORM": norm is not None, "GATE": gate, "MINIMUMS": weight.minimums is not None, "PDL": dependent,
         "SHARE": 0 if experts is None else experts.shape[1],
     }  # fmt: skip

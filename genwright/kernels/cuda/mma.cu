@@ -1,16 +1,15 @@
-// y = W x for up to 8 tokens, on the tensor cores: 16 rows of W are the left matrix of mma.m16n8k16, and the tokens are the 8
-// columns of the right one. The order of columns within a product does not matter, so a lane reads 16 consecutive bytes of
-// two rows, and x is arranged in shared memory to match.
+// y = W x for up to 8 tokens and packed weights, on the tensor cores: 16 rows of W are the left matrix of mma.m16n8k16, and
+// the tokens are the 8 columns of the right one. The order of columns within a product does not matter, so a lane reads 16
+// consecutive bytes of two rows, and x is arranged in shared memory to match.
 //
-// With bf16 weights x is multiplied in bf16. Otherwise it is divided by a power of two such that its largest value is below
-// 2, so fp16 holds it with more bits than bf16 would. Sums are fp32.
+// x is divided by a power of two such that its largest value is below 2, so fp16 holds it with more bits than bf16 would;
+// sums are fp32.
 //
 // Compiled for one shape. Macros: FORMAT, X_TYPE, SCALE_TYPE; OUTPUTS, COLUMNS; TOKENS (1 to 8); GROUP, SCALE_ROWS;
-// THREADS, DEPTH (chunks in flight), BLOCKS (per multiprocessor), PREFETCH (bytes per block); flags NORM, GATE, MINIMUMS, PDL;
-// SHARE must be 0.
+// THREADS, DEPTH (chunks in flight), BLOCKS (per multiprocessor); flags NORM, GATE, MINIMUMS, PDL; SHARE must be 0.
 
 #define ROWS 16
-#define OPERAND (FORMAT == BF16 ? BF16 : F16)
+#define OPERAND F16
 #include "types.cuh"
 #include "operands.cuh"
 
@@ -24,7 +23,7 @@ struct Part {  // 16 bytes of one row
     u32 scale, minimum;  // fp16, repeated in both halves; a shared scale is fp32
 };
 
-// Piece j of a chunk: eight weights as four pairs.
+// Piece j of a chunk: eight weights as four pairs of fp16.
 __device__ __forceinline__ void unpack(const Part& part, int j, u32 (&pairs)[4]) {
     unpack_piece<!MINIMUMS>(part.chunk, j, pairs);
 #if GROUP && !SHARED_SCALE
@@ -45,20 +44,6 @@ __device__ __forceinline__ float max_of_warp(float value) {
     return value;
 }
 
-// Bring the first PREFETCH bytes of this block's rows to the L2 cache, while the block waits for x and prepares it.
-__device__ __forceinline__ void prefetch_rows(const Chunk* weight) {
-    if (threadIdx.x) return;
-    int left = PREFETCH;
-    for (int tile = blockIdx.x; tile < TILES && left > 0; tile += gridDim.x) {
-#pragma unroll
-        for (int r = 0; r < ROWS; r += STEP) {
-            const int rows = min(STEP, OUTPUTS - tile * STEP), bytes = min(rows * ROW_CHUNKS * 16, left);
-            const Chunk* at = weight + (long)matrix_row(tile, r) * ROW_CHUNKS;
-            if (bytes > 0) asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(at), "r"(bytes));
-            left -= bytes;
-        }
-    }
-}
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 mma(const void* x, const void* norm, float eps, const Chunk* weight, const void* scales, const void* minimums,
     const void* bias, const void* residual, void* y) {
@@ -103,11 +88,10 @@ mma(const void* x, const void* norm, float eps, const Chunk* weight, const void*
     Part parts[DEPTH][2];
 #pragma unroll
     for (int d = 0; d < DEPTH; d++) fetch(parts[d], blockIdx.x, d, true);
-    prefetch_rows(weight);
     join_stream();
 
-    // Read x times the norm's weight: to find each token's largest value and sum of squares, then to store it in shared memory;
-    // in bf16 both at once. A thread loads a piece of all tokens before it uses the first, so that it waits once.
+    // Read x times the norm's weight, first to find each token's largest value and sum of squares, then to store it as fp16 in
+    // shared memory. A thread loads a piece of all tokens before it uses the first, so that it waits once.
     float squares[TOKENS] = {}, largest[TOKENS] = {};
     auto read_x = [&](bool measure) {
         for (int piece = thread; piece < X_PIECES; piece += THREADS) {
@@ -130,21 +114,20 @@ mma(const void* x, const void* norm, float eps, const Chunk* weight, const void*
                     if (NORM) values[i] *= gains[i];
                     largest[token] = fmaxf(largest[token], fabsf(values[i]));
                 }
-                if (measure != (OPERAND == BF16)) continue;
-                u32 pairs[4];
+                if (measure) continue;
+                u32 halves[4];
 #pragma unroll
                 for (int i = 0; i < 4; i++)
-                    asm("cvt.rn." MMA_TYPE "x2.f32 %0, %1, %2;" : "=r"(pairs[i]) : "f"(values[2 * i + 1]), "f"(values[2 * i]));
+                    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(halves[i]) : "f"(values[2 * i + 1]), "f"(values[2 * i]));
                 const int chunk = piece / PIECES, order = (chunk / 4 * PIECES + piece % PIECES) * 4 + chunk % 4;
-                pieces[token * STRIDE + order] = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
+                pieces[token * STRIDE + order] = make_uint4(halves[0], halves[1], halves[2], halves[3]);
             }
         }
     };
     read_x(true);
 #pragma unroll
     for (int token = 0; token < TOKENS; token++) {
-        const float square = NORM ? sum_of_warp(squares[token]) : 0.0f;
-        const float most = OPERAND == BF16 ? 0.0f : max_of_warp(largest[token]);
+        const float square = sum_of_warp(squares[token]), most = max_of_warp(largest[token]);
         if (lane == 0) {
             sums[0][warp][token] = square;
             sums[1][warp][token] = most;
@@ -152,16 +135,14 @@ mma(const void* x, const void* norm, float eps, const Chunk* weight, const void*
     }
     __syncthreads();
     for (int token = warp; token < TOKENS; token += WARPS) {
-        const float square = NORM ? sum_of_warp(lane < WARPS ? sums[0][lane][token] : 0.0f) : 0.0f;
+        const float square = sum_of_warp(lane < WARPS ? sums[0][lane][token] : 0.0f);
         const float most = max_of_warp(lane < WARPS ? sums[1][lane][token] : 0.0f);
-        const u32 exponent = OPERAND == BF16 ? 127 : min(max(__float_as_int(most) >> 23, 1), 253);  // most / 2^(exponent - 127) < 2
+        const u32 exponent = min(max(__float_as_int(most) >> 23, 1), 253);  // most / 2^(exponent - 127) is in [1, 2)
         shrink[token] = from_bits((254 - exponent) << 23);
         factors[token] = from_bits(exponent << 23) * (NORM ? rsqrtf(square / COLUMNS + eps) : 1.0f);
     }
-    if (OPERAND != BF16) {
-        __syncthreads();
-        read_x(false);
-    }
+    __syncthreads();
+    read_x(false);
     if (thread < 4 * PIECES) pieces[TOKENS * STRIDE + thread] = make_uint4(0, 0, 0, 0);
     __syncthreads();
     // Columns without a token read zeros.
@@ -210,7 +191,7 @@ mma(const void* x, const void* norm, float eps, const Chunk* weight, const void*
 #pragma unroll 4
                 for (int w = 0; w < WARPS; w++) value += partial[parity][w][r][token];
                 const int row = matrix_row(tile, r);
-                value *= GROUP || FORMAT <= BF16 ? factors[token] : factors[token] * load_as_float<SCALE_TYPE>(scales, row);
+                value *= GROUP ? factors[token] : factors[token] * load_as_float<SCALE_TYPE>(scales, row);
                 return bias ? value + load_as_float<X_TYPE>(bias, row) : value;
             };
             float value = total(at / TOKENS);

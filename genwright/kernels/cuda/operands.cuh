@@ -67,10 +67,7 @@ __device__ __forceinline__ Factors factors_of(float scale, float minimum) {
 
 // Piece j of a chunk as four pairs of neighbours. Not scaled; the int4 weights are q - 8 if SIGNED, else q.
 template <bool SIGNED> __device__ __forceinline__ void unpack_piece(const Chunk& chunk, int j, u32 (&pairs)[4]) {
-#if FORMAT == OPERAND
-#pragma unroll
-    for (int i = 0; i < 4; i++) pairs[i] = chunk.w[i];
-#elif FORMAT == INT4
+#if FORMAT == INT4
     const u32 low = chunk.w[j], high = low >> 8;
     const u32 minus = SIGNED ? 0xE408E408u : 0xE400E400u;       // -1032 or -1024
     const u32 minus_16th = SIGNED ? 0xD480D480u : 0xD400D400u;  // -72 or -64

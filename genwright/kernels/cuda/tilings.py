@@ -8,7 +8,7 @@ import torch
 
 from genwright.home import keep, kernel_file
 from genwright.kernels.cuda.fused_linear import FP8, INT4, INT8, PLAIN, Operand, Tiling, product
-from genwright.kernels.cuda.skinny_linear import SkinnyTiling, n_tiles
+from genwright.kernels.cuda.skinny_linear import SkinnyTiling, n_tiles, serves
 
 F32, F16, BF16 = PLAIN.values()
 SHARED = 200 << 10  # bytes of shared memory that a block may use
@@ -24,45 +24,31 @@ HOPPER: dict[tuple[int, bool], dict[int, Tiling]] = {
         896: Tiling("integer_mma", 512, 1, 2),
     },
     (FP8, False): {256: Tiling("gemv", 256, 8, 1), 688: Tiling("gemv", 512, 4, 1)},
-    (BF16, True): {512: Tiling("mma", 512, 8, 1, 48), 1376: Tiling("mma", 512, 4, 1)},
     (INT8, True): {256: Tiling("mma", 512, 4, 1), 688: Tiling("mma", 512, 1, 1)},
     (INT4, True): {128: Tiling("mma", 256, 4, 2), 344: Tiling("mma", 512, 2, 1)},
     (FP8, True): {256: Tiling("mma", 512, 2, 1)},
 }
-HOPPER[F16, False], HOPPER[F16, True] = HOPPER[BF16, False], HOPPER[BF16, True]
+HOPPER[F16, False] = HOPPER[BF16, False]
 HOPPER[F32, False] = {1024: Tiling("gemv", 512, 2, 1)}
-# Of the skinny GEMM, by format, tiles of tokens, and whether there are many rows: with few rows, several blocks share a
-# tile and the last one adds their sums, so tiles are smaller. Not measured yet: they keep 40 KB of weights in flight
-# without register spills, and leave half of a multiprocessor to the next kernel where x leaves room.
-MIN_SKINNY_TOKENS = 9  # fewer take `mma`, if their x fits in shared memory
-MANY_ROWS = 8193
-SKINNY: dict[tuple[int, bool], dict[int, SkinnyTiling]] = {
-    (INT4, False): {
-        1: SkinnyTiling(256, 1, 256, 4),
-        2: SkinnyTiling(512, 1, 128, 4),
-        4: SkinnyTiling(256, 1, 128, 6),
-        8: SkinnyTiling(256, 1, 128, 4),
-    },
-    (INT4, True): dict.fromkeys((1, 2, 4, 8), SkinnyTiling(256, 2, 128, 4)),
-    (INT8, False): {
-        1: SkinnyTiling(256, 1, 128, 5),
-        2: SkinnyTiling(256, 1, 128, 5),
-        4: SkinnyTiling(256, 1, 128, 4),
-        8: SkinnyTiling(256, 1, 128, 3),
-    },
-    (INT8, True): dict.fromkeys((1, 2, 4, 8), SkinnyTiling(256, 2, 128, 3)),
-    (FP8, False): dict.fromkeys((1, 2, 4, 8), SkinnyTiling(256, 1, 128, 4)),
+# Of the skinny GEMM, by tiles of tokens: the fastest for int4 in a chain of Llama-3.1-8B's products (4 tiles: like 8).
+SKINNY = {
+    1: SkinnyTiling(512, 1, 256, 3),
+    2: SkinnyTiling(512, 1, 128, 4),
+    4: SkinnyTiling(256, 2, 128, 3),
+    8: SkinnyTiling(256, 2, 128, 3),
 }
-SKINNY[FP8, True] = SKINNY[FP8, False]
 
 
-def skinny_tiling(weight: Operand, tokens: int) -> SkinnyTiling:
-    """The tiling of a product that `skinny_linear.serves` supports."""
-    return SKINNY[weight.format, weight.matrix.shape[0] >= MANY_ROWS][n_tiles(tokens)]
+def skinny_tiling(weight: Operand, x: torch.Tensor) -> SkinnyTiling | None:
+    """For 9 to 64 tokens, and for fewer whose x does not fit in `mma`'s shared memory.
+
+    None if the kernel cannot read the weight, or if it is not int4: for int8, `triton/matmul` is as fast.
+    """
+    return SKINNY[n_tiles(len(x))] if weight.format == INT4 and serves(x, weight) else None
 
 
 def tiling(weight: Operand, x: torch.Tensor, gate: bool, stack: bool = False) -> Tiling | None:
-    """None if no kernel fits: too little shared memory, or an unpacked weight with several tokens on an older GPU.
+    """None if no kernel fits: an unpacked weight with several tokens, too little shared memory, or an older GPU.
 
     With `stack` the weight is a stack of matrices and x is one token.
     """
@@ -72,17 +58,13 @@ def tiling(weight: Operand, x: torch.Tensor, gate: bool, stack: bool = False) ->
     if torch.cuda.get_device_capability(x.device)[0] == 9:
         known, chunks = HOPPER[weight.format, len(x) > 1], weight.columns // weight.width
         return known[min(known, key=lambda count: abs(count - chunks))]
-    if weight.scales is None and len(x) > 1:  # cuBLAS may be faster there
-        return None
     return _timed(weight, x, gate, kernels)
 
 
 def kernels_for(weight: Operand, tokens: int) -> set[str]:
-    """The kernels that can read the weight; none for float32 with several tokens."""
+    """The kernels that can read the weight; none for an unpacked weight with several tokens."""
     one_token = {"integer_mma"} if weight.format in (INT8, INT4) else {"gemv"}
-    if tokens > 1:
-        return {"mma"} if weight.format != F32 else set()
-    return one_token | ({"mma"} if weight.scales is not None else set())
+    return (one_token if tokens == 1 else set()) | ({"mma"} if weight.scales is not None else set())
 
 
 def _timed(weight: Operand, x: torch.Tensor, gate: bool, kernels: set[str]) -> Tiling | None:
@@ -97,8 +79,8 @@ def _timed(weight: Operand, x: torch.Tensor, gate: bool, kernels: set[str]) -> T
         keep(_path(name), json.dumps(table).encode())
     if not table[key]:
         return None
-    kernel, *sizes = table[key]
-    return Tiling(str(kernel), *map(int, sizes))
+    kernel, threads, depth, blocks = table[key]
+    return Tiling(str(kernel), int(threads), int(depth), int(blocks))
 
 
 def _fastest(weight: Operand, x: torch.Tensor, gate: bool, kernels: set[str]) -> Tiling | None:
@@ -132,6 +114,6 @@ def _path(name: str) -> Path:
 def _table(name: str) -> dict[str, list[str | int]]:
     try:
         found: dict[str, list[str | int]] = json.loads(_path(name).read_text(encoding="utf-8"))
-        return {key: value for key, value in found.items() if len(value) in (0, 5)}
+        return {key: value for key, value in found.items() if len(value) in (0, 4)}
     except (OSError, ValueError, AttributeError, TypeError):
         return {}

@@ -1,5 +1,7 @@
 """Products of fp8 weights with inputs that are rounded to fp8 too, with a scale per 128 columns (DeepSeek-V3, 3.3)."""
 
+from functools import cache
+
 import torch
 import triton
 import triton.language as tl
@@ -55,7 +57,12 @@ def serves(x: Tensor, weight: Weight) -> bool:
     ):
         return False
     rows, columns = weight.shape[-2:]
-    return rows % 16 == 0 and columns % (4 * BLOCK) == 0 and torch.cuda.get_device_capability(x.device) == (9, 0)
+    return rows % 16 == 0 and columns % (4 * BLOCK) == 0 and _is_hopper(x.device)
+
+
+@cache
+def _is_hopper(device: torch.device) -> bool:
+    return torch.cuda.get_device_capability(device) == (9, 0)
 
 
 def fp8_linear(x: Tensor, weight: Fp8Blocks, bias: Tensor | None = None, pdl: bool = False) -> Tensor:

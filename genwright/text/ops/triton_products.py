@@ -8,7 +8,7 @@ from torch.nn.functional import linear
 
 from genwright.kernels.cuda import planes_linear, skinny_linear
 from genwright.kernels.cuda.fused_linear import CHUNK, MAX_TOKENS, Operand, operand, product
-from genwright.kernels.cuda.tilings import MIN_SKINNY_TOKENS, skinny_tiling, tiling
+from genwright.kernels.cuda.tilings import skinny_tiling, tiling
 from genwright.kernels.triton import fp8_inputs
 from genwright.kernels.triton.bit_planes import planes_matmul, unpack_planes
 from genwright.kernels.triton.elementwise import rms_norm, silu_mul
@@ -77,27 +77,27 @@ class TritonProducts(TorchOps):
             if not planes_linear.serves(x, weight):
                 return None
             return planes_linear.planes_product(_aligned(x), weight, bias=bias, dependent=self._pdl, **fused)
-        matrix = operand(weight)
+        matrix = operand(weight) if len(x) <= skinny_linear.MAX_SKINNY_TOKENS else None
         if matrix is None:
             return None
-        rounded = self.fp8_inputs and isinstance(weight, Fp8Blocks)
-        skinny = skinny_linear.serves(x, matrix) and not (rounded and len(x) > MAX_TOKENS)
-        few = len(x) <= MAX_TOKENS and not (skinny and len(x) >= MIN_SKINNY_TOKENS)
-        tiles = tiling(matrix, x, fused.get("gate", False)) if few else None
-        if tiles is not None:
+        if len(x) <= MAX_TOKENS and (tiles := tiling(matrix, x, fused.get("gate", False))) is not None:
             return product(_aligned(x), matrix, tiles, bias=bias, dependent=self._pdl, **fused)
-        return self._skinny_linear(_aligned(x), matrix, bias, **fused) if skinny else None
+        if (skinny := skinny_tiling(matrix, x)) is not None:
+            return self._skinny_linear(_aligned(x), matrix, skinny, bias, **fused)
+        return None
 
-    def _skinny_linear(self, x: Tensor, matrix: Operand, bias: Tensor | None, **fused: Unpack[Fused]) -> Tensor:
-        """`fused_linear` with a packed weight and more tokens; the norm takes a launch of its own."""
+    def _skinny_linear(
+        self, x: Tensor, matrix: Operand, tiles: skinny_linear.SkinnyTiling, bias: Tensor | None, **fused: Unpack[Fused]
+    ) -> Tensor:
+        """`fused_linear` with more tokens; the norm takes a launch of its own."""
         if "norm" in fused:
             x = rms_norm(x, fused["norm"], fused["eps"], pdl=self._pdl)
-        tiles = skinny_linear.n_tiles(len(x))
-        if tiles not in self._skinny_scratch:
-            self._skinny_scratch[tiles] = skinny_linear.Scratch.allocate(len(x), x.device)
+        n_tiles = skinny_linear.n_tiles(len(x))
+        if n_tiles not in self._skinny_scratch:
+            self._skinny_scratch[n_tiles] = skinny_linear.Scratch.allocate(len(x), x.device)
         return skinny_linear.skinny_linear(
-            x, matrix, skinny_tiling(matrix, len(x)), self._skinny_scratch[tiles], bias=bias,
-            residual=fused.get("residual"), gate=fused.get("gate", False), dependent=self._pdl,
+            x, matrix, tiles, self._skinny_scratch[n_tiles], bias=bias, residual=fused.get("residual"),
+            gate=fused.get("gate", False), dependent=self._pdl,
         )  # fmt: skip
 
     def _fused_parts(self, x: Tensor, weight: Mixed, bias: Tensor | None, **fused: Unpack[Fused]) -> Tensor | None:

@@ -77,7 +77,7 @@ def test_one_token(name, shape, gate):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("tokens", [2, 3, 5, 8])
-@pytest.mark.parametrize("name", FORMATS[1:])
+@pytest.mark.parametrize("name", FORMATS[3:])
 def test_several_tokens(name, tokens):
     for shape in SHAPES[1:4]:
         if name != "int4:g128" or shape[1] % 128 == 0:
