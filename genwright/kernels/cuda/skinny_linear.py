@@ -20,7 +20,7 @@ class SkinnyTiling:
     threads: int  # per block
     m_tiles: int  # per warp
     k_tile: int  # columns per stage
-    stages: int
+    stages: int  # two or more: all but one are in flight
     blocks: int = 1  # per multiprocessor
 
 

@@ -75,7 +75,8 @@ def test_float16(name):
 def test_every_tiling(name, tiles):
     """The same bits again and again: shared tiles are summed in the order of the blocks."""
     for tokens in (16, 64):
-        check(name, 4096, 4096, tokens, tiles=tiles, repeats=5)
+        if fitting(operand(parse_format(name).quantize(torch.zeros(16, 512))), tokens, tiles).stages > 1:
+            check(name, 4096, 4096, tokens, tiles=tiles, repeats=5)
 
 
 @pytest.mark.gpu
