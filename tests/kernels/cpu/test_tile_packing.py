@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from quant.test_ggml import random_rows
+from quant.random_blocks import random_rows
 
 from genwright.kernels.cpu.tile_packing import kernel, tiles_of_blocks, tiles_of_integers
 from genwright.quant import ggml

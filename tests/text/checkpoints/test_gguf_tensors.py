@@ -8,7 +8,7 @@ import gguf
 import numpy as np
 import pytest
 import torch
-from quant.test_ggml import SCALES, random_rows
+from quant.random_blocks import SCALES, random_rows
 from safetensors.torch import load_file, save_file
 from text.checkpoints.tiny_gguf import add_sizes, permute
 from text.families import make, reference_logits
