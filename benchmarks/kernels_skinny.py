@@ -1,4 +1,4 @@
-"""Time products of 2 to 64 tokens with packed weights on a CUDA device: `python -m benchmarks.kernels_skinny`.
+"""Time products of 2 to 64 tokens on a CUDA device: `python -m benchmarks.kernels_skinny`.
 
 The four products of Llama-3.1-8B's layers, with the gate, run in a CUDA graph over more weights than the L2 cache
 holds: alone, and as a chain. Figures are microseconds per layer, and GB/s, which count the packed weight with its
@@ -20,7 +20,7 @@ from torch.nn.functional import linear
 from benchmarks.kernels_products import draw, seconds
 from genwright.kernels.cuda.fused_linear import MAX_TOKENS, operand, product
 from genwright.kernels.cuda.nvrtc import shared_memory
-from genwright.kernels.cuda.skinny_linear import Scratch, SkinnyTiling, skinny_linear, stage_bytes
+from genwright.kernels.cuda.skinny_linear import SkinnyTiling, new_scratch, shared_bytes, skinny_linear
 from genwright.kernels.cuda.tilings import tiling
 from genwright.kernels.triton.elementwise import silu_mul
 from genwright.kernels.triton.matmul import packed_matmul
@@ -29,8 +29,8 @@ from genwright.quant.packed import Weight, tensors_of
 PRODUCTS = {"qkv": (6144, 4096), "out": (4096, 4096), "gate_up": (28672, 4096), "down": (4096, 14336)}
 CANDIDATES = [
     SkinnyTiling(threads, m_tiles, k_tile, stages, blocks)
-    for threads, m_tiles, blocks in ((128, 2, 2), (256, 1, 1), (256, 1, 2), (256, 2, 1), (512, 1, 1))
-    for k_tile, stages in pairs((128, 256), (3, 4, 6))
+    for threads, m_tiles, blocks in ((128, 1, 2), (128, 2, 1), (256, 1, 1), (256, 2, 1), (512, 1, 1))
+    for k_tile, stages in pairs((128, 256, 512), (2, 3, 4, 6))
 ]
 Method = Callable[[str, Tensor, Weight], Tensor]  # of a product's name, x and its weight
 
@@ -53,7 +53,7 @@ def mma(name: str, x: Tensor, weight: Weight) -> Tensor:
     return triton(name, x, weight) if tiles is None else product(x, known, tiles, gate=name == "gate_up")
 
 
-def skinny(tiles: SkinnyTiling, scratch: Scratch, name: str, x: Tensor, weight: Weight) -> Tensor:
+def skinny(tiles: SkinnyTiling, scratch: Tensor, name: str, x: Tensor, weight: Weight) -> Tensor:
     known = operand(weight)
     assert known is not None
     return skinny_linear(x, known, tiles, scratch, gate=name == "gate_up")
@@ -90,7 +90,7 @@ def fitting(weight: Weight, tokens: int, candidates: Sequence[SkinnyTiling]) -> 
     known = operand(weight)
     assert known is not None
     room = shared_memory(torch.cuda.current_device())
-    return [each for each in candidates if stage_bytes(known, tokens, each) * each.stages <= room // each.blocks - 1024]
+    return [each for each in candidates if shared_bytes(known, tokens, each) <= room // each.blocks - 1024]
 
 
 def compile_all(weights: dict[str, list[Weight]], tokens: int, methods: Sequence[Method]) -> None:
@@ -117,7 +117,7 @@ def main() -> None:
         print("No CUDA device was found; these kernels run on a GPU only.")
         return
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--formats", nargs="*", default=["int4", "int8", "fp8"])
+    parser.add_argument("--formats", nargs="*", default=["bf16", "int4", "int8"])
     parser.add_argument("--tokens", nargs="*", type=int, default=[8, 16, 32, 64])
     parser.add_argument("--shown", type=int, default=6, help="The fastest tilings that are printed.")
     options = parser.parse_args()
@@ -128,7 +128,7 @@ def main() -> None:
         sizes = {name: sum(tensor.nbytes for tensor in tensors_of(each[0])) for name, each in weights.items()}
         sizes["chain"] = sum(sizes.values())
         for tokens in options.tokens:
-            scratch = Scratch.allocate(tokens, torch.device("cuda"))
+            scratch = new_scratch(tokens, torch.device("cuda"))
             methods: dict[str, Method] = {"triton": triton}
             if tokens <= MAX_TOKENS:
                 methods["mma"] = mma

@@ -9,7 +9,8 @@
 #else
 #define MMA_TYPE "f16"
 #endif
-#define UNIT (OPERAND == BF16 && FORMAT != FP8 ? 0x1p19f : 1.0f)
+#define BF16_INTEGERS (OPERAND == BF16 && (FORMAT == INT8 || FORMAT == INT4))
+#define UNIT (BF16_INTEGERS ? 0x1p19f : 1.0f)
 
 __device__ __forceinline__ u32 add2(u32 a, u32 b) {
     u32 c;
@@ -67,7 +68,10 @@ __device__ __forceinline__ Factors factors_of(float scale, float minimum) {
 
 // Piece j of a chunk as four pairs of neighbours. Not scaled; the int4 weights are q - 8 if SIGNED, else q.
 template <bool SIGNED> __device__ __forceinline__ void unpack_piece(const Chunk& chunk, int j, u32 (&pairs)[4]) {
-#if FORMAT == INT4
+#if FORMAT == OPERAND
+#pragma unroll
+    for (int i = 0; i < 4; i++) pairs[i] = chunk.w[i];
+#elif FORMAT == INT4
     const u32 low = chunk.w[j], high = low >> 8;
     const u32 minus = SIGNED ? 0xE408E408u : 0xE400E400u;       // -1032 or -1024
     const u32 minus_16th = SIGNED ? 0xD480D480u : 0xD400D400u;  // -72 or -64
@@ -94,7 +98,7 @@ template <bool SIGNED> __device__ __forceinline__ void unpack_piece(const Chunk&
 
 // The same, divided by UNIT; scaled if SCALED, else the scale must be 1 and there are no minimums.
 template <bool SCALED> __device__ __forceinline__ void scale_piece(const Chunk& chunk, int j, const Factors& f, u32 (&pairs)[4]) {
-#if OPERAND == BF16 && FORMAT != FP8
+#if BF16_INTEGERS
 #pragma unroll
     for (int i = 0; i < 4; i++) {
 #if FORMAT == INT4

@@ -1,4 +1,4 @@
-"""Linear layers of up to 64 tokens with a packed weight (a skinny GEMM), fused with the bias, gate and residual."""
+"""Linear layers of up to 64 tokens (a skinny GEMM), fused with the bias, gate and residual."""
 
 from dataclasses import dataclass
 
@@ -9,35 +9,36 @@ from genwright.kernels.cuda.nvrtc import compiled_kernel, multiprocessors
 
 MAX_SKINNY_TOKENS = 64
 MAX_ROWS = 256  # of all blocks of a multiprocessor
+MAX_SHARED = 12  # blocks of a tile of rows
+FINISHERS = 128  # threads that write results while the others multiply
 M_TILE, N_TILE = 16, 8  # rows and tokens of an mma
-WORD = 4  # bytes; scales are copied in aligned words
+WORD = 4  # bytes; scales are copied in whole words
+NOTHING = -1  # bits of a sum that has not been written
 
 
 @dataclass(frozen=True)
 class SkinnyTiling:
     """Launch parameters of the skinny GEMM."""
 
-    threads: int  # per block
+    threads: int  # per block, without the finishers
     m_tiles: int  # per warp
     k_tile: int  # columns per stage
     stages: int  # two or more: all but one are in flight
     blocks: int = 1  # per multiprocessor
 
+    @property
+    def rows(self) -> int:
+        """Per block."""
+        return self.threads // 32 * self.m_tiles * M_TILE
 
-@dataclass(frozen=True)
-class Scratch:
-    """Sums of tiles that several blocks share; consecutive launches on a stream reuse it."""
 
-    parts: torch.Tensor
-    arrivals: torch.Tensor  # zero between launches
+def new_scratch(tokens: int, device: torch.device) -> torch.Tensor:
+    """Room for sums of tiles that blocks share, for any product of so many tokens rounded up to whole tiles.
 
-    @staticmethod
-    def allocate(tokens: int, device: torch.device) -> "Scratch":
-        """For any product of so many tokens, rounded up to whole tiles."""
-        processors = torch.cuda.get_device_properties(device).multi_processor_count
-        rows = 2 * processors * MAX_ROWS  # a block shares its first and its last tile
-        parts = torch.empty(rows, N_TILE * n_tiles(tokens), dtype=torch.float32, device=device)
-        return Scratch(parts, torch.zeros(rows // M_TILE, dtype=torch.int32, device=device))
+    Consecutive launches on a stream reuse it.
+    """
+    rows = torch.cuda.get_device_properties(device).multi_processor_count * MAX_ROWS
+    return torch.full((rows, N_TILE * n_tiles(tokens)), NOTHING, dtype=torch.int32, device=device)
 
 
 def n_tiles(tokens: int) -> int:
@@ -46,19 +47,29 @@ def n_tiles(tokens: int) -> int:
     return int(1 << (-(-tokens // N_TILE) - 1).bit_length())
 
 
-def serves(x: torch.Tensor, weight: Operand) -> bool:
-    """Whether the kernel supports the product: a packed matrix, and x of few tokens in 16 bits, on a Hopper GPU."""
-    if weight.scales is None or weight.matrix.dim() != 2 or x.dtype not in (torch.float16, torch.bfloat16):
+def serves(x: torch.Tensor, weight: Operand, tiling: SkinnyTiling) -> bool:
+    """Whether the kernel supports the product: a matrix, packed or of x's type, and few tokens, on a Hopper GPU.
+
+    A row's scales, and those of a stage, must be whole words.
+    """
+    if x.dtype not in (torch.float16, torch.bfloat16) or len(x) > MAX_SKINNY_TOKENS or weight.matrix.dim() != 2:
         return False
-    aligned = all(each is None or each.data_ptr() % WORD == 0 for each in (weight.scales, weight.minimums))
-    return aligned and len(x) <= MAX_SKINNY_TOKENS and torch.cuda.get_device_capability(x.device)[0] == 9
+    if weight.scales is None:
+        known = weight.matrix.dtype == x.dtype
+    elif weight.group:
+        counts = (weight.columns // weight.group, tiling.k_tile // weight.group)
+        known = weight.scale_rows == 1 and all(count * weight.scales.itemsize % WORD == 0 for count in counts)
+        known = known and all(each is None or each.data_ptr() % CHUNK == 0 for each in (weight.scales, weight.minimums))
+    else:
+        known = weight.scale_rows == 1
+    return known and torch.cuda.get_device_capability(x.device)[0] == 9
 
 
 def skinny_linear(
     x: torch.Tensor,
     weight: Operand,
     tiling: SkinnyTiling,
-    scratch: Scratch,
+    scratch: torch.Tensor,
     *,
     bias: torch.Tensor | None = None,
     residual: torch.Tensor | None = None,
@@ -66,30 +77,29 @@ def skinny_linear(
     dependent: bool = True,
 ) -> torch.Tensor:
     """residual + W x + bias, or with `gate` silu(y1) * y2 of its halves: x [tokens, columns], contiguous."""
-    assert x.shape[1] == weight.columns and weight.scales is not None
+    assert x.shape[1] == weight.columns and tiling.rows * tiling.blocks <= MAX_ROWS
     outputs = weight.matrix.shape[0] // (2 if gate else 1)
+    tiles, steps = -(-weight.matrix.shape[0] // tiling.rows), -(-weight.columns // tiling.k_tile)
+    grid = min(tiles * min(steps, MAX_SHARED), tiling.blocks * multiprocessors(x.device.index))
+    scale_type = PLAIN[x.dtype if weight.scales is None else weight.scales.dtype]
     shape = {
-        "FORMAT": weight.format, "X_TYPE": PLAIN[x.dtype], "SCALE_TYPE": PLAIN[weight.scales.dtype],
-        "OUTPUTS": outputs, "COLUMNS": weight.columns, "GROUP": weight.group, "SCALE_ROWS": weight.scale_rows,
-        "N_TILES": n_tiles(len(x)), "M_TILES": tiling.m_tiles, "K_TILE": tiling.k_tile, "STAGES": tiling.stages,
-        "THREADS": tiling.threads, "BLOCKS": tiling.blocks, "GATE": gate, "MINIMUMS": weight.minimums is not None,
-        "PDL": dependent,
+        "FORMAT": weight.format, "X_TYPE": PLAIN[x.dtype], "SCALE_TYPE": scale_type,
+        "OUTPUTS": outputs, "COLUMNS": weight.columns, "GROUP": weight.group, "N_TILES": n_tiles(len(x)),
+        "M_TILES": tiling.m_tiles, "K_TILE": tiling.k_tile, "STAGES": tiling.stages, "THREADS": tiling.threads,
+        "FINISHERS": FINISHERS, "BLOCKS": tiling.blocks, "GRID": grid, "GATE": gate,
+        "MINIMUMS": weight.minimums is not None, "PDL": dependent,
     }  # fmt: skip
-    rows = tiling.threads // 32 * tiling.m_tiles * M_TILE  # per block
-    assert rows * tiling.blocks <= MAX_ROWS
-    units = -(-weight.matrix.shape[0] // rows) * -(-weight.columns // tiling.k_tile)
-    grid = min(units, tiling.blocks * multiprocessors(x.device.index))
     y = x.new_empty(len(x), outputs)
-    arguments = (
-        x, weight.matrix, weight.scales, weight.minimums, bias, residual, y, scratch.parts, scratch.arrivals, len(x)
-    )  # fmt: skip
+    arguments = (x, weight.matrix, weight.scales, weight.minimums, bias, residual, y, scratch, len(x))
     kernel = compiled_kernel(x.device.index, "skinny", **shape)
-    kernel(grid, tiling.threads, arguments, stage_bytes(weight, len(x), tiling) * tiling.stages, dependent)
+    kernel(grid, tiling.threads + FINISHERS, arguments, shared_bytes(weight, len(x), tiling), dependent)
     return y
 
 
-def stage_bytes(weight: Operand, tokens: int, tiling: SkinnyTiling) -> int:
-    """Shared memory of a stage: the weights, a word for each chunk's scale and minimum, and x."""
-    chunks = tiling.threads * 2 * tiling.m_tiles * (tiling.k_tile // (4 * weight.width))
-    words = 0 if not weight.group else 1 if weight.minimums is None else 2
-    return chunks * (CHUNK + WORD * words) + n_tiles(tokens) * N_TILE * tiling.k_tile * 2
+def shared_bytes(weight: Operand, tokens: int, tiling: SkinnyTiling) -> int:
+    """Shared memory of a block: stages of weights with their scales and minimums and of x, and a tile's sums."""
+    columns = N_TILE * n_tiles(tokens)
+    row = tiling.k_tile // weight.width * CHUNK
+    if weight.group and weight.scales is not None:
+        row += tiling.k_tile // weight.group * weight.scales.itemsize * (1 if weight.minimums is None else 2)
+    return tiling.stages * (tiling.rows * row + columns * tiling.k_tile * 2) + columns * (tiling.rows + 4) * 4

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from genwright.home import keep, kernel_file
-from genwright.kernels.cuda.fused_linear import FP8, INT4, INT8, PLAIN, Operand, Tiling, product
+from genwright.kernels.cuda.fused_linear import FP8, INT4, INT8, MAX_TOKENS, PLAIN, Operand, Tiling, product
 from genwright.kernels.cuda.skinny_linear import SkinnyTiling, n_tiles, serves
 
 F32, F16, BF16 = PLAIN.values()
@@ -30,21 +30,29 @@ HOPPER: dict[tuple[int, bool], dict[int, Tiling]] = {
 }
 HOPPER[F16, False] = HOPPER[BF16, False]
 HOPPER[F32, False] = {1024: Tiling("gemv", 512, 2, 1)}
-# Of the skinny GEMM, by tiles of tokens: the fastest for int4 in a chain of Llama-3.1-8B's products (4 tiles: like 8).
+# Of the skinny GEMM with int4, by tiles of tokens: the fastest for Llama-3.1-8B's gate and up, which have many rows,
+# and for its other products (4 tiles: like 8). The second also reads the scales of larger groups.
 SKINNY = {
-    1: SkinnyTiling(512, 1, 256, 3),
-    2: SkinnyTiling(512, 1, 128, 4),
-    4: SkinnyTiling(256, 2, 128, 3),
-    8: SkinnyTiling(256, 2, 128, 3),
+    1: (SkinnyTiling(256, 1, 512, 3), SkinnyTiling(256, 1, 512, 3)),
+    2: (SkinnyTiling(512, 1, 512, 2), SkinnyTiling(256, 1, 256, 3)),
+    4: (SkinnyTiling(256, 2, 256, 3), SkinnyTiling(256, 1, 256, 3)),
+    8: (SkinnyTiling(256, 2, 128, 3), SkinnyTiling(256, 1, 256, 3)),
 }
+MANY_ROWS = 16384
+SKINNY_PLAIN = SkinnyTiling(256, 1, 128, 5)  # of unpacked weights and up to 8 tokens
 
 
 def skinny_tiling(weight: Operand, x: torch.Tensor) -> SkinnyTiling | None:
-    """For 9 to 64 tokens, and for fewer whose x does not fit in `mma`'s shared memory.
+    """For int4 and 9 to 64 tokens, or fewer whose x does not fit in `mma`'s shared memory; unpacked weights and 2 to 8.
 
-    None if the kernel cannot read the weight, or if it is not int4: for int8, `triton/matmul` is as fast.
+    None if the kernel cannot read the weight, or if others are as fast: `triton/matmul` with int8, and cuBLAS with more
+    tokens and unpacked weights.
     """
-    return SKINNY[n_tiles(len(x))] if weight.format == INT4 and serves(x, weight) else None
+    if weight.format == INT4:
+        candidates = SKINNY[n_tiles(len(x))][0 if weight.matrix.shape[0] >= MANY_ROWS else 1 :]
+    else:
+        candidates = (SKINNY_PLAIN,) if weight.scales is None and 1 < len(x) <= MAX_TOKENS else ()
+    return next((tiles for tiles in candidates if serves(x, weight, tiles)), None)
 
 
 def tiling(weight: Operand, x: torch.Tensor, gate: bool, stack: bool = False) -> Tiling | None:

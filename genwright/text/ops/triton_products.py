@@ -39,7 +39,7 @@ class TritonProducts(TorchOps):
         super().__init__(deterministic, group)
         self.fp8_inputs = fp8_inputs
         self._pdl = torch.cuda.get_device_capability(device) >= (9, 0)
-        self._skinny_scratch: dict[int, skinny_linear.Scratch] = {}
+        self._skinny_scratch: dict[int, Tensor] = {}
 
     def look_up(self, rows: Tensor, table: Tensor | Table | PackedTable) -> Tensor:
         if not isinstance(table, PackedTable):
@@ -94,7 +94,7 @@ class TritonProducts(TorchOps):
             x = rms_norm(x, fused["norm"], fused["eps"], pdl=self._pdl)
         n_tiles = skinny_linear.n_tiles(len(x))
         if n_tiles not in self._skinny_scratch:
-            self._skinny_scratch[n_tiles] = skinny_linear.Scratch.allocate(len(x), x.device)
+            self._skinny_scratch[n_tiles] = skinny_linear.new_scratch(len(x), x.device)
         return skinny_linear.skinny_linear(
             x, matrix, tiles, self._skinny_scratch[n_tiles], bias=bias, residual=fused.get("residual"),
             gate=fused.get("gate", False), dependent=self._pdl,
