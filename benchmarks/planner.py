@@ -25,12 +25,12 @@ CASES = {
 
 
 def measure(model: str, config: EngineConfig, plan: Plan) -> Timing:
-    """Run as many sequences as were planned for, after a short run that compiles kernels."""
+    """Run as many sequences as were planned for, after a run that compiles kernels and captures graphs."""
     predicted, draw = plan.prediction, random.Random(0)
     offload = None if plan.policy.resident else plan.policy
     length = predicted.prompt_length + predicted.max_new_tokens
     with LLM(model, config, offload=offload, max_context=length) as llm:
-        for new in (2, predicted.max_new_tokens):
+        for new in (2 if offload else predicted.max_new_tokens, predicted.max_new_tokens):
             prompts = [
                 [draw.randrange(llm.model.cfg.vocab_size) for _ in range(predicted.prompt_length)]
                 for _ in range(predicted.sequences)

@@ -54,8 +54,10 @@ class Cost:
         facts, work, rates = self.facts, self.work, self.machine.rates
         count = work.sequences
         # Sparse attention reads all keys, and the values of the tokens with the highest weights.
-        read = count * facts.cache_read(work.mean_length) * (1 + self.policy.sparsity) / 2
-        moves = self._moves(facts.layers * facts.moved(count), count, read, facts.layers * count * facts.cache_row)
+        share = (1 + self.policy.sparsity) / 2
+        read = count * facts.cache_read(work.mean_length) * share
+        pages = count * facts.cache_held(ceil(work.mean_length)) * share  # what is moved
+        moves = self._moves(facts.layers * facts.moved(count), count, pages, facts.layers * count * facts.cache_row)
         compute = vector(self._decode_compute())
         if self.policy.cpu_attention:
             # It waits for the queries, and the block for its result, so that no other computation runs meanwhile.

@@ -59,8 +59,8 @@ class Tiers:
         if self._limited and gpu_limit is not None:
             total = torch.cuda.get_device_properties(device).total_memory
             torch.cuda.set_per_process_memory_fraction(min(1.0, gpu_limit / total), device)
-        # Apart from what loading uses for a while, which would leave gaps that are too small for the next block.
-        self._pool = torch.cuda.MemPool() if device.type == "cuda" else None
+            # Else gaps between tensors add up to several hundred megabytes, which count towards the limit.
+            torch._C._accelerator_setAllocatorSettings("expandable_segments:True")
         self.host = HostMemory(pin and device.type == "cuda")
         self._folder = folder
         self.stage = PREFILL
@@ -86,10 +86,9 @@ class Tiers:
     def gpu(self, size: int) -> torch.Tensor:
         """Bytes of the device that computes."""
         self.use.hold(Tier.GPU, size)
-        if self._pool is None:
+        if self.device.type == "cpu":
             return self.host.empty(size)
-        with torch.cuda.use_mem_pool(self._pool, self.device):
-            return torch.empty(size, dtype=torch.uint8, device=self.device)
+        return torch.empty(size, dtype=torch.uint8, device=self.device)
 
     def cpu(self, size: int) -> torch.Tensor:
         """Bytes of CPU memory, pinned if `host.pinned` is still true afterwards."""

@@ -24,9 +24,9 @@ def test_what_is_on_disk_comes_at_the_rate_of_the_disk() -> None:
     assert prefill == step == pytest.approx(0.5 * OPT_13B.blocks / 3e9)
 
 
-def test_a_cache_in_cpu_memory_crosses_the_bus_at_its_mean_length() -> None:
+def test_a_cache_in_cpu_memory_crosses_the_bus_in_whole_pages_at_its_mean_length() -> None:
     _, step = seconds(Policy(0, 100, 25, 75, 100, 0, 32, 4))
-    cache = 128 * (256 + 16) * 40 * 20480
+    cache = 128 * 5 * 64 * 40 * 20480  # 272 tokens, in five pages
     assert step == pytest.approx((OPT_13B.blocks + 0.75 * cache) / 55.3e9)
     _, sparse = seconds(Policy(0, 100, 25, 75, 100, 0, 32, 4, sparsity=0.1))
     assert sparse == pytest.approx((OPT_13B.blocks + 0.75 * cache * 0.55) / 55.3e9)
@@ -35,7 +35,7 @@ def test_a_cache_in_cpu_memory_crosses_the_bus_at_its_mean_length() -> None:
 def test_a_cache_on_disk_is_read_and_its_new_rows_are_written() -> None:
     _, step = seconds(Policy(100, 0, 0, 0, 100, 0, 32, 4))
     rows = 128 * 40 * 20480
-    assert step == pytest.approx(rows * (256 + 16) / 3e9 + rows / 2e9)
+    assert step == pytest.approx(rows * 5 * 64 / 3e9 + rows / 2e9)
 
 
 def test_activations_cross_the_bus_both_ways() -> None:
@@ -64,7 +64,7 @@ def test_attention_on_the_cpu_reads_the_cache_there() -> None:
     policy = Policy(100, 0, 0, 100, 100, 0, 32, 4)
     cache = 128 * (256 + 16) * 40 * 20480
     (_, moved), (_, there) = seconds(policy), seconds(replace(policy, cpu_attention=True))
-    assert moved == pytest.approx(cache / 55.3e9)
+    assert moved == pytest.approx(cache * 320 / 272 / 55.3e9)  # in whole pages
     assert cache / 20e9 < there < cache / 20e9 + 0.06
     assert predict(OPT_13B, H200, replace(policy, cpu_attention=True), WORK).decode_limit == "the computation"
 
