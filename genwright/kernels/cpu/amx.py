@@ -1,4 +1,4 @@
-"""Workaround for broken AMX: some virtual machines report AMX but not its tile shape, and oneDNN crashes on bf16."""
+"""Whether AMX can be used: some virtual machines report AMX but not its tile shape, and oneDNN crashes on bf16."""
 
 import ctypes
 import mmap
@@ -12,6 +12,8 @@ from pathlib import Path
 
 # Machine code that returns CPUID's EAX: push rbx; mov eax, edi; mov ecx, esi; cpuid; pop rbx; ret.
 _CPUID_EAX = bytes.fromhex("53 89f8 89f1 0fa2 5b c3")
+# Linux's system call with which a process asks for the tile registers; before that, using them is a crash.
+_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = 158, 0x1023, 18
 # If so, oneDNN may have chosen its instruction set already, and the environment variable comes too late.
 _TORCH_IMPORTED_FIRST = "torch" in sys.modules
 
@@ -30,6 +32,20 @@ def cpu_flags() -> frozenset[str]:
 def has_bf16() -> bool:
     """Whether the processor multiplies bf16 in hardware."""
     return "avx512_bf16" in cpu_flags() or ("amx_bf16" in cpu_flags() and not amx_is_broken())
+
+
+@cache
+def has_amx_int8() -> bool:
+    """Whether this process may multiply int8 by AMX; asks the system for the permission, which its threads share."""
+    if "amx_int8" not in cpu_flags() or platform.machine() != "x86_64" or amx_is_broken():
+        return False
+    return arch_prctl(_REQUEST_PERMISSION, _TILE_DATA) == 0
+
+
+def arch_prctl(code: int, value: int) -> int:
+    """0, or -1 if the system refuses."""
+    result: int = ctypes.CDLL(None).syscall(*map(ctypes.c_long, (_ARCH_PRCTL, code, value)))
+    return result
 
 
 @cache

@@ -14,6 +14,9 @@ namespace {
 
 #if defined(__AVX512VNNI__) || (defined(__AVXVNNI__) && !defined(__AVX512F__))
 #define VNNI
+#if defined(__AVX512VNNI__) && defined(__AMX_INT8__)
+#define AMX  // for many tokens; amx.h
+#endif
 #elif defined(__AVX512BW__) || (defined(__AVX2__) && !defined(__AVX512F__))
 #define MADD
 #elif defined(__ARM_FEATURE_MATMUL_INT8)
@@ -122,6 +125,9 @@ struct Rounded {
   uint32_t low[WORDS];
   uint32_t high[GROUPS][WIDE];   // of the wide words
   uint16_t place[GROUPS][WIDE];  // byte offset of q of the wide words
+#ifdef AMX
+  uint32_t all_high[WORDS];      // of all words: zeros but for the wide ones
+#endif
   int32_t offset[GROUPS];        // DOT_ZERO - zero times the sum of a group's codes
   float scale[GROUPS], sums[GROUPS];
 };
@@ -162,6 +168,9 @@ inline void write_codes(const Ints* codes, int group, Rounded& to) {
     memcpy((char*)high_words + at, &highs, sizeof highs);
     memcpy((char*)to.low + at, &lows, sizeof lows);
   }
+#ifdef AMX
+  memcpy(to.all_high + group * GROUP_WORDS, high_words + group * GROUP_WORDS, GROUP_WORDS * sizeof(uint32_t));
+#endif
   for (int i = 0; i < WIDE; i++) to.high[group][i] = high_words[to.place[group][i] / sizeof(Words)];
 }
 

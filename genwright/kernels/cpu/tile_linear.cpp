@@ -1,6 +1,7 @@
 // y = x W^T with weights in tiles of 16 rows: by integers, with rounded x, or by floats. Fused as fused_linear.cpp is. Bits
 // depend only on the token and the row.
 
+#include "amx.h"
 #include "dots.h"
 #include "linear.h"
 
@@ -68,6 +69,16 @@ inline void group_products(const Words* q, const Words*, const Exact* x, int gro
 inline Vector scaled(Vector scale, const Rounded& x, int group) { return scale * x.scale[group]; }
 inline Vector scaled(Vector scale, const Exact&, int) { return scale; }
 
+// Add the products of a group, scaled, to the sums of T tokens.
+template <int T, class X>
+inline void add_scaled(const Vector* products, Vector scale, Vector minimum, const X* x, int group, Vector* sums) {
+#pragma GCC unroll 8
+  for (int t = 0; t < T; t++) {
+    sums[t] += products[t] * scaled(scale, x[t], group);
+    if (MINIMUMS) sums[t] += minimum * x[t].sums[group];
+  }
+}
+
 // The products of a tile's rows, before `end`, with T tokens; x [units, T].
 template <int T, class X>
 void tile(const Tiles& w, const X* x, int64_t row, int64_t end, float* y, int64_t stride) {
@@ -93,12 +104,7 @@ void tile(const Tiles& w, const X* x, int64_t row, int64_t end, float* y, int64_
             const Vector minimum = MINIMUMS ? scales.minimum(unit, g, i) : Vector{};
             Vector products[T];
             group_products<T>(q, stored, x + unit * T, g, zero, products);
-#pragma GCC unroll 8
-            for (int t = 0; t < T; t++) {
-              const X& here = x[unit * T + t];
-              sums[i][t] += products[t] * scaled(scale, here, g);
-              if (MINIMUMS) sums[i][t] += minimum * here.sums[g];
-            }
+            add_scaled<T>(products, scale, minimum, x + unit * T, g, sums[i]);
           }
         }
     }
@@ -117,6 +123,67 @@ void tiles(const Tiles& w, const X* x, int64_t row, int64_t end, int tokens, flo
   static constexpr void (*by_tokens[])(const Tiles&, const X*, int64_t, int64_t, float*, int64_t) = {tile<I + 1, X>...};
   for (; row < end; row += ROWS, products += ROWS) by_tokens[tokens - 1](w, x, row, end, products, stride);
 }
+
+#ifdef AMX
+
+constexpr int MANY = Rounded::TOKENS;     // tokens that AMX multiplies at a time
+constexpr int BATCH = 4 * MANY;           // tokens whose x stays in the cache while rows of W are unpacked, once for all
+constexpr int STRETCH = 8;                // units whose sums stay in the cache; they share factors
+
+// The codes of a tile's rows [units, WORDS].
+const Words* unpacked(const Tiles& w, int64_t number) {
+  const int64_t units = w.units(), first = number * units;
+  if (BITS == 8) return (const Words*)w.codes + first * WORDS;
+  thread_local std::vector<Words> codes;
+  codes.resize(std::max<size_t>(codes.size(), units * WORDS));
+  for (int64_t unit = 0; unit < units; unit++) unpack<false>(w, first + unit, 0, codes.data() + unit * WORDS);
+  return codes.data();
+}
+
+// As `tile`, with MANY tokens. q: the rows' codes.
+void amx_tile(const Tiles& w, const Words* q, const Rounded* x, int64_t row, int64_t end, float* y, int64_t stride) {
+  const int64_t units = w.units();
+  Scales<1> scales(w, row / ROWS, 0);
+  Vector sums[MANY] = {};
+  TileSums integers[STRETCH][GROUPS];
+  for (int64_t first = 0; first < units; first += STRETCH) {
+    const int64_t count = std::min<int64_t>(STRETCH, units - first);
+    tile_sums(q + first * WORDS, x + first * MANY, count, integers[0]);
+    scales.enter(first / BLOCK_UNITS);
+    for (int64_t i = 0; i < count; i++)
+#pragma GCC unroll 2
+      for (int g = 0; g < GROUPS; g++) {
+        const Rounded* here = x + (first + i) * MANY;
+        const Vector minimum = MINIMUMS ? scales.minimum(first + i, g, 0) : Vector{};
+        Vector products[MANY];
+#pragma GCC unroll 8
+        for (int t = 0; t < MANY; t++) {
+          const Ints sum = (integers[i][g].high[t] << 8) + integers[i][g].low[t] + here[t].offset[g];
+          products[t] = __builtin_convertvector(sum, Vector);
+        }
+        add_scaled<MANY>(products, scales.scale(first + i, g, 0), minimum, here, g, sums);
+      }
+  }
+#pragma GCC unroll 8
+  for (int t = 0; t < MANY; t++) {
+    const Vector sum = sums[t];
+    write(sum, y + t * stride, 0, end - row, false);
+  }
+}
+
+// As `tiles`, with a number of tokens that is a multiple of MANY.
+void amx_tiles(const Tiles& w, const Rounded* x, int64_t row, int64_t end, int64_t tokens, float* products,
+               int64_t stride) {
+  const TileRegisters registers;
+  for (int64_t first = 0; first < tokens; first += BATCH)
+    for (int64_t r = row; r < end; r += ROWS) {
+      const Words* q = unpacked(w, r / ROWS);
+      for (int64_t token = first; token < std::min(first + BATCH, tokens); token += MANY)
+        amx_tile(w, q, x + token * w.units(), r, end, products + token * stride + r - row, stride);
+    }
+}
+
+#endif
 
 struct TileProduct : Product<Tiles> {  // `TileProduct` of tile_linear.py
   void* inputs;  // x as `convert_tokens` writes it, or null if every thread converts x for itself
@@ -144,7 +211,7 @@ int64_t convert_part(TileProduct& p) {
   return finished;
 }
 
-template <class X>
+template <class X, bool BY_AMX = false>
 int64_t multiply(TileProduct& p, int threads) {
   const Tiles& w = p.w;
   const int64_t units = w.units();
@@ -157,7 +224,14 @@ int64_t multiply(TileProduct& p, int threads) {
     for (int64_t token = 0; token < p.tokens; token += X::TOKENS) convert_tokens(p, token, own.data() + token * units);
   };
   return by_chunks(p, threads, convert_inputs, [&](int64_t row, int64_t end, float* products, int64_t to_token) {
-    for (int64_t token = 0; token < p.tokens; token += X::TOKENS)
+    int64_t token = 0;
+#ifdef AMX
+    if constexpr (BY_AMX) {
+      token = p.tokens / MANY * MANY;
+      amx_tiles(w, x, row, end, token, products, to_token);
+    }
+#endif
+    for (; token < p.tokens; token += X::TOKENS)
       tiles(w, x + token * units, row, end, p.count_from(token, X::TOKENS), products + token * to_token, to_token,
             std::make_integer_sequence<int, X::TOKENS>());
   });
@@ -208,3 +282,6 @@ extern "C" int64_t input_bytes(bool exact) { return exact ? sizeof(Exact) : size
 // One thread's part of y = x W^T with its epilogue.
 extern "C" int64_t rounded_part(TileProduct* p, int threads) { return multiply<Rounded>(*p, threads); }
 extern "C" int64_t exact_part(TileProduct* p, int threads) { return multiply<Exact>(*p, threads); }
+#ifdef AMX
+extern "C" int64_t amx_part(TileProduct* p, int threads) { return multiply<Rounded, true>(*p, threads); }
+#endif

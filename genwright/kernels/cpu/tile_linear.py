@@ -7,6 +7,7 @@ from functools import cache
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
+from genwright.kernels.cpu.amx import has_amx_int8
 from genwright.kernels.cpu.build import load_library
 from genwright.kernels.cpu.calls import Progress, Recording, address, make_call, runner
 from genwright.kernels.cpu.operand import Arguments, Operand, product_fields
@@ -16,6 +17,7 @@ from genwright.quant.tiles import ROWS, UNIT
 SCALES = {torch.float32: "FLOATS", torch.float16: "HALVES", torch.int8: "FACTORS"}
 
 ALONE = 8  # tokens whose x every thread converts for itself, because waiting for the others would take longer
+MANY = 16  # tokens from which on AMX multiplies, where there is one
 
 
 class Tiles(ctypes.Structure):
@@ -43,6 +45,7 @@ class TileOperand(Operand):
     def __init__(self, weight: tiles.Tiles, library: ctypes.CDLL):
         self.outputs, self.inputs = weight.rows, weight.inputs
         self._library = library
+        self._amx = has_amx_int8() and hasattr(library, "amx_part")  # an old compiler may not support it
         self.look_up = address(library, "look_up_part")
         table = None if weight.table is None else (ctypes.c_uint8 * len(weight.table))(*weight.table)
         stored = weight.codes, weight.high, weight.scales, weight.minimums, weight.factors, weight.minimum_factors
@@ -61,7 +64,8 @@ class TileOperand(Operand):
             inputs = torch.empty(size, dtype=torch.uint8)
             arguments.call(address(self._library, f"{kind}_inputs_part"), TileProduct, self.matrix, tokens, inputs)
         outputs = self.outputs // (2 if arguments.gate else 1)
-        arguments.call(address(self._library, f"{kind}_part"), TileProduct, self.matrix, outputs, inputs)
+        by = "amx" if self._amx and tokens >= MANY and not arguments.exact else kind
+        arguments.call(address(self._library, f"{by}_part"), TileProduct, self.matrix, outputs, inputs)
 
 
 class Lookup(ctypes.Structure):

@@ -107,6 +107,28 @@ def test_amx_is_broken_if_reported_without_a_tile_shape(flags, machine, leaves, 
     assert amx.has_bf16() is ("avx512_bf16" in flags or ("amx_bf16" in flags and not broken))
 
 
+@pytest.mark.parametrize(
+    ("flags", "broken", "refused", "usable"),
+    [
+        ({"amx_tile", "amx_int8"}, False, 0, True),
+        ({"amx_tile", "amx_int8"}, True, 0, False),
+        ({"amx_tile", "amx_int8"}, False, -1, False),
+        ({"amx_tile", "amx_bf16"}, False, 0, False),
+    ],
+)
+def test_int8_needs_the_flag_the_shape_and_the_permission(flags, broken, refused, usable, monkeypatch) -> None:
+    monkeypatch.setattr(amx, "cpu_flags", lambda: frozenset(flags))
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(amx, "amx_is_broken", lambda: broken)
+    monkeypatch.setattr(amx, "arch_prctl", lambda *request: refused)
+    assert amx.has_amx_int8.__wrapped__() is usable
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64" or platform.system() != "Linux", reason="a system call of Linux")
+def test_the_system_refuses_a_permission_that_does_not_exist() -> None:
+    assert amx.arch_prctl(0x1023, 63) == -1
+
+
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="CPUID is x86's")
 def test_cpuid_agrees_with_proc_cpuinfo() -> None:
     lines = Path("/proc/cpuinfo").read_text().splitlines()

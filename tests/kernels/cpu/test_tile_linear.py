@@ -1,6 +1,7 @@
 """Products of weights in tiles: against float64, on each instruction set there is, and look-ups of their rows."""
 
 import ctypes
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from torch.nn.functional import pad, silu
 
 from genwright.kernels.cpu import build, tile_linear
 from genwright.kernels.cpu.amx import cpu_flags
-from genwright.kernels.cpu.calls import runner
+from genwright.kernels.cpu.calls import address, runner
 from genwright.kernels.cpu.fused_linear import operand
 from genwright.kernels.cpu.tile_linear import look_up, tile_operand
 from genwright.quant import ggml
@@ -181,6 +182,43 @@ def test_each_instruction_set(name: str, monkeypatch: pytest.MonkeyPatch, tmp_pa
         assert limited is not None
         for exact in (False, True):
             assert_close(limited.product(x, exact=exact), x, weight, exact, narrow=name == "plain")
+
+
+@pytest.mark.parametrize("name", ["int8", "int4:g64:asym", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS"])
+def test_amx_gives_the_same_bits(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    """The kernel compiled with AMX's instructions in plain C++, because few processors have them."""
+    if not cpu_flags() >= {"avx512_vnni", "avx512bw"}:
+        pytest.skip("the processor has no AVX-512 with VNNI, which the kernel uses beside AMX")
+    emulated = "-D__AMX_INT8__", "-include", str(Path(__file__).with_name("emulated_amx.h"))
+    quick = ["-O1" if flag == "-O3" else flag for flag in build.FLAGS]
+    monkeypatch.setattr(build, "FLAGS", (*quick, *emulated))
+    monkeypatch.setattr(tile_linear, "kernel", lambda *kind: _load(tmp_path, *kind))
+    called: list[str] = []
+    monkeypatch.setattr(tile_linear, "address", lambda library, part: called.append(part) or address(library, part))
+    torch.manual_seed(0)
+    outputs, inputs = (97, 333) if name.startswith("int") else (96, 512)
+    weight, x, bias = tiles(name, outputs, inputs), torch.randn(75, inputs) * torch.rand(inputs), torch.randn(outputs)
+    x[3, 11], x[20] = 1e4, 0
+    operands = []
+    for amx in (False, True):
+        monkeypatch.setattr(tile_linear, "has_amx_int8", lambda amx=amx: amx)
+        operands.append(tile_operand(weight))
+    vnni, by_amx = operands
+    assert vnni is not None and by_amx is not None
+    for tokens in (8, 15, 16, 17, 64, 75):
+        some = x[:tokens]
+        expected = vnni.product(some, exact=False)
+        assert "amx_part" not in called
+        y = by_amx.product(some, exact=False)
+        assert ("amx_part" in called) == (tokens >= tile_linear.MANY)
+        assert torch.equal(y, expected)
+        assert_close(y, some, weight, narrow=True)
+        called.clear()
+    fused = {"norm": torch.rand(inputs), "eps": 1e-5, "gate": vnni.takes_gate(), "exact": False}
+    assert torch.equal(by_amx.product(x, bias, **fused), vnni.product(x, bias, **fused))
+    called.clear()
+    assert_close(by_amx.product(x[32:], exact=True), x[32:], weight, exact=True)
+    assert "amx_part" not in called
 
 
 def _load(folder: Any, *kind: Any) -> ctypes.CDLL:
