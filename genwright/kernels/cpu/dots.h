@@ -14,7 +14,7 @@ namespace {
 
 #if defined(__AVX512VNNI__) || (defined(__AVXVNNI__) && !defined(__AVX512F__))
 #define VNNI
-#if defined(__AVX512VNNI__) && defined(__AMX_INT8__)
+#if defined(__AVX512VNNI__) && (defined(__AMX_INT8__) || defined(__AMXINT8__))  // GCC, Clang
 #define AMX  // for many tokens; amx.h
 #endif
 #elif defined(__AVX512BW__) || (defined(__AVX2__) && !defined(__AVX512F__))

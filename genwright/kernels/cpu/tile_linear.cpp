@@ -126,9 +126,9 @@ void tiles(const Tiles& w, const X* x, int64_t row, int64_t end, int tokens, flo
 
 #ifdef AMX
 
-constexpr int MANY = Rounded::TOKENS;     // tokens that AMX multiplies at a time
-constexpr int BATCH = 4 * MANY;           // tokens whose x stays in the cache while rows of W are unpacked, once for all
-constexpr int STRETCH = 8;                // units whose sums stay in the cache; they share factors
+constexpr int TOKENS = Rounded::TOKENS;  // that AMX multiplies at a time
+constexpr int BATCH = 4 * TOKENS;        // tokens for which rows of W are unpacked once; their x stays in the cache
+constexpr int STRETCH = 8;               // units whose sums stay in the cache; they share factors
 
 // The codes of a tile's rows [units, WORDS].
 const Words* unpacked(const Tiles& w, int64_t number) {
@@ -140,45 +140,45 @@ const Words* unpacked(const Tiles& w, int64_t number) {
   return codes.data();
 }
 
-// As `tile`, with MANY tokens. q: the rows' codes.
+// As `tile`, with TOKENS tokens. q: the rows' codes.
 void amx_tile(const Tiles& w, const Words* q, const Rounded* x, int64_t row, int64_t end, float* y, int64_t stride) {
   const int64_t units = w.units();
   Scales<1> scales(w, row / ROWS, 0);
-  Vector sums[MANY] = {};
+  Vector sums[TOKENS] = {};
   TileSums integers[STRETCH][GROUPS];
   for (int64_t first = 0; first < units; first += STRETCH) {
     const int64_t count = std::min<int64_t>(STRETCH, units - first);
-    tile_sums(q + first * WORDS, x + first * MANY, count, integers[0]);
+    tile_sums(q + first * WORDS, x + first * TOKENS, count, integers[0]);
     scales.enter(first / BLOCK_UNITS);
     for (int64_t i = 0; i < count; i++)
 #pragma GCC unroll 2
       for (int g = 0; g < GROUPS; g++) {
-        const Rounded* here = x + (first + i) * MANY;
+        const Rounded* here = x + (first + i) * TOKENS;
         const Vector minimum = MINIMUMS ? scales.minimum(first + i, g, 0) : Vector{};
-        Vector products[MANY];
+        Vector products[TOKENS];
 #pragma GCC unroll 8
-        for (int t = 0; t < MANY; t++) {
+        for (int t = 0; t < TOKENS; t++) {
           const Ints sum = (integers[i][g].high[t] << 8) + integers[i][g].low[t] + here[t].offset[g];
           products[t] = __builtin_convertvector(sum, Vector);
         }
-        add_scaled<MANY>(products, scales.scale(first + i, g, 0), minimum, here, g, sums);
+        add_scaled<TOKENS>(products, scales.scale(first + i, g, 0), minimum, here, g, sums);
       }
   }
 #pragma GCC unroll 8
-  for (int t = 0; t < MANY; t++) {
+  for (int t = 0; t < TOKENS; t++) {
     const Vector sum = sums[t];
     write(sum, y + t * stride, 0, end - row, false);
   }
 }
 
-// As `tiles`, with a number of tokens that is a multiple of MANY.
+// As `tiles`, with a number of tokens that is a multiple of TOKENS.
 void amx_tiles(const Tiles& w, const Rounded* x, int64_t row, int64_t end, int64_t tokens, float* products,
                int64_t stride) {
   const TileRegisters registers;
   for (int64_t first = 0; first < tokens; first += BATCH)
     for (int64_t r = row; r < end; r += ROWS) {
       const Words* q = unpacked(w, r / ROWS);
-      for (int64_t token = first; token < std::min(first + BATCH, tokens); token += MANY)
+      for (int64_t token = first; token < std::min(first + BATCH, tokens); token += TOKENS)
         amx_tile(w, q, x + token * w.units(), r, end, products + token * stride + r - row, stride);
     }
 }
@@ -227,7 +227,7 @@ int64_t multiply(TileProduct& p, int threads) {
     int64_t token = 0;
 #ifdef AMX
     if constexpr (BY_AMX) {
-      token = p.tokens / MANY * MANY;
+      token = p.tokens / TOKENS * TOKENS;
       amx_tiles(w, x, row, end, token, products, to_token);
     }
 #endif
