@@ -21,12 +21,21 @@ _TORCH_IMPORTED_FIRST = "torch" in sys.modules
 @cache
 def cpu_flags() -> frozenset[str]:
     """The processor's features as in /proc/cpuinfo; empty on other systems than Linux."""
+    return frozenset(_cpuinfo("flags", "Features").split())  # on x86 and on ARM
+
+
+def cpu_model() -> str:
+    """The processor's name as in /proc/cpuinfo; empty if it has none there."""
+    return _cpuinfo("model name")
+
+
+def _cpuinfo(*names: str) -> str:
+    """The first value in /proc/cpuinfo that has one of these names."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
-        return frozenset()
-    names = ("flags", "Features")  # on x86 and on ARM
-    return frozenset(next((line.split(":")[1].split() for line in lines if line.startswith(names)), ()))
+        return ""
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith(names)), "")
 
 
 def has_bf16() -> bool:

@@ -7,7 +7,7 @@ from functools import cache
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
-from genwright.kernels.cpu.amx import has_amx_int8
+from genwright.kernels.cpu.amx_verdict import amx_is_faster
 from genwright.kernels.cpu.build import load_library
 from genwright.kernels.cpu.calls import Progress, Recording, address, make_call, runner
 from genwright.kernels.cpu.operand import Arguments, Operand, product_fields
@@ -17,7 +17,7 @@ from genwright.quant.tiles import ROWS, UNIT
 SCALES = {torch.float32: "FLOATS", torch.float16: "HALVES", torch.int8: "FACTORS"}
 
 ALONE = 8  # tokens whose x every thread converts for itself, because waiting for the others would take longer
-MANY = 16  # tokens from which on AMX multiplies, where there is one
+MANY = 16  # tokens from which on AMX multiplies, where it is used
 
 
 class Tiles(ctypes.Structure):
@@ -42,10 +42,9 @@ class TileOperand(Operand):
     any_count = True
     rows_per_gate = ROWS
 
-    def __init__(self, weight: tiles.Tiles, library: ctypes.CDLL):
+    def __init__(self, weight: tiles.Tiles, library: ctypes.CDLL, amx: bool):
         self.outputs, self.inputs = weight.rows, weight.inputs
-        self._library = library
-        self._amx = has_amx_int8() and hasattr(library, "amx_part")  # an old compiler may not support it
+        self._library, self._amx = library, amx
         self.look_up = address(library, "look_up_part")
         table = None if weight.table is None else (ctypes.c_uint8 * len(weight.table))(*weight.table)
         stored = weight.codes, weight.high, weight.scales, weight.minimums, weight.factors, weight.minimum_factors
@@ -108,8 +107,12 @@ def tile_operand(weight: tiles.Tiles) -> TileOperand | None:
         return None
     minimums, table = weight.minimums is not None, weight.table is not None
     group = min(weight.group, UNIT) if weight.group < weight.inputs else UNIT
-    library = kernel(weight.bits, table, SCALES[weight.scales.dtype], minimums, group)
-    return None if library is None else TileOperand(weight, library)
+    kind = weight.bits, table, SCALES[weight.scales.dtype], minimums, group
+    library = kernel(*kind)
+    if library is None:
+        return None
+    amx = hasattr(library, "amx_part") and amx_is_faster(library._name, *kind)  # an old compiler may not support it
+    return TileOperand(weight, library, amx)
 
 
 @cache

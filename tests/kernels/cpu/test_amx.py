@@ -138,6 +138,7 @@ def test_cpuid_agrees_with_proc_cpuinfo() -> None:
     assert signature & 15 == int(said["stepping"])
     assert family + (signature >> 20 & 255 if family == 15 else 0) == int(said["cpu family"])
     assert model == int(said["model"])
+    assert amx.cpu_model() == said["model name"]
     assert amx.cpuid_eax(0, 0) >= 1
 
 
@@ -157,6 +158,7 @@ def test_flags_are_empty_without_cpuinfo(processor) -> None:
 
     processor.setattr(amx.Path, "read_text", missing)
     assert amx.cpu_flags.__wrapped__() == frozenset()
+    assert amx.cpu_model() == ""
 
 
 @pytest.mark.parametrize("torch_first", [True, False])

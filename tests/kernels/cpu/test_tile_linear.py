@@ -174,7 +174,7 @@ def test_each_instruction_set(name: str, monkeypatch: pytest.MonkeyPatch, tmp_pa
         pytest.skip("the processor is not an x86-64 with AVX2")
     quick = ["-O1" if flag == "-O3" else flag for flag in build.FLAGS]
     monkeypatch.setattr(build, "FLAGS", (*quick, *INSTRUCTIONS[name].split()))
-    monkeypatch.setattr(tile_linear, "kernel", lambda *kind: _load(tmp_path, *kind))
+    monkeypatch.setattr(tile_linear, "kernel", lambda *kind: load(tmp_path, *kind))
     torch.manual_seed(0)
     for kind, inputs in (("int8:g32", 333), ("Q5_K", 512), ("IQ4_XS", 512)):
         weight, x = tiles(kind, 97, inputs), torch.randn(9, inputs)
@@ -184,15 +184,19 @@ def test_each_instruction_set(name: str, monkeypatch: pytest.MonkeyPatch, tmp_pa
             assert_close(limited.product(x, exact=exact), x, weight, exact, narrow=name == "plain")
 
 
-@pytest.mark.parametrize("name", ["int8", "int4:g64:asym", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS"])
-def test_amx_gives_the_same_bits(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    """The kernel compiled with AMX's instructions in plain C++, because few processors have them."""
+def emulate_amx(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let kernels be compiled with AMX's instructions in plain C++, because few processors have them."""
     if not cpu_flags() >= {"avx512_vnni", "avx512bw"}:
         pytest.skip("the processor has no AVX-512 with VNNI, which the kernel uses beside AMX")
     emulated = "-D__AMX_INT8__", "-include", str(Path(__file__).with_name("emulated_amx.h"))
     quick = ["-O1" if flag == "-O3" else flag for flag in build.FLAGS]
     monkeypatch.setattr(build, "FLAGS", (*quick, *emulated))
-    monkeypatch.setattr(tile_linear, "kernel", lambda *kind: _load(tmp_path, *kind))
+
+
+@pytest.mark.parametrize("name", ["int8", "int4:g64:asym", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS"])
+def test_amx_gives_the_same_bits(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    emulate_amx(monkeypatch)
+    monkeypatch.setattr(tile_linear, "kernel", lambda *kind: load(tmp_path, *kind))
     called: list[str] = []
     monkeypatch.setattr(tile_linear, "address", lambda library, part: called.append(part) or address(library, part))
     torch.manual_seed(0)
@@ -201,7 +205,7 @@ def test_amx_gives_the_same_bits(name: str, monkeypatch: pytest.MonkeyPatch, tmp
     x[3, 11], x[20] = 1e4, 0
     operands = []
     for amx in (False, True):
-        monkeypatch.setattr(tile_linear, "has_amx_int8", lambda amx=amx: amx)
+        monkeypatch.setattr(tile_linear, "amx_is_faster", lambda *kind, amx=amx: amx)
         operands.append(tile_operand(weight))
     vnni, by_amx = operands
     assert vnni is not None and by_amx is not None
@@ -221,7 +225,7 @@ def test_amx_gives_the_same_bits(name: str, monkeypatch: pytest.MonkeyPatch, tmp
     assert "amx_part" not in called
 
 
-def _load(folder: Any, *kind: Any) -> ctypes.CDLL:
+def load(folder: Any, *kind: Any) -> ctypes.CDLL:
     flags = dict(zip(("BITS", "TABLE", "SCALES", "MINIMUMS", "GROUP"), map(_number, kind), strict=True))
     path = build.build(folder, "tile_linear", **flags)
     assert path is not None
