@@ -32,6 +32,9 @@ class DenseStep:
         """All rows, for each of which logits are wanted."""
         return x
 
+    def needed(self, layer: int, x: Tensor, attended: Tensor) -> tuple[Tensor, Tensor]:
+        return x, attended
+
 
 @dataclass
 class DenseCache:

@@ -76,8 +76,9 @@ def block(ops: Ops, cfg: ModelConfig, weights: Weights, cache: LayerCache, x: to
     q, kv = first.split((first.shape[-1] - latent, latent), dim=-1)  # a rank may have only some of the queries
     if cfg.mla.q_lora_rank:
         q = ops.norm_linear(q, weights, "q_norm", "q_b", LATENT_EPS)
-    mixed = ops.latent_attend(q, kv, weights, cfg.mla, cfg.attention[0], cache, step)
-    x = ops.add_linear(x, mixed, weights, "out")
+    attended = ops.latent_attend(q, kv, weights, cfg.mla, cfg.attention[0], cache, step)
+    x, attended = step.needed(cache.layer, x, attended)
+    x = ops.add_linear(x, attended, weights, "out")
     if cfg.moe is not None and "router" in weights:
         return ops.add_moe(x, weights, "mlp_norm", cfg.norm_eps, cfg.moe)
     return ops.add_gated_mlp(x, weights, "mlp_norm", cfg.norm_eps)

@@ -35,8 +35,9 @@ def block(ops: Ops, cfg: ModelConfig, weights: Weights, cache: LayerCache, x: to
     """One layer: x [tokens, dim]."""
     eps = cfg.norm_eps
     qkv = ops.norm_linear(x, weights, "attention_norm", "qkv", eps)
-    mixed = ops.rope_attend(qkv, weights, cfg.attention[cache.layer], cache, step)
-    x = ops.add_linear(x, mixed, weights, "out", "post_attention_norm", eps)
+    attended = ops.rope_attend(qkv, weights, cfg.attention[cache.layer], cache, step)
+    x, attended = step.needed(cache.layer, x, attended)
+    x = ops.add_linear(x, attended, weights, "out", "post_attention_norm", eps)
     return ops.add_gated_mlp(x, weights, "mlp_norm", eps, "gelu_tanh", "post_mlp_norm")
 
 

@@ -72,7 +72,9 @@ def embed(ops: Ops, cfg: ModelConfig, weights: Weights, step: Step) -> torch.Ten
 def block(ops: Ops, cfg: ModelConfig, weights: Weights, cache: LayerCache, x: torch.Tensor, step: Step) -> torch.Tensor:
     """One layer: x [tokens, dim]."""
     qkv = ops.norm_linear(x, weights, "attention_norm", "qkv", cfg.norm_eps)
-    x = ops.add_linear(x, ops.rope_attend(qkv, weights, cfg.attention[cache.layer], cache, step), weights, "out")
+    attended = ops.rope_attend(qkv, weights, cfg.attention[cache.layer], cache, step)
+    x, attended = step.needed(cache.layer, x, attended)
+    x = ops.add_linear(x, attended, weights, "out")
     if cfg.moe is not None and "router" in weights:
         return ops.add_moe(x, weights, "mlp_norm", cfg.norm_eps, cfg.moe)
     return ops.add_gated_mlp(x, weights, "mlp_norm", cfg.norm_eps)

@@ -32,7 +32,9 @@ def block(ops: Ops, cfg: ModelConfig, weights: Weights, cache: LayerCache, x: to
     assert cfg.opt is not None
     pre, eps = cfg.opt.pre_norm, cfg.norm_eps
     qkv = ops.linear(ops.layer_norm(x, weights, "attention_norm", eps) if pre else x, weights, "qkv")
-    x = ops.add_linear(x, ops.rope_attend(qkv, weights, cfg.attention[cache.layer], cache, step), weights, "out")
+    attended = ops.rope_attend(qkv, weights, cfg.attention[cache.layer], cache, step)
+    x, attended = step.needed(cache.layer, x, attended)
+    x = ops.add_linear(x, attended, weights, "out")
     x = x if pre else ops.layer_norm(x, weights, "attention_norm", eps)
     normed = ops.layer_norm(x, weights, "mlp_norm", eps) if pre else x
     x = ops.add_mlp(x, normed, weights, cfg.opt.activation)

@@ -97,7 +97,8 @@ class ResidentExecutor(PredictingExecutor):
         self.cache: Cache = Cache(spec if mtp is None else spec.with_draft(), pages, model.device)
         self.hidden: torch.Tensor | None = None
         longest, groups = model.max_context // PAGE, len(self.cache.spec.groups)
-        self.buffers = StepBuffers(max_tokens, max_batch, longest, model.device, groups, model.rope_tables)
+        last_layer = None if mtp is not None else model.cfg.layers - 1  # that draft needs all tokens' hidden states
+        self.buffers = StepBuffers(max_tokens, max_batch, longest, model.device, groups, model.rope_tables, last_layer)
 
     @torch.inference_mode()
     def run(self, chunks: Sequence[Chunk], known: torch.Tensor | None = None) -> torch.Tensor:
@@ -105,7 +106,7 @@ class ResidentExecutor(PredictingExecutor):
 
     @torch.inference_mode()
     def hidden_states(self, chunk: Chunk) -> torch.Tensor:
-        """The final hidden states [tokens, dim] of one chunk, in float32."""
+        """The final hidden states [chunk.logits, dim] of the chunk's last tokens, in float32."""
         model, cfg, ops, step = self.model, self.model.cfg, self.ops, self.buffers.fill([chunk])
         with amx_guard(model):
             x = model.architecture.embed(ops, cfg, model.outer, step)

@@ -74,11 +74,16 @@ class Step:
     logit_rows: Tensor  # [R]
     groups: list[QueryGroup]
     rope_tables: Mapping[str, RopeTables] = field(default_factory=dict)  # by the name of the model's kind of RoPE
+    last_layer: int | None = None  # None if the hidden states of all tokens are needed after it
     _rope: dict[str, RopeTables] = field(default_factory=dict)
 
     def wanted(self, x: Tensor) -> Tensor:
         """The rows of x [T, ...] whose logits are wanted."""
         return x if len(self.logit_rows) == len(x) else x[self.logit_rows]
+
+    def needed(self, layer: int, x: Tensor, attended: Tensor) -> tuple[Tensor, Tensor]:
+        """The rows that a layer computes after its attention: of the last layer, only those whose logits are wanted."""
+        return (self.wanted(x), self.wanted(attended)) if layer == self.last_layer else (x, attended)
 
     def rope(self, kind: str) -> RopeTables:
         """cos and sin at the tokens' positions."""
@@ -110,8 +115,9 @@ class StepBuffers:
         device: torch.device,
         groups: int = 1,  # of layers, with a page table each
         rope_tables: Mapping[str, RopeTables] | None = None,
+        last_layer: int | None = None,
     ):
-        self.rope_tables = rope_tables or {}
+        self.rope_tables, self.last_layer = rope_tables or {}, last_layer
         self._sizes = [tokens, tokens, tokens, sequences, sequences + 1, *[tokens] * groups]
         self._flat = torch.zeros(sum(self._sizes), dtype=torch.int64, device=device)
         self.page_tables = torch.zeros(groups, sequences, pages, dtype=torch.int64, device=device)
@@ -219,6 +225,7 @@ class StepBuffers:
             self.logit_rows[: layout.logits],
             layout.groups,
             self.rope_tables,
+            self.last_layer,
         )
 
 

@@ -91,3 +91,12 @@ def test_rope_tables_are_looked_up_by_position_and_kind() -> None:
     step = storage.fill([Chunk([1] * 3, 100, [[1, 2]]), Chunk([1], 7, [[3]])])
     assert step.rope("global")[0].flatten().tolist() == [100, 101, 102, 7]
     assert step.rope("local")[0].flatten().tolist() == [200, 202, 204, 14]
+
+
+def test_only_wanted_rows_are_needed_after_the_last_layers_attention() -> None:
+    chunks = [Chunk([1] * 5, 0, [[1]], 2), Chunk([1] * 3, 0, [[2]], 0), Chunk([1], 9, [[3]])]
+    step = StepBuffers(tokens=600, sequences=8, pages=8, device=CPU, last_layer=3).fill(chunks)
+    x, attended = torch.arange(9.0), torch.arange(9.0) + 100
+    assert [rows.tolist() for rows in step.needed(3, x, attended)] == [[3, 4, 8], [103, 104, 108]]
+    assert step.needed(2, x, attended) == (x, attended)
+    assert buffers().fill(chunks).needed(3, x, attended) == (x, attended)
