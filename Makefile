@@ -56,5 +56,5 @@ format: .venv/ready
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps piq
-	$(BIN)/genwright pull smollm2 > /dev/null
+	$(BIN)/genwright generate Hello --max-new-tokens 1 > /dev/null  # fetches the default model and compiles its kernels
 	touch $@

@@ -6,6 +6,7 @@ import os
 import platform
 import shutil
 import subprocess
+import sys
 import tempfile
 import warnings
 from functools import cache
@@ -47,6 +48,8 @@ def build(folder: Path, source: str, **defines: str | int) -> Path | None:
     if compiler is None:
         _warn("No C++ compiler (c++, g++ or clang++) was found; install one or set CXX")
         return None
+    if sys.stderr.isatty():  # a person waits
+        warnings.warn("Compiling kernels for this processor; they are kept for later runs.", GenwrightWarning, 1)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with lock(folder / "lock"), tempfile.TemporaryDirectory(dir=folder) as scratch:

@@ -31,6 +31,16 @@ def test_no_kernel_without_a_working_compiler_and_a_writable_folder(tmp_path, mo
 
 
 @pytest.mark.skipif(kernel() is None, reason="no C++ compiler")
+def test_a_person_at_a_terminal_is_told_once_that_kernels_are_compiled(tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        for _ in range(2):
+            assert build(tmp_path, "rows") and build(tmp_path, "calls")
+    assert [str(warning.message)[:17] for warning in caught] == ["Compiling kernels"]
+
+
+@pytest.mark.skipif(kernel() is None, reason="no C++ compiler")
 def test_concurrent_processes_compile_once(tmp_path):
     """Two processes with an empty folder get the same file."""
     imports = "import sys; from pathlib import Path; from genwright.kernels.cpu.build import build"
