@@ -13,6 +13,7 @@ MAX_SHARED = 12  # blocks of a tile of rows
 FINISHERS = 128  # threads that write results while the others multiply
 M_TILE, N_TILE = 16, 8  # rows and tokens of an mma
 WORD = 4  # bytes; scales are copied in whole words
+SHARED_BYTES = 227 << 10  # of a Hopper GPU that a block can have
 NOTHING = -1  # bits of a sum that has not been written
 
 
@@ -50,19 +51,21 @@ def n_tiles(tokens: int) -> int:
 def serves(x: torch.Tensor, weight: Operand, tiling: SkinnyTiling) -> bool:
     """Whether the kernel supports the product: a matrix, packed or of x's type, and few tokens, on a Hopper GPU.
 
-    A row's scales, and those of a stage, must be whole words.
+    A stage must hold whole groups and fit in shared memory; its scales, and those of a row, must be whole words.
     """
     if x.dtype not in (torch.float16, torch.bfloat16) or len(x) > MAX_SKINNY_TOKENS or weight.matrix.dim() != 2:
         return False
     if weight.scales is None:
         known = weight.matrix.dtype == x.dtype
     elif weight.group:
-        counts = (weight.columns // weight.group, tiling.k_tile // weight.group)
+        counts = (weight.scales.shape[1], tiling.k_tile // weight.group)
         known = weight.scale_rows == 1 and all(count * weight.scales.itemsize % WORD == 0 for count in counts)
         known = known and all(each is None or each.data_ptr() % CHUNK == 0 for each in (weight.scales, weight.minimums))
+        known = known and tiling.k_tile % weight.group == 0
     else:
         known = weight.scale_rows == 1
-    return known and torch.cuda.get_device_capability(x.device)[0] == 9
+    fits = known and shared_bytes(weight, len(x), tiling) <= SHARED_BYTES
+    return fits and torch.cuda.get_device_capability(x.device)[0] == 9
 
 
 def skinny_linear(

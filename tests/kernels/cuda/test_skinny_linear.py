@@ -173,8 +173,12 @@ def test_a_block_holds_stages_of_weights_scales_and_x_and_sums():
     assert shared_bytes(weight, 16, SkinnyTiling(256, 1, 128, 6)) == 6 * stage + 16 * (128 + 4) * 4
 
 
-def test_which_products_the_kernel_takes(monkeypatch):
+@pytest.fixture
+def hopper(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+
+
+def test_which_products_the_kernel_takes(hopper):
     x, wide = torch.zeros(64, 1024, dtype=torch.bfloat16), torch.zeros(MANY_ROWS, 1024)
     packed = {name: operand(parse_format(name).quantize(wide)) for name in ("int4", "int4:g128", "int8")}
     assert skinny_tiling(packed["int4"], x) == SKINNY[8][0]
@@ -186,3 +190,24 @@ def test_which_products_the_kernel_takes(monkeypatch):
     plain = operand(wide.bfloat16())
     assert [skinny_tiling(plain, x[:tokens]) for tokens in (1, 2, 8, 9)] == [None, SKINNY_PLAIN, SKINNY_PLAIN, None]
     assert skinny_tiling(operand(wide), x[:2]) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "columns", "k_tile", "served"),
+    [
+        ("int4:g128", 2816, 256, True),
+        ("int4:g128", 2880, 256, False),  # 22 groups and a half: a row has an odd number of scales
+        ("int4:g256", 2048, 128, False),
+        ("int4:g96", 2304, 256, False),
+        ("int4:g256", 2048, 512, True),
+    ],
+)
+def test_a_stage_has_whole_groups_and_a_row_whole_words_of_scales(name, columns, k_tile, served, hopper):
+    weight = operand(parse_format(name).quantize(torch.zeros(16, columns)))
+    x = torch.zeros(16, columns, dtype=torch.bfloat16)
+    assert serves(x, weight, SkinnyTiling(256, 1, k_tile, 3)) is served
+
+
+def test_a_tiling_that_shared_memory_has_no_room_for_is_not_taken(hopper):
+    weight = operand(parse_format("int4:asym:f32").quantize(torch.zeros(MANY_ROWS, 512)))
+    assert skinny_tiling(weight, torch.zeros(16, 512, dtype=torch.bfloat16)) == SKINNY[2][1]
