@@ -26,7 +26,7 @@ void convert_group(const float* from, int group, int64_t zero, Rounded& to) {
     sums += rounded - 12582912.0f;
   }
   write_codes(codes, group, to);
-  const float sum = fold_all<LANES>(sums)[0];  // an integer below 2^24
+  const float sum = std::isnan(scale) ? 0 : fold_all<LANES>(sums)[0];  // an integer below 2^24
   to.scale[group] = scale;
   to.offset[group] = int32_t(DOT_ZERO - zero) * int32_t(sum);
   to.sums[group] = scale * sum;

@@ -9,7 +9,7 @@
 #else
 #define MMA_TYPE "f16"
 #endif
-#define BF16_INTEGERS (OPERAND == BF16 && (FORMAT == INT8 || FORMAT == INT4))
+#define BF16_INTEGERS (OPERAND == BF16 && FORMAT == INT4)
 #define UNIT (BF16_INTEGERS ? 0x1p19f : 1.0f)
 
 __device__ __forceinline__ u32 add2(u32 a, u32 b) {
@@ -62,7 +62,7 @@ __device__ __forceinline__ Factors factors_of(float scale, float minimum) {
     f.minimum = to_pair(fmaf(8.0f, scale, minimum) / UNIT);
     f.of_bits = to_pair((MINIMUMS ? 1.0f : scale) * 0x1p114f);             // 2^133 / UNIT
     f.of_16_bits = mul2(f.of_bits, 0x3D803D80u);                           // 2^-4
-    f.zero = mul2(f.of_bits, FORMAT == INT4 ? 0x80088008u : 0x80808080u);  // -8 or -128 times 2^-133
+    f.zero = mul2(f.of_bits, 0x80088008u);                                 // -8 times 2^-133
     return f;
 }
 
@@ -86,9 +86,6 @@ template <bool SIGNED> __device__ __forceinline__ void unpack_piece(const Chunk&
 #if FORMAT == INT8
         const u32 biased = word ^ 0x80808080u;
         pairs[i] = add2(__byte_perm(biased, 0x64646464u, i % 2 ? 0x4342 : 0x4140), 0xE480E480u);  // 1024 + (q + 128) - 1152
-#elif OPERAND == BF16  // with e4m3's bits in bf16's place, only the exponent's bias is wrong, by 120
-        const u32 bytes = __byte_perm(word, 0, i % 2 ? 0x3424 : 0x1404);
-        pairs[i] = mul2(insert(bytes, 0x80008000u, bytes >> 4 & 0x07F007F0u), 0x7B807B80u);
 #else
         asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(pairs[i]) : "h"((u16)(i % 2 ? word >> 16 : word)));
 #endif
@@ -101,14 +98,9 @@ template <bool SCALED> __device__ __forceinline__ void scale_piece(const Chunk& 
 #if BF16_INTEGERS
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-#if FORMAT == INT4
         const bool odd = i % 2;
         const u32 bits = chunk.w[j] >> i / 2 * 8 & (odd ? 0x00F000F0u : 0x000F000Fu);
         pairs[i] = fma2(bits, odd ? f.of_16_bits : f.of_bits, f.zero);
-#else
-        const u32 bits = __byte_perm(chunk.w[2 * j + i / 2] ^ 0x80808080u, 0, i % 2 ? 0x4342 : 0x4140);
-        pairs[i] = fma2(bits, f.of_bits, f.zero);
-#endif
         if (MINIMUMS) pairs[i] = fma2(pairs[i], f.scale, f.minimum);
     }
 #else

@@ -14,7 +14,7 @@
 // The sums of a tile pass through shared memory to warps of their own, the finishers, which write y or the shared sums
 // while the others multiply. All warps finish a block's last tile.
 //
-// Compiled for one shape. Macros: FORMAT (packed, or X_TYPE), X_TYPE (F16 or BF16), SCALE_TYPE; OUTPUTS, COLUMNS; GROUP; N_TILES
+// Compiled for one shape. Macros: FORMAT (INT4, or X_TYPE), X_TYPE (F16 or BF16), SCALE_TYPE; OUTPUTS, COLUMNS; GROUP; N_TILES
 // (of 8 tokens), M_TILES (of 16 rows, per warp), K_TILE (a multiple of 128), STAGES, THREADS (without the finishers),
 // FINISHERS (threads), BLOCKS (per multiprocessor), GRID (blocks); flags GATE, MINIMUMS, PDL.
 
@@ -94,7 +94,7 @@ skinny(const void* x, const Chunk* weight, const void* scales, const void* minim
     const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32, quad = lane / 4, member = lane % 4;
     const int begin = first_unit(blockIdx.x), end = first_unit(blockIdx.x + 1);
     const int first_tile = (end - 1) / STEPS, last_tile = begin / STEPS;  // in the order of work
-    const Outputs to = {scales, bias, residual, y, parts, tokens};
+    const Outputs to = {bias, residual, y, parts, tokens};
     auto finish_last = [&] {
         __syncthreads();
         finish<ALL_THREADS, true>(to, sums, last_tile, thread);

@@ -4,15 +4,16 @@ from dataclasses import dataclass
 
 import torch
 
-from genwright.kernels.cuda.fused_linear import CHUNK, PLAIN, Operand
+from genwright.kernels.cuda.fused_linear import CHUNK, INT4, PLAIN, Operand
 from genwright.kernels.cuda.nvrtc import compiled_kernel, multiprocessors
 
 MAX_SKINNY_TOKENS = 64
 MAX_ROWS = 256  # of all blocks of a multiprocessor
-MAX_SHARED = 12  # blocks of a tile of rows
+MAX_BLOCKS_PER_TILE = 12  # that share a tile of rows
 FINISHERS = 128  # threads that write results while the others multiply
 M_TILE, N_TILE = 16, 8  # rows and tokens of an mma
 WORD = 4  # bytes; scales are copied in whole words
+SHARED_BYTES = 227 << 10  # of a Hopper GPU that a block can have
 NOTHING = -1  # bits of a sum that has not been written
 
 
@@ -48,21 +49,21 @@ def n_tiles(tokens: int) -> int:
 
 
 def serves(x: torch.Tensor, weight: Operand, tiling: SkinnyTiling) -> bool:
-    """Whether the kernel supports the product: a matrix, packed or of x's type, and few tokens, on a Hopper GPU.
+    """Whether the kernel supports the product: a matrix in int4 or of x's type, and few tokens, on a Hopper GPU.
 
-    A row's scales, and those of a stage, must be whole words.
+    A stage must hold whole groups and fit in shared memory; its scales, and those of a row, must be whole words.
     """
-    if x.dtype not in (torch.float16, torch.bfloat16) or len(x) > MAX_SKINNY_TOKENS or weight.matrix.dim() != 2:
+    few = x.dtype in (torch.float16, torch.bfloat16) and len(x) <= MAX_SKINNY_TOKENS
+    if not few or weight.matrix.dim() != 2 or weight.format not in (INT4, PLAIN[x.dtype]):
         return False
-    if weight.scales is None:
-        known = weight.matrix.dtype == x.dtype
-    elif weight.group:
-        counts = (weight.columns // weight.group, tiling.k_tile // weight.group)
-        known = weight.scale_rows == 1 and all(count * weight.scales.itemsize % WORD == 0 for count in counts)
-        known = known and all(each is None or each.data_ptr() % CHUNK == 0 for each in (weight.scales, weight.minimums))
-    else:
-        known = weight.scale_rows == 1
-    return known and torch.cuda.get_device_capability(x.device)[0] == 9
+    readable = True
+    if weight.scales is not None:
+        counts = (weight.scales.shape[1], tiling.k_tile // weight.group)
+        words = all(count * weight.scales.itemsize % WORD == 0 for count in counts)
+        aligned = all(each is None or each.data_ptr() % CHUNK == 0 for each in (weight.scales, weight.minimums))
+        readable = tiling.k_tile % weight.group == 0 and words and aligned
+    fits = readable and shared_bytes(weight, len(x), tiling) <= SHARED_BYTES
+    return fits and torch.cuda.get_device_capability(x.device)[0] == 9
 
 
 def skinny_linear(
@@ -80,7 +81,7 @@ def skinny_linear(
     assert x.shape[1] == weight.columns and tiling.rows * tiling.blocks <= MAX_ROWS
     outputs = weight.matrix.shape[0] // (2 if gate else 1)
     tiles, steps = -(-weight.matrix.shape[0] // tiling.rows), -(-weight.columns // tiling.k_tile)
-    grid = min(tiles * min(steps, MAX_SHARED), tiling.blocks * multiprocessors(x.device.index))
+    grid = min(tiles * min(steps, MAX_BLOCKS_PER_TILE), tiling.blocks * multiprocessors(x.device.index))
     scale_type = PLAIN[x.dtype if weight.scales is None else weight.scales.dtype]
     shape = {
         "FORMAT": weight.format, "X_TYPE": PLAIN[x.dtype], "SCALE_TYPE": scale_type,
@@ -100,6 +101,6 @@ def shared_bytes(weight: Operand, tokens: int, tiling: SkinnyTiling) -> int:
     """Shared memory of a block: stages of weights with their scales and minimums and of x, and a tile's sums."""
     columns = N_TILE * n_tiles(tokens)
     row = tiling.k_tile // weight.width * CHUNK
-    if weight.group and weight.scales is not None:
+    if weight.scales is not None:
         row += tiling.k_tile // weight.group * weight.scales.itemsize * (1 if weight.minimums is None else 2)
     return tiling.stages * (tiling.rows * row + columns * tiling.k_tile * 2) + columns * (tiling.rows + 4) * 4

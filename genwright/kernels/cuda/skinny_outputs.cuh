@@ -33,7 +33,7 @@ __device__ __forceinline__ void take(float (&to)[4], Four* at, Four found) {
 }
 
 struct Outputs {
-    const void *scales, *bias, *residual;
+    const void *bias, *residual;
     void* y;
     u32* parts;  // [block][token][row]: the sums of a block's tile that a later block finishes
     int tokens;
@@ -44,7 +44,6 @@ struct Outputs {
 
     __device__ __forceinline__ float total(float sum, int row) const {
         sum *= UNIT;
-        if (FORMAT > BF16 && !SCALED) sum *= load_as_float<SCALE_TYPE>(scales, row);
         return bias ? sum + load_as_float<X_TYPE>(bias, row) : sum;
     }
 
