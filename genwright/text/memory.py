@@ -1,7 +1,5 @@
 """Divides the memory of a device and of the other tiers: weights, what a step computes, the rest for cache pages."""
 
-from pathlib import Path
-
 import torch
 
 from genwright.device import free_memory
@@ -67,11 +65,7 @@ def _other_rooms(loader: Loader, config: EngineConfig, device: torch.device, ran
             "GB may be used; place more on the GPU or on disk."
         )
     # Half of the disk, because the space is reserved even if few sequences come.
-    return [max(0, memory - on_cpu), max(0, free_space(offload_dir(config)) // ranks - on_disk) // 2]
-
-
-def offload_dir(config: EngineConfig) -> Path | None:
-    return None if config.offload_dir is None else Path(config.offload_dir)
+    return [max(0, memory - on_cpu), max(0, free_space(config.offload_folder) // ranks - on_disk) // 2]
 
 
 def _moved_off(loader: Loader, policy: Policy, device: torch.device) -> int:
