@@ -30,9 +30,8 @@ class EngineLoop:
 
     def __init__(self, engine: Engine, device: torch.device):
         self.engine, self._device = engine, device
-        self._inbox: SimpleQueue[Callable[[], None]] = (
-            SimpleQueue()
-        )  # its `put` is safe in signal handlers and finalizers
+        # A SimpleQueue, because its `put` is safe in signal handlers and finalizers.
+        self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._owners: dict[Request, Deliver] = {}  # of the requests that have not ended
         self._lock = threading.RLock()  # nothing is put into the inbox after the end
         self._thread: threading.Thread | None = None
