@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from genwright.errors import UserError
-from genwright.parallel.launch import LEFT, Children, loopback
+from genwright.parallel.launch import LOST_ANOTHER, Children, loopback
 from genwright.parallel.layout import Layout
 from genwright.parallel.rendezvous import LOCALHOST, Place, arrive, listen, reach_store, serve_store
 from genwright.parallel.watchdog import BEAT, SILENCE, Watchdog, lost
@@ -123,12 +123,12 @@ class Ranks:
             time.sleep(0.1)
         if self._busy or self.rank:  # a machine that cannot be reached closes no connection
             print(sentence, file=sys.stderr, flush=True)
-            os._exit(LEFT)
+            os._exit(LOST_ANOTHER)
 
     def exit(self, error: Exception) -> NoReturn:
         """End this process, a rank other than 0, by an error that rank 0 will print; it may be a lost rank."""
         if _is_lost(error):
-            os._exit(LEFT)
+            os._exit(LOST_ANOTHER)
         kind = "" if isinstance(error, UserError) else f" failed with {type(error).__name__}"
         self._watchdog.report(f"Rank {self.rank}{kind}: {error}")
         if kind:

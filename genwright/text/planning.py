@@ -77,25 +77,25 @@ def model_facts(loader: Loader, kv: str) -> ModelFacts:
 
 
 def _parameters(block: Mapping[str, Sources]) -> int:
-    """Numbers of the matrices."""
+    """The number of elements of all matrices."""
     return sum(prod(source.shape) for sources in block.values() for source in sources if len(source.shape) == 2)
 
 
 def _widened(loader: Loader, name: str, sources: Sources) -> int:
-    """Bytes of a packed weight in the model's dtype, of experts a single one's; 0 if it is not packed."""
+    """Bytes of a packed weight once it is dequantized, of stacked experts for one expert; 0 if it is not packed."""
     count = len({source.expert for source in sources})
     return 0 if loader.forms(name, sources) is None else _parameters({name: sources}) * loader.dtype.itemsize // count
 
 
 def _attention_width(cfg: ModelConfig) -> int:
-    """Numbers of a head that a query and a key are multiplied in, and a weight and a value."""
+    """Multiplications of a head for each cached token: one per channel of its key and one per channel of its value."""
     if cfg.mla is not None:
         return 2 * cfg.mla.kv_lora_rank + cfg.mla.qk_rope_head_dim
     return 2 * cfg.head_dim
 
 
 def _working(cfg: ModelConfig) -> int:
-    """Numbers of a token at the widest places of a block: its states before and after norms, and what they become."""
+    """Elements of a token at the widest point of a block: hidden states, their norms, and the largest intermediate."""
     return 6 * cfg.dim + max(_widths(cfg))
 
 

@@ -102,7 +102,7 @@ class Staging:
         self._taken = 0
 
     def begin(self, layers: Sequence[int], batches: Sequence[StagedPages]) -> None:
-        """Start with the first of the micro-batches of the first of the layers."""
+        """Start to load pages, layer by layer and in each layer for one micro-batch after the other."""
         self.finish()
         self._work = [(layer, pages) for layer in layers for pages in batches]
         self._follows = [False, *(second.follows(first) for first, second in pairwise(batches))]
@@ -120,7 +120,7 @@ class Staging:
         return LayerCache(layer, self._cache.spec.group_of[layer], slot.rows, self._cache.spec)
 
     def put(self) -> None:
-        """What was taken has been computed: bring its new rows back and the next pages over."""
+        """Called when the layer from `take` is computed: store its new rows, and load the next pages."""
         self._slots[self._taken % SLOTS].computed = self._compute.record()
         with self._memory.timed("store_cache"):
             self._store(self._taken)
@@ -161,7 +161,7 @@ class Staging:
         self._capacity = pages
 
     def _read(self, place: int) -> None:
-        """Start to read from disk what is computed at that place."""
+        """Start to read from disk the pages of the work at index `place`."""
         if place >= len(self._work):
             return
         if not self._follows[place % len(self._follows)]:

@@ -18,7 +18,7 @@ from genwright.text.engine.request import Piece, Request
 
 WAIT = 0.2  # seconds until a waiting caller looks for signals
 T = TypeVar("T")
-Delivery = list[tuple[Request, Piece]] | BaseException  # what is new of a caller's requests, or why they failed
+Delivery = list[tuple[Request, Piece]] | BaseException  # new pieces, or the error that ended the requests
 Deliver = Callable[[Delivery], None]
 
 
@@ -87,7 +87,7 @@ class EngineLoop:
             self._inbox.put(command)
 
     def _leave_processors(self) -> None:
-        """Leave the processors to the loop's OpenMP threads: those of the caller would make them sleep."""
+        """End the caller's OpenMP threads, because with more threads than processors the loop's would sleep."""
         if self._device.type == "cpu":
             release_threads()
 
