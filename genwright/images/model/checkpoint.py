@@ -107,6 +107,7 @@ def describe(model: str) -> Description:
         return Description()
     with _reading_description(first):
         found = json.loads(text)
+        shape: dict[str, Any]
         shape, sampler = (
             {key: tuple(value) if isinstance(value, list) else value for key, value in found[part].items()}
             for part in ("config", "sampler")
