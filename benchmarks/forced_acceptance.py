@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from genwright import LLM, SamplingParams
+from genwright.device import upload
 from genwright.rng import key
 from genwright.text.drafts.speculation import Speculation
 from genwright.text.engine.request import Acceptance, Piece, Request
@@ -62,9 +63,7 @@ class ForcedAcceptance:
         return key(request.seed, request.sample, request.index, position) < self.probability * 2**32
 
     def _upload(self, values: Sequence[Sequence[int]]) -> Tensor:
-        found = torch.tensor(values, dtype=torch.int64)
-        on_cpu = self.sampler.device.type == "cpu"
-        return found if on_cpu else found.pin_memory().to(self.sampler.device, non_blocking=True)
+        return upload(torch.tensor(values, dtype=torch.int64), self.sampler.device)
 
 
 @dataclass

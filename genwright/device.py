@@ -1,4 +1,4 @@
-"""Choose the device, and measure its free memory."""
+"""Choose the device, measure its memory, and copy tensors to it."""
 
 import resource
 
@@ -34,6 +34,11 @@ def free_memory(device: torch.device) -> int:
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0] * 0.9)
     return int(psutil.virtual_memory().available * 0.8)
+
+
+def upload(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Copy a tensor in CPU memory to a device, without waiting for a GPU."""
+    return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
 
 
 def peak_memory(device: torch.device) -> int:

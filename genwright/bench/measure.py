@@ -82,30 +82,31 @@ class Ours:
         return replace(sample, first=read, seconds=read + sample.seconds)
 
     def _call(self, prompts: list[list[int]], new: int, seed: int) -> Sample:
-        params = SamplingParams(temperature=TEMPERATURE, top_k=TOP_K, max_new_tokens=new, seed=seed, ignore_eos=True)
         times: list[list[float]] = [[] for _ in prompts]
 
         def note(piece: Piece) -> None:
             times[piece.index] += [time.perf_counter()] * len(piece.ids)
 
         started = time.perf_counter()
-        results = self.llm.generate(prompts, params, note)
+        results = self.llm.generate(prompts, _params(new, seed), note)
         ended = time.perf_counter()
         if any(result.finish_reason != "length" for result in results):
             raise UserError(BROKEN_OFF)
         return timed(started, ended, times)
 
     def serve(self, requests: list[Arrival]) -> Served:
-        due = []
-        for index, each in enumerate(requests):
-            params = SamplingParams(
-                temperature=TEMPERATURE, top_k=TOP_K, max_new_tokens=each.new, seed=index, ignore_eos=True
-            )
-            due.append((each.at, self.llm.requests(each.prompt, params, index)[0]))
+        due = [
+            (each.at, self.llm.requests(each.prompt, _params(each.new, index), index)[0])
+            for index, each in enumerate(requests)
+        ]
         started, times = drive(self.llm, due)
         if any(request.finish_reason != "length" for _, request in due):
             raise UserError(BROKEN_OFF)
         return served(requests, started, times)
+
+
+def _params(new: int, seed: int) -> SamplingParams:
+    return SamplingParams(temperature=TEMPERATURE, top_k=TOP_K, max_new_tokens=new, seed=seed, ignore_eos=True)
 
 
 def timed(started: float, ended: float, times: Sequence[Sequence[float]]) -> Sample:

@@ -34,7 +34,7 @@ def plan(
     gpu_mem: Annotated[str | None, typer.Option(help="GPU memory to use: 16GiB, or a number of GB.")] = None,
     cpu_mem: Annotated[str | None, typer.Option(help="Main memory to use: 64GiB, or a number of GB.")] = None,
     disk: Annotated[Path | None, typer.Option(help="Folder on the disk to use; default: the cache folder.")] = None,
-    quant: Annotated[str | None, typer.Option(help="Weight format, as of `generate`.")] = None,
+    quant: Annotated[str | None, typer.Option(help="Weight format; `genwright generate --help` lists them.")] = None,
     kv: Annotated[str, typer.Option(help="Format of the key-value cache: auto, int8 or int4.")] = "auto",
     dtype: Annotated[str, typer.Option(help="auto, float32, float16 or bfloat16.")] = "auto",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",

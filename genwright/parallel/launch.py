@@ -11,7 +11,7 @@ from contextlib import suppress
 from genwright.errors import UserError
 from genwright.parallel.rendezvous import LOCALHOST
 
-LEFT = 3  # exit status of a rank that ended because it lost another one
+LOST_ANOTHER = 3  # exit status of a rank that ended because it lost another one
 
 
 def loopback() -> str:
@@ -40,9 +40,9 @@ class Children:
             raise UserError(sentence)
 
     def ended(self) -> str | None:
-        """Why the first of them that did not merely follow another one ended; None if all run."""
+        """Why a rank ended, if possible one that did not end because of another; None if all run."""
         codes = {rank: code for rank, each in self._processes.items() if (code := each.poll()) is not None}
-        for rank, code in sorted(codes.items(), key=lambda item: item[1] == LEFT):
+        for rank, code in sorted(codes.items(), key=lambda item: item[1] == LOST_ANOTHER):
             if code < 0:
                 name = signal.Signals(-code).name
                 return f"Rank {rank} was killed by {name}, so all ranks have ended."

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from genwright.errors import UserError
-from genwright.parallel.launch import LEFT, Children, loopback
+from genwright.parallel.launch import LOST_ANOTHER, Children, loopback
 from genwright.parallel.layout import Layout
 from genwright.parallel.rendezvous import LOCALHOST, Place, arrive, listen, reach_store, serve_store
 from genwright.parallel.watchdog import BEAT, SILENCE, Watchdog, lost
@@ -34,7 +34,8 @@ class Ranks:
     on_device: bool  # whether the groups are NCCL's, which work on GPU memory and within CUDA graphs
 
     def __init__(self, place: Place, store: dist.PrefixStore, children: Children | None):
-        self.place, self.rank, self._children = place, place.rank, children
+        self.place, self.rank = place, place.rank
+        self.children = children  # the processes that this one started
         self._busy = False  # whether a thread is in `guard`
         self._sentence: str | None = None  # why the ranks have ended
         check = children.check if children is not None else lambda: None
@@ -52,7 +53,7 @@ class Ranks:
 
     def _new_group(self, groups: list[list[int]], backend: str) -> dist.ProcessGroup:
         """Make all of these groups, because every rank must; returns this rank's."""
-        with _environment("GLOO_SOCKET_IFNAME", loopback()) if self._children is not None else nullcontext():
+        with _environment("GLOO_SOCKET_IFNAME", loopback()) if self.children is not None else nullcontext():
             made = [(dist.new_group(ranks, FOREVER, backend), ranks) for ranks in groups]
         return next(group for group, ranks in made if self.rank in ranks)
 
@@ -105,7 +106,7 @@ class Ranks:
         """Which rank was lost: one that reported an error, a process that ended, or one that stays silent."""
         end = time.monotonic() + SILENCE + 2 * BEAT
         while time.monotonic() < end and self._sentence is None:
-            if sentence := self._watchdog.reported() or (self._children and self._children.ended()):
+            if sentence := self._watchdog.reported() or (self.children and self.children.ended()):
                 return sentence
             if silent := self._watchdog.silent(4 * BEAT):
                 return lost(silent[0])
@@ -115,19 +116,19 @@ class Ranks:
     def _lose(self, sentence: str) -> None:
         """The watchdog's verdict: rank 0 ends its children, so that a waiting collective fails; others just end."""
         self._sentence = self._sentence or sentence
-        if self._children is not None:
-            self._children.end()
+        if self.children is not None:
+            self.children.end()
         end = time.monotonic() + 2 * BEAT
         while self._busy and self.rank == 0 and time.monotonic() < end:
             time.sleep(0.1)
         if self._busy or self.rank:  # a machine that cannot be reached closes no connection
             print(sentence, file=sys.stderr, flush=True)
-            os._exit(LEFT)
+            os._exit(LOST_ANOTHER)
 
     def exit(self, error: Exception) -> NoReturn:
         """End this process, a rank other than 0, by an error that rank 0 will print; it may be a lost rank."""
         if _is_lost(error):
-            os._exit(LEFT)
+            os._exit(LOST_ANOTHER)
         kind = "" if isinstance(error, UserError) else f" failed with {type(error).__name__}"
         self._watchdog.report(f"Rank {self.rank}{kind}: {error}")
         if kind:
@@ -135,19 +136,14 @@ class Ranks:
         sys.stderr.flush()
         os._exit(1)  # threads that wait for other ranks would not end
 
-    @property
-    def children(self) -> Children | None:
-        """The processes that this one started."""
-        return self._children
-
     def close(self) -> None:
         """Leave the group, which ends ranks that wait for this one; rank 0 waits for its children."""
         self._watchdog.stop()
         if dist.is_initialized():
             dist.destroy_process_group()
-        if self._children is not None:
-            self._children.end(wait=0.0 if self._sentence else 20.0)
-            self._children = None
+        if self.children is not None:
+            self.children.end(wait=0.0 if self._sentence else 20.0)
+            self.children = None
 
 
 def meet(ranks: int, module: str, threads: int, arguments: Sequence[str] = ()) -> Ranks:

@@ -8,12 +8,12 @@ from datetime import timedelta
 
 from torch.distributed import DistError, PrefixStore
 
-BEAT = 2.0  # seconds between two signs of life of a rank
-SILENCE = 30.0  # seconds without one after which a rank counts as lost
+BEAT = 2.0  # seconds between two heartbeats of a rank
+SILENCE = 30.0  # seconds without a heartbeat after which a rank counts as lost
 
 
 class Watchdog:
-    """Each rank counts up a number in the store, and reads those of the others.
+    """Each rank's heartbeat is a number that it counts up in the store; it reads those of the others.
 
     `on_loss` is called once, from a thread, with the sentence that says which rank was lost and why. A second thread
     judges, because a store that cannot be reached blocks the first one.
@@ -48,7 +48,7 @@ class Watchdog:
         return None
 
     def silent(self, seconds: float) -> list[int]:
-        """The ranks without a sign of life for so long."""
+        """The ranks without a heartbeat for this long."""
         now = time.monotonic()
         return [rank for rank, (_, changed) in self._seen.items() if now - changed > seconds]
 

@@ -111,7 +111,7 @@ class Results:
 class _Job:
     """A line whose samples run."""
 
-    row: dict[str, Any]  # what its result begins with
+    row: dict[str, Any]  # the first fields of its result
     samples: list[Request]
     running: int  # samples that have not ended
 
@@ -132,7 +132,7 @@ def run_jobs(
     as_objects = bool(lines) and lines[0][1].lstrip().startswith("{")
     settings = _digest(repr((replace(params, priority=0), chat, llm.fingerprint)))  # a priority changes no tokens
     pending, invalid = iter(lines), 0
-    most = 2 * llm.engine.scheduler.max_batch  # as many again wait as run
+    most = 2 * llm.engine.scheduler.max_batch  # so that as many wait as run
     deliveries: SimpleQueue[Delivery] = SimpleQueue()
     deliver = only_ends(deliveries.put)
     jobs: dict[int, _Job] = {}  # those that run, by their lines

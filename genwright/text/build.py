@@ -131,7 +131,7 @@ def _loaders(
 def plan_engine(
     checkpoint: Checkpoint, config: EngineConfig, device: torch.device, work: Workload, tell: Callable[[str], None]
 ) -> tuple[Plan, Budgets, Machine]:
-    """Where the parts of a model would best be, and on what machine; nothing is loaded."""
+    """The best placement of a model, the budgets, and the machine that it was planned for; nothing is loaded."""
     return plan_model(_loader(checkpoint, config.quant, config, device, _quiet), config, work, tell)
 
 
@@ -150,7 +150,7 @@ class Planned:
 def settle_offload(
     checkpoint: Checkpoint, config: EngineConfig, device: torch.device, tell: Callable[[str], None]
 ) -> tuple[EngineConfig, Planned | None]:
-    """The settings with a policy of the planner in place of `auto`; a model that fits is resident."""
+    """Replace `offload="auto"` by the planner's policy, or by None if the model fits on the device."""
     if config.offload != AUTO:
         return config, None
     longest = config.max_context or min(USUAL_CONTEXT, checkpoint.config.max_context)

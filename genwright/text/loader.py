@@ -279,11 +279,6 @@ class Loader:
         return torch.float32 if name in self.weights.exact else self.dtype
 
 
-def move(block: Weights, device: torch.device) -> dict[str, Any]:
-    """A block's weights on a device; those that are on it already are not copied."""
-    return {n: w.map(lambda t: t.to(device)) if isinstance(w, Packed) else w.to(device) for n, w in block.items()}
-
-
 def rope_tables(cfg: ModelConfig, max_context: int, device: torch.device) -> dict[str, RopeTables]:
     """cos and sin for whole pages of positions, for each kind of RoPE.
 

@@ -1,7 +1,5 @@
 """Divides the memory of a device and of the other tiers: weights, what a step computes, the rest for cache pages."""
 
-from pathlib import Path
-
 import torch
 
 from genwright.device import free_memory
@@ -21,7 +19,7 @@ MAX_BATCH = {"cpu": 64, "cuda": 256}  # sequences in a step
 MAX_STEP_TOKENS = {"cpu": 512, "cuda": 2048}  # tokens in a step; longer prompts are computed in chunks
 USUAL_CONTEXT = 2048  # tokens of a sequence, if there is no max_context
 STEPS_AHEAD = {"cpu": 0, "cuda": 1}  # steps launched before the host has read the tokens of the one before
-DRAFT_SHARE = 10  # percent of the memory for caches that stays for a draft's, if the model's cache is elsewhere
+DRAFT_SHARE = 10  # percent of the cache memory that a draft model gets, if the model's own cache is in another tier
 
 
 def divide_memory(
@@ -67,28 +65,24 @@ def _other_rooms(loader: Loader, config: EngineConfig, device: torch.device, ran
             "GB may be used; place more on the GPU or on disk."
         )
     # Half of the disk, because the space is reserved even if few sequences come.
-    return [max(0, memory - on_cpu), max(0, free_space(offload_dir(config)) // ranks - on_disk) // 2]
-
-
-def offload_dir(config: EngineConfig) -> Path | None:
-    return None if config.offload_dir is None else Path(config.offload_dir)
+    return [max(0, memory - on_cpu), max(0, free_space(config.offload_folder) // ranks - on_disk) // 2]
 
 
 def _moved_off(loader: Loader, policy: Policy, device: torch.device) -> int:
-    """Bytes of a model's weights that are in other memory than the cache."""
+    """Bytes of the model's weights that the policy keeps out of the device's memory."""
     kept = policy.weights_gpu + (policy.weights_cpu if device.type == "cpu" else 0)
     return sum(loader.block_bytes(layer) * (100 - kept) // 100 for layer in loader.own_layers)
 
 
 def _streaming_bytes(loader: Loader, config: EngineConfig, device: torch.device) -> int:
-    """Bytes of the device for blocks and cache pages on their way, hidden states, and what a micro-batch computes."""
+    """Bytes on the device for staged blocks and cache pages, hidden states and the temporaries of a micro-batch."""
     parts = _parts(loader, config, device)
     tiers = ("gpu", "cpu") if device.type == "cpu" else ("gpu",)
     return sum(parts[tier][what] for tier in tiers for what in ("activations", "buffers"))
 
 
 def _parts(loader: Loader, config: EngineConfig, device: torch.device) -> dict[str, dict[str, int]]:
-    """Bytes of what a placed model has in each tier."""
+    """Bytes of a placed model in each tier, by what they hold."""
     assert config.policy is not None
     longest = config.max_context or min(loader.checkpoint.config.max_context, USUAL_CONTEXT)
     work = Workload(longest, 0, max_batch(config, device))

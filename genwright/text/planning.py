@@ -1,27 +1,24 @@
 """Facts about a model for the planner, and a plan for a checkpoint on this machine."""
 
-import shutil
 from collections.abc import Callable, Iterator, Mapping
 from math import prod
-from pathlib import Path
 
 import torch
 
 from genwright.device import free_memory
 from genwright.errors import UserError
-from genwright.home import cache_folder
 from genwright.placement.footprint import Workload
 from genwright.placement.machine import Machine, this_machine
 from genwright.placement.model_facts import ModelFacts
+from genwright.placement.offload_folder import free_space
 from genwright.placement.planner import Budgets, Plan, plan
 from genwright.text.architectures.weight_map import Sources
 from genwright.text.cache.layout import CACHE_BITS
 from genwright.text.config import ModelConfig
-from genwright.text.loader import Loader
+from genwright.text.loader import EXPERTS, Loader
 from genwright.text.settings import EngineConfig
 
 DISK = 0.9  # of the free space of a disk that may be used
-EXPERTS = "experts."  # begins the names of the weights of which a token multiplies with some experts' part
 
 
 def plan_model(
@@ -34,8 +31,7 @@ def plan_model(
             f"A prompt of {work.prompt_length:,} tokens and {work.max_new_tokens:,} new ones need a context of "
             f"{work.longest:,}, but the model's is {longest:,}."
         )
-    folder = None if config.offload_dir is None else Path(config.offload_dir)
-    machine = this_machine(loader.device, loader.dtype, folder, tell)
+    machine = this_machine(loader.device, loader.dtype, config.offload_folder, tell)
     given = budgets(config, loader.device)
     return plan(model_facts(loader, config.kv), machine, given, work), given, machine
 
@@ -46,15 +42,13 @@ def budgets(config: EngineConfig, device: torch.device) -> Budgets:
     gpu, cpu = (
         free_memory(where) if (given := config.budget(where.type)) is None else given for where in (device, host)
     )
-    folder = (Path(config.offload_dir) if config.offload_dir is not None else cache_folder() / "offload").resolve()
-    there = next(path for path in (folder, *folder.parents) if path.exists())  # it may still have to be made
-    return Budgets(gpu if device.type == "cuda" else 0, cpu, int(shutil.disk_usage(there).free * DISK))
+    disk = int(free_space(config.offload_folder) * DISK)
+    return Budgets(gpu if device.type == "cuda" else 0, cpu, disk)
 
 
 def model_facts(loader: Loader, kv: str) -> ModelFacts:
     """The facts of the model that a loader would load, with a cache in the format `kv`."""
     cfg, layers, spec = loader.checkpoint.config, loader.own_layers, loader.cache_spec(CACHE_BITS[kv])
-    row = sum(prod(shape) * dtype.itemsize for shape, dtype in spec.tensors().values())
     blocks = [loader.weights.block(layer) for layer in layers]
     sizes = [loader.bytes(block) for block in blocks]
     experts = [{name: block[name] for name in block if name.startswith(EXPERTS)} for block in blocks]
@@ -72,7 +66,7 @@ def model_facts(loader: Loader, kv: str) -> ModelFacts:
         hidden=cfg.dim * itemsize,
         working=_working(cfg) * itemsize,
         logits=cfg.vocab_size * (itemsize + 4),  # as computed, and in float32
-        cache_row=row,
+        cache_row=spec.row_bytes,
         windows=cfg.windows,
         attention=2 * cfg.heads * _attention_width(cfg),
         expert_bytes=sum(map(loader.bytes, experts)) / len(layers),
@@ -83,25 +77,25 @@ def model_facts(loader: Loader, kv: str) -> ModelFacts:
 
 
 def _parameters(block: Mapping[str, Sources]) -> int:
-    """Numbers of the matrices."""
+    """The number of elements of all matrices."""
     return sum(prod(source.shape) for sources in block.values() for source in sources if len(source.shape) == 2)
 
 
 def _widened(loader: Loader, name: str, sources: Sources) -> int:
-    """Bytes of a packed weight in the model's dtype, of experts a single one's; 0 if it is not packed."""
+    """Bytes of a packed weight once it is dequantized, of stacked experts for one expert; 0 if it is not packed."""
     count = len({source.expert for source in sources})
     return 0 if loader.forms(name, sources) is None else _parameters({name: sources}) * loader.dtype.itemsize // count
 
 
 def _attention_width(cfg: ModelConfig) -> int:
-    """Numbers of a head that a query and a key are multiplied in, and a weight and a value."""
+    """Multiplications of a head for each cached token: one per channel of its key and one per channel of its value."""
     if cfg.mla is not None:
         return 2 * cfg.mla.kv_lora_rank + cfg.mla.qk_rope_head_dim
     return 2 * cfg.head_dim
 
 
 def _working(cfg: ModelConfig) -> int:
-    """Numbers of a token at the widest places of a block: its states before and after norms, and what they become."""
+    """Elements of a token at the widest point of a block: hidden states, their norms, and the largest intermediate."""
     return 6 * cfg.dim + max(_widths(cfg))
 
 

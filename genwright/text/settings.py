@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
 from genwright.arguments import check_settings, parse_gigabytes, setting, short
@@ -104,6 +105,11 @@ class EngineConfig:
     def policy(self) -> Policy | None:
         """The placement that was asked for; None if the model is resident or the placement is planned."""
         return self.offload if isinstance(self.offload, Policy) else None
+
+    @property
+    def offload_folder(self) -> Path | None:
+        """`offload_dir` as a path; None is the default folder."""
+        return None if self.offload_dir is None else Path(self.offload_dir)
 
     def budget(self, kind: str) -> int | None:
         """Bytes of GPU memory (`cuda`) or main memory (`cpu`) to use; None if no limit was set."""

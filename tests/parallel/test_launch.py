@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from genwright.errors import UserError
-from genwright.parallel.launch import LEFT, Children, loopback
+from genwright.parallel.launch import LOST_ANOTHER, Children, loopback
 
 MODULES = {
     "waits": "import time; time.sleep(60)",
     "fails": "raise SystemExit(4)",
-    "follows": f"raise SystemExit({LEFT})",
+    "follows": f"raise SystemExit({LOST_ANOTHER})",
 }
 
 

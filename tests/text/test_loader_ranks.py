@@ -17,7 +17,7 @@ from genwright.text.architectures.registry import architecture
 from genwright.text.architectures.weight_map import Part, Sources
 from genwright.text.checkpoints.huggingface import HuggingFace
 from genwright.text.checkpoints.open import open_checkpoint
-from genwright.text.loader import Loader, move
+from genwright.text.loader import Loader
 
 CPU = torch.device("cpu")
 
@@ -142,12 +142,3 @@ def test_what_ranks_cannot_share_is_one_sentence(tmp_path: Path) -> None:
     )
     with pytest.raises(UserError, match=sentence):
         Loader(checkpoint, torch.float32, CPU, quant=parse_format("int4"), ranks=2).block(0)
-
-
-def test_a_block_moves_to_a_device(tmp_path: Path) -> None:
-    make("llama", tmp_path)
-    block = Loader(open_checkpoint(str(tmp_path)), torch.float32, CPU, quant=parse_format("int8")).block(1)
-    there = move(block, torch.device("meta"))
-    assert size(there) == size(block) and {t.device.type for w in there.values() for t in tensors_of(w)} == {"meta"}
-    here = move(block, CPU)
-    assert all(t is s for n in block for t, s in zip(tensors_of(here[n]), tensors_of(block[n]), strict=True))

@@ -216,17 +216,19 @@ def _read_folder(folder: Path, image_size: int) -> ImageDataset:
 
 
 def _read_image(path: Path, size: int) -> np.ndarray:
-    return center_crop(read_rgb(path), size)
+    return center_crop(open_image(path), size)
 
 
-def read_rgb(path: Path) -> "PILImage":
+def open_image(path: Path, mode: str = "RGB") -> "PILImage":
     """Read an image file."""
     from PIL import Image
 
     try:
         with Image.open(path) as file:
-            return file.convert("RGB")
-    except (OSError, ValueError, Image.DecompressionBombError) as error:
+            return file.convert(mode)
+    except FileNotFoundError as error:
+        raise UserError(f"There is no image file {path}.") from error
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise UserError(f"{path} is not an image file that Pillow can read.") from error
 
 

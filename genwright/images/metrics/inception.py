@@ -116,7 +116,7 @@ class Inception:
 
     def __init__(self, state: dict[str, Tensor], source: str = "the weights", device: str | torch.device = "cpu"):
         state = {name: tensor.float() for name, tensor in state.items() if not name.endswith("num_batches_tracked")}
-        check_state(source, {name: tuple(tensor.shape) for name, tensor in state.items()}, shapes(), "Inception")
+        check_state(source, state, shapes(), "Inception")
         self.device = torch.device(device)
         self.weights = {}
         for name in {key.removesuffix(".conv.weight") for key in state if key.endswith(".conv.weight")}:

@@ -32,7 +32,7 @@ def _read_nvidia(path: Path) -> dict[str, Tensor]:
     parts = {"weight": "conv.weight", "beta": "bn.bias", "mean": "bn.running_mean", "var": "bn.running_var"}
     renamed = {f"{theirs}.{part}": f"{ours}.{parts[part]}" for theirs, ours in names.items() for part in parts}
     wanted |= {theirs: expected[ours] for theirs, ours in renamed.items()}
-    check_state(str(path), {name: tuple(tensor.shape) for name, tensor in found.items()}, wanted, "Inception")
+    check_state(str(path), found, wanted, "Inception")
     # NVIDIA's batch norms have no gain.
     state = {f"{ours}.bn.weight": torch.ones(expected[f"{ours}.bn.weight"]) for ours in names.values()}
     state |= {ours: found[theirs] for theirs, ours in renamed.items()}

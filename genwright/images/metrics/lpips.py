@@ -45,8 +45,7 @@ class Lpips:
         state: dict[str, Tensor] = {}
         for path in paths:
             state |= _read(path)
-        source = " and ".join(map(str, paths))
-        check_state(source, {name: tuple(tensor.shape) for name, tensor in state.items()}, shapes(), "LPIPS")
+        check_state(" and ".join(map(str, paths)), state, shapes(), "LPIPS")
         return cls({name: tensor.float().to(device) for name, tensor in state.items()})
 
     def __call__(self, a: Tensor, b: Tensor) -> Tensor:

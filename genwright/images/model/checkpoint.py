@@ -7,7 +7,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from difflib import get_close_matches
@@ -55,8 +55,7 @@ def load_unet(model: str, config: UNetConfig | None = None) -> UNet:
     with torch.device("meta"):
         unet = UNet(config)
     state = read_state(locate(model))
-    expected = {name: tuple(tensor.shape) for name, tensor in unet.state_dict().items()}
-    check_state(model, {name: tuple(tensor.shape) for name, tensor in state.items()}, expected)
+    check_state(model, state, {name: tensor.shape for name, tensor in unet.state_dict().items()})
     unet.load_state_dict({name: tensor.float() for name, tensor in state.items()}, assign=True)
     return unet.eval().requires_grad_(False)
 
@@ -108,10 +107,11 @@ def describe(model: str) -> Description:
         return Description()
     with _reading_description(first):
         found = json.loads(text)
-        shape: dict[str, Any] = {
-            key: tuple(value) if isinstance(value, list) else value for key, value in found["config"].items()
-        }
-        sampler = {key: tuple(value) if isinstance(value, list) else value for key, value in found["sampler"].items()}
+        shape: dict[str, Any]
+        shape, sampler = (
+            {key: tuple(value) if isinstance(value, list) else value for key, value in found[part].items()}
+            for part in ("config", "sampler")
+        )
         config, label_names, clusters = (
             UNetConfig(**shape),
             tuple(map(str, found["label_names"])),
@@ -182,18 +182,18 @@ def read_tensors(path: Path) -> Any:
 
 
 def check_state(
-    source: str, found: dict[str, tuple[int, ...]], expected: dict[str, tuple[int, ...]], kind: str = "UNet"
+    source: str, state: Mapping[str, Tensor], expected: Mapping[str, tuple[int, ...]], kind: str = "UNet"
 ) -> None:
     """Raise an error for the first tensor that is missing, unknown or of another shape."""
     for name, shape in expected.items():
-        if name not in found:
+        if name not in state:
             raise UserError(f"{source} has no {name}, but this {kind} shape needs it; is the shape right?")
-        if found[name] != shape:
+        if state[name].shape != shape:
             raise UserError(
-                f"{name} in {source} has shape {list(found[name])}, but this {kind} shape needs {list(shape)}; is the "
-                "shape right?"
+                f"{name} in {source} has shape {list(state[name].shape)}, but this {kind} shape needs {list(shape)}; "
+                "is the shape right?"
             )
-    for name in found.keys() - expected.keys():
+    for name in state.keys() - expected.keys():
         raise UserError(f"{source} has a {name}, but this {kind} shape has none; is the shape right?")
 
 

@@ -91,8 +91,7 @@ def sampler_settings(own: dict[str, Any], **settings: Any) -> SamplerSettings:
     given = {name: value for name, value in settings.items() if value is not None}
     if "sampler" in given and one_of("sampler", given["sampler"], SAMPLERS) != own.get("sampler"):
         own = {}
-    if (
-        "steps" in given and "ts" not in given
-    ):  # `steps` is then a number of steps, not of levels for the model's own ts
+    # Without ts, `steps` is a number of steps, and not of the levels that the model's own ts are indices of.
+    if "steps" in given and "ts" not in given:
         own = {name: value for name, value in own.items() if name != "ts"}
     return SamplerSettings(**own | given)

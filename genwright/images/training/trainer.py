@@ -193,12 +193,12 @@ class Trainer:
         with torch.set_grad_enabled(of_student):
             sample = self._denoiser(self.unet, labels, seed)(x, t)
         noisy = sample.detach() + sigma.view(-1, 1, 1, 1) * noise
-        guess = self._denoiser(self.critic, labels, seed, consistency=False)(noisy, sigma)
-        loss = loss_weight(s.loss_weighting, sigma) * losses.l2(guess, sample.detach())
+        fake = self._denoiser(self.critic, labels, seed, consistency=False)(noisy, sigma)
+        loss = loss_weight(s.loss_weighting, sigma) * losses.l2(fake, sample.detach())
         if of_student:
             with torch.no_grad():
                 real = self._denoiser(self.teacher, labels, seed, consistency=False)(noisy, sigma)
-            loss = loss + losses.distribution_matching(sample, real, guess) + keep * losses.l2(sample, image)
+            loss = loss + losses.distribution_matching(sample, real, fake) + keep * losses.l2(sample, image)
         return loss
 
     def _denoiser(self, net: UNet, labels: Tensor | None, seed: int, consistency: bool | None = None) -> losses.Denoise:

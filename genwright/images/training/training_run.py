@@ -228,7 +228,7 @@ def deferred_interrupt() -> Iterator[Callable[[], bool]]:
 
 
 def _load(model: str, config: UNetConfig, clusters: Clusters | None, start: bool = False) -> UNet:
-    """Load a UNet of this run's labels and image size, with its dropout; a start may have classes for clusters."""
+    """Load a UNet of this run's labels and image size; initial weights (`start`) may have classes for its clusters."""
     description = describe(model)
     embeddings = clusters if start and description.clusters is None else None  # to be copied from classes to clusters
     if embeddings is None and description.clusters != clusters:

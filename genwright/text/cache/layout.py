@@ -57,6 +57,11 @@ class CacheSpec:
         size = min(map(len, kinds))
         return [kind[first : first + size] for kind in kinds for first in range(0, len(kind), size)]
 
+    @cached_property
+    def group_of(self) -> dict[int, int]:
+        """The index of each layer's group."""
+        return {layer: index for index, group in enumerate(self.groups) for layer in group}
+
     @property
     def windows(self) -> list[int | None]:
         """The window of each group."""

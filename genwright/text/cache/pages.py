@@ -72,9 +72,8 @@ class PagePool:
     def __init__(self, cache: PagedCache, step_tokens: int, first_page: int = 0):
         self.cache, self.first_page = cache, first_page
         self.windows = cache.spec.windows
-        self.step_tokens = (
-            step_tokens  # most tokens of the steps in flight and of the next; groups with a window get pages for those
-        )
+        # The most tokens of the steps in flight and of the next one; groups with a window get pages for these.
+        self.step_tokens = step_tokens
         self._groups = range(len(self.windows))
         self._windowed = [group for group in self._groups if self.windows[group]]
         self._unbounded = [group for group in self._groups if not self.windows[group]]

@@ -1,6 +1,6 @@
 """Which pages a micro-batch has in other tiers, and their numbers while they are staged on the compute device.
 
-They are numbered anew from 1 on, the same in every layer of a group; page 0 stays zero and stands for every null page.
+Staged pages are numbered from 1 on, equally in every layer of a group. Page 0 stays zero and replaces every null page.
 """
 
 from collections.abc import Iterator, Sequence
@@ -63,12 +63,12 @@ class StagedPages:
     changed: Int64s
 
     def follows(self, other: "StagedPages") -> bool:
-        """Whether it reads rows that the other micro-batch writes: both have parts of one long prompt."""
+        """Whether it reads rows that the other micro-batch writes, because both have parts of one long prompt."""
         return bool(np.isin(other.changed, self.read).any())
 
 
 def stage_pages(cache: TieredCache, spans: Sequence[Span]) -> StagedPages:
-    """Number the pages of sequences anew."""
+    """Give the pages of these sequences their staged numbers."""
     empty = np.zeros(0, np.int64)
     found = StagedPages([], [], [], [], [np.zeros_like(span.tables) for span in spans], empty, empty)
     nulls = [first for first in cache.first_pages if cache.spec.null_pages]

@@ -95,7 +95,6 @@ class Staging:
         self._has_disk = any(isinstance(tier, DiskCache) for tier in cache.tiers)
         self._sizes = cache.spec.row_sizes
         self._key_sizes = {name: size for name, size in self._sizes.items() if name.split(".")[0] != "v"}
-        self._group_of = {layer: number for number, group in enumerate(cache.spec.groups) for layer in group}
         self._slots: list[Slot] = []
         self._capacity = 0  # pages of a slot
         self._work: list[tuple[int, StagedPages]] = []  # layers and micro-batches in the order of use
@@ -103,7 +102,7 @@ class Staging:
         self._taken = 0
 
     def begin(self, layers: Sequence[int], batches: Sequence[StagedPages]) -> None:
-        """Start with the first of the micro-batches of the first of the layers."""
+        """Start to load pages, layer by layer and in each layer for one micro-batch after the other."""
         self.finish()
         self._work = [(layer, pages) for layer in layers for pages in batches]
         self._follows = [False, *(second.follows(first) for first, second in pairwise(batches))]
@@ -118,10 +117,10 @@ class Staging:
         layer, _ = self._work[self._taken]
         slot = self._slots[self._taken % SLOTS]
         self._compute.wait(slot.ready)
-        return LayerCache(layer, self._group_of[layer], slot.rows, self._cache.spec)
+        return LayerCache(layer, self._cache.spec.group_of[layer], slot.rows, self._cache.spec)
 
     def put(self) -> None:
-        """What was taken has been computed: bring its new rows back and the next pages over."""
+        """Called when the layer from `take` is computed: store its new rows, and load the next pages."""
         self._slots[self._taken % SLOTS].computed = self._compute.record()
         with self._memory.timed("store_cache"):
             self._store(self._taken)
@@ -162,7 +161,7 @@ class Staging:
         self._capacity = pages
 
     def _read(self, place: int) -> None:
-        """Start to read from disk what is computed at that place."""
+        """Start to read from disk the pages of the work at index `place`."""
         if place >= len(self._work):
             return
         if not self._follows[place % len(self._follows)]:
@@ -173,7 +172,7 @@ class Staging:
         slot = self._slots[place % SLOTS]
         wait(slot.writes)
         slot.writes = []
-        for run in pages.fetched[self._group_of[layer]]:
+        for run in pages.fetched[self._cache.spec.group_of[layer]]:
             tier = self._cache.tiers[run.tier]
             if isinstance(tier, DiskCache):
                 slot.reads += tier.read(layer, run.page, _part(slot.host, run.staged, run.count))
@@ -183,7 +182,7 @@ class Staging:
         if place >= len(self._work):
             return
         layer, pages = self._work[place]
-        slot, group = self._slots[place % SLOTS], self._group_of[layer]
+        slot, group = self._slots[place % SLOTS], self._cache.spec.group_of[layer]
         if self._follows[place % len(self._follows)]:
             before = self._slots[(place - 1) % SLOTS]
             self._write(place - 1)
@@ -216,7 +215,7 @@ class Staging:
         slot = self._slots[place % SLOTS]
         self._out.wait(slot.computed)
         with self._out:
-            for rows in pages.written[self._group_of[layer]]:
+            for rows in pages.written[self._cache.spec.group_of[layer]]:
                 tier = self._cache.tiers[rows.tier]
                 tokens = rows.stop - rows.first if isinstance(tier, Cache) else PAGE
                 names = self._count(Tier.GPU, self._cache.kinds[rows.tier], tokens, rows.keys_only)
@@ -239,7 +238,7 @@ class Staging:
         slot.unwritten = False
         if slot.stored is not None:
             slot.stored.synchronize()
-        for rows in pages.written[self._group_of[layer]]:
+        for rows in pages.written[self._cache.spec.group_of[layer]]:
             tier = self._cache.tiers[rows.tier]
             if isinstance(tier, DiskCache):
                 slot.writes += tier.write(layer, rows.page, _part(slot.host, rows.staged, 1))

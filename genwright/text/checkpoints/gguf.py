@@ -23,6 +23,7 @@ from genwright.text.checkpoints.protocol import Checkpoint, narrow, parse_dtype
 from genwright.text.checkpoints.rope_order import halves_from_neighbours
 from genwright.text.config_file import FieldReader
 from genwright.text.tokenizer.tokenizer import Tokenizer
+from genwright.text.tokenizer.vocabularies import CONTROL
 
 # Tensors of divisors of the RoPE frequencies, for llama3's and longrope's scaling: settings, not weights.
 ROPE_FACTORS = "rope_freqs.weight"
@@ -54,7 +55,6 @@ SAMPLING |= {"temperature": "general.sampling.temp", "repetition_penalty": "gene
 # Many files give one end-of-text id only; the end of a turn must be searched for among the control tokens.
 END_IDS = ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id")
 END_TOKENS = {"<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>"}
-CONTROL = 3
 
 # Split models: llama.cpp numbers the parts from 0 in the metadata, from 1 in the file names.
 SPLIT_NUMBER, SPLIT_COUNT, SPLIT_TENSORS = "split.no", "split.count", "split.tensors.count"

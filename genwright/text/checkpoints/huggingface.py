@@ -41,6 +41,15 @@ class HuggingFace(Checkpoint):
         weights = any((folder / name).exists() for name in (*_INDEXES, *_SINGLES))
         return (folder / "config.json").exists() and weights
 
+    @staticmethod
+    def quant_method(folder: Path) -> str | None:
+        """The `quant_method` of a folder's config.json; None for other folders and for plain weights."""
+        if not HuggingFace.recognises(folder):
+            return None
+        quantization = read_json(folder / "config.json").get("quantization_config")
+        method = quantization.get("quant_method") if isinstance(quantization, dict) else None
+        return method if isinstance(method, str) else None
+
     def names(self) -> Sequence[str]:
         return list(self._where)
 

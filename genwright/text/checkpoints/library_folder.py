@@ -15,7 +15,7 @@ from genwright.text.checkpoints.library_layouts import LAYOUTS
 from genwright.text.checkpoints.library_matrices import LibraryMatrix
 from genwright.text.checkpoints.protocol import parse_dtype
 from genwright.text.checkpoints.stored_parts import StoredParts
-from genwright.text.config_file import FieldReader, read_json
+from genwright.text.config_file import FieldReader
 
 
 class LibraryFolder(HuggingFace):
@@ -39,10 +39,7 @@ class LibraryFolder(HuggingFace):
 
     @staticmethod
     def recognises(folder: Path) -> bool:
-        if not HuggingFace.recognises(folder):
-            return False
-        quantization = read_json(folder / "config.json").get("quantization_config")
-        return isinstance(quantization, dict) and quantization.get("quant_method") in LAYOUTS
+        return HuggingFace.quant_method(folder) in LAYOUTS
 
     def names(self) -> Sequence[str]:
         taken = {stored for parts in self._parts.values() for stored in parts.values()}

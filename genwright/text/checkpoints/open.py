@@ -24,12 +24,9 @@ def open_checkpoint(model: str, arch: str | None = None) -> Checkpoint:
         hint = nearest(model) or "`genwright pull` lists the models that can be fetched."
         raise UserError(f"There is no file or folder {path}; {hint}")
     if path.is_dir():
-        if Quantized.recognises(path):
-            return Quantized(path)
-        if LibraryFolder.recognises(path):
-            return LibraryFolder(path)
-        if HuggingFace.recognises(path):
-            return HuggingFace(path)
+        for reader in (Quantized, LibraryFolder, HuggingFace):  # the last one recognises all of these folders
+            if reader.recognises(path):
+                return reader(path)
         if DeepSeekShards.recognises(path):
             return DeepSeekShards(path, arch)
         if OptArrays.recognises(path):

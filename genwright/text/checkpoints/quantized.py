@@ -16,7 +16,7 @@ from genwright.text.architectures.registry import architecture
 from genwright.text.architectures.weight_map import Part
 from genwright.text.checkpoints.huggingface import HuggingFace
 from genwright.text.checkpoints.protocol import narrow, parse_dtype
-from genwright.text.config_file import FieldReader, read_json
+from genwright.text.config_file import FieldReader
 
 METHOD = "genwright"
 
@@ -37,10 +37,7 @@ class Quantized(HuggingFace):
 
     @staticmethod
     def recognises(folder: Path) -> bool:
-        if not HuggingFace.recognises(folder):
-            return False
-        quantization = read_json(folder / "config.json").get("quantization_config")
-        return isinstance(quantization, dict) and quantization.get("quant_method") == METHOD
+        return HuggingFace.quant_method(folder) == METHOD
 
     def names(self) -> Sequence[str]:
         plain = [name for name in self._where if name.rpartition(".")[0] not in self._shapes]

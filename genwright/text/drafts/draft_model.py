@@ -21,7 +21,7 @@ CATCH_UP = 2  # tokens that a draft usually has not read: the last one proposed,
 
 @dataclass
 class Ahead:
-    """Proposals that were launched before the host knew after which tokens."""
+    """Proposals that were launched before the host had read the tokens that they follow."""
 
     places: dict[Request, list[int]]
     tokens: Tensor

@@ -48,11 +48,11 @@ class Draft(Protocol):
         return
 
     def propose_ahead(self, wanted: Sequence[tuple[Request, int]], verified: Verified, sampler: Sampler) -> None:
-        """Begin with the proposals that follow those that are being verified, if the device can do it by itself."""
+        """Start the next proposals while the model verifies the current ones, if that does not need the host."""
         return
 
     def ready(self, request: Request) -> int:
-        """How many tokens after the request's own it has proposed already."""
+        """How many tokens it has already proposed after the request's own."""
         return 0
 
     def verified(self, request: Request, proposed: Sequence[int], accepted: int) -> None:
@@ -102,7 +102,7 @@ class ProposalLength:
 
 
 def verification_costs(device: torch.device) -> tuple[float, float]:
-    """Of each further row, and of having several rows at all."""
+    """The cost of each further row of a step, and the cost of having more than one row."""
     if device.type != "cpu":
         return ROW_COST, VERIFY_COST
     return ROW_COST_OF_TORCH if kernel() is None else ROW_COST_ON_CPU, 0.0
@@ -144,7 +144,7 @@ class Speculation:
         return places, tokens
 
     def propose_ahead(self, requests: Sequence[Request], verified: Verified | None, sampler: Sampler) -> None:
-        """Let the draft go on while the model verifies what it proposed for these requests."""
+        """Let the draft propose further tokens while the model verifies its last ones."""
         if verified is None:
             return
         most = [self._wanted(r, len(requests), 1 + int(row[2])) for r, row in zip(requests, verified.rows, strict=True)]

@@ -25,7 +25,7 @@ Int32s = NDArray[np.int32]
 
 @dataclass(frozen=True)
 class Verified:
-    """Proposals of which only the device knows yet how many are accepted: those up to the first that was not drawn."""
+    """Proposed and drawn tokens on the device; the host does not know yet how many of the proposals are accepted."""
 
     rows: NDArray[np.int64]  # [sequences, 3]: the first row in `drawn`, the first place in `proposed`, and how many
     drawn: torch.Tensor
@@ -52,8 +52,8 @@ class StepExecutor(Protocol):
         """Draw `counts` tokens after each chunk, each one from the step that computes the one before it.
 
         The chunks have the same number of tokens, and pages for all drawn tokens but the last. settings [chunks, words]
-        are those of `sampling` for the first token. With `verified` a chunk has the last token before the proposals and
-        one more, which is the token drawn in place of the first of them; those that are accepted move it on.
+        are those of `sampling` for the first token. With `verified`, a chunk has two tokens: the last one before the
+        proposals, and the one drawn in place of the first proposal. The device moves both on by the accepted proposals.
 
         Returns int64 [chunks, most], which the next call overwrites, or None if the host is needed between two tokens.
         """
@@ -150,5 +150,5 @@ class ResidentExecutor(PredictingExecutor):
 
 
 def amx_guard(model: Model) -> AbstractContextManager[None]:
-    """Around a step, of which a CPU may compute a part even if the device is a GPU."""
+    """A context for steps on any device, because the CPU may compute a part of a GPU's step."""
     return nullcontext() if model.dtype == torch.float32 else without_broken_amx()

@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from genwright.device import upload
 from genwright.text.engine.executor import StepExecutor, Verified
 from genwright.text.engine.grammar import Grammar, StepMasks
 from genwright.text.engine.request import Logprob, Request
@@ -124,9 +125,8 @@ class LaunchedStep:
             if not part.is_live():
                 continue  # the host has read its end since the launch
             if part.processor is not None:
-                part.logits = sampler.whole(
-                    self._select([part.last_row])
-                ).clone()  # the next step overwrites the logits
+                # A copy, because the next step overwrites the logits.
+                part.logits = sampler.whole(self._select([part.last_row])).clone()
             elif part.samples:
                 (proposing if part.proposed else plain).append(part)
         self._drawn = plain + proposing
@@ -269,8 +269,7 @@ def _to_host(tensor: Tensor) -> Tensor:
 
 def _on_device(values: Sequence[Any], device: torch.device) -> Tensor:
     """Integers as a tensor, without waiting for the device."""
-    tensor = torch.tensor(values, dtype=torch.int64)
-    return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
+    return upload(torch.tensor(values, dtype=torch.int64), device)
 
 
 def _logprob(token: int, values: tuple[float, list[float], list[int]], top: int) -> Logprob:

@@ -18,7 +18,7 @@ from genwright.text.engine.request import Piece, Request
 
 WAIT = 0.2  # seconds until a waiting caller looks for signals
 T = TypeVar("T")
-Delivery = list[tuple[Request, Piece]] | BaseException  # what is new of a caller's requests, or why they failed
+Delivery = list[tuple[Request, Piece]] | BaseException  # new pieces, or the error that ended the requests
 Deliver = Callable[[Delivery], None]
 
 
@@ -30,9 +30,8 @@ class EngineLoop:
 
     def __init__(self, engine: Engine, device: torch.device):
         self.engine, self._device = engine, device
-        self._inbox: SimpleQueue[Callable[[], None]] = (
-            SimpleQueue()
-        )  # its `put` is safe in signal handlers and finalizers
+        # A SimpleQueue, because its `put` is safe in signal handlers and finalizers.
+        self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._owners: dict[Request, Deliver] = {}  # of the requests that have not ended
         self._lock = threading.RLock()  # nothing is put into the inbox after the end
         self._thread: threading.Thread | None = None
@@ -88,7 +87,7 @@ class EngineLoop:
             self._inbox.put(command)
 
     def _leave_processors(self) -> None:
-        """Leave the processors to the loop's OpenMP threads: those of the caller would make them sleep."""
+        """End the caller's OpenMP threads, because with more threads than processors the loop's would sleep."""
         if self._device.type == "cpu":
             release_threads()
 

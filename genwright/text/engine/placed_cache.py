@@ -7,9 +7,9 @@ from enum import Enum
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from genwright.device import upload
 from genwright.placement.policy import Policy
 from genwright.placement.tiers import Tier
 from genwright.text.cache.layout import Cache, LayerCache
@@ -53,7 +53,6 @@ class CachePlacement:
         self._cache, self._policy, self._device = cache, policy, cache.memory.device
         self._staging = Staging(cache, policy.overlap)
         self._new_buffers, self._buffers = new_buffers, dict[tuple[object, ...], StepBuffers]()
-        self._group_of = {layer: number for number, group in enumerate(cache.spec.groups) for layer in group}
 
     def place(self, index: int, chunks: Sequence[Chunk], known: Tensor | None) -> PlacedBatch:
         """Write the step of micro-batch number `index`."""
@@ -68,7 +67,7 @@ class CachePlacement:
             some = [i for i, each in enumerate(kinds) if each == kind]
             part, rows = [chunks[i] for i in some], None
             if len(some) < len(chunks):
-                rows = self._on_device(np.concatenate([token_rows[i] for i in some]))
+                rows = upload(torch.from_numpy(np.concatenate([token_rows[i] for i in some])), self._device)
             place = Place(
                 rows,
                 step if rows is None else self._fill((index, kind), [on_device[i] for i in some], None),
@@ -94,7 +93,7 @@ class CachePlacement:
         found = [self._pages(source, place, layer, staged) for source, place in batch.places]
         first, cache = found[0], found[0].device
         if cache is None or len(found) > 1 or first.host is not None or first.place.sparse is not None:
-            cache = PlacedCache(layer, self._group_of[layer], {}, self._cache.spec, found)
+            cache = PlacedCache(layer, self._cache.spec.group_of[layer], {}, self._cache.spec, found)
         yield cache
         if staged is not None:
             self._staging.put()
@@ -156,7 +155,3 @@ class CachePlacement:
             self._buffers[key] = self._new_buffers(CPU)
         first = self._cache.first_pages[self._cache.kinds.index(Tier.CPU)]
         return self._buffers[key].fill([replace(chunk, tables=np.asarray(chunk.tables) - first) for chunk in chunks])
-
-    def _on_device(self, rows: NDArray[np.int64]) -> Tensor:
-        found = torch.from_numpy(rows)
-        return found if self._device.type == "cpu" else found.pin_memory().to(self._device, non_blocking=True)

@@ -22,7 +22,7 @@ class RunReport:
     seconds: float
     moved: dict[str, int]  # bytes, such as those from "CPU to GPU"; without a GPU the first tier is "memory"
     peak: dict[str, int]  # bytes of each tier since the model was loaded
-    measured: Timing | None  # None if the run's results are not at hand
+    measured: Timing | None  # None if `report` was called without results
     predicted: Timing | None
     bus: float | None  # bytes per second from CPU memory to the GPU, if known
 
@@ -40,7 +40,7 @@ class RunReport:
         return found
 
     def lines(self) -> list[str]:
-        """For people."""
+        """The report as lines of text."""
         found = [f"Placement: {self.policy}"]
         if (timing := self.measured) is not None:
             found.append(

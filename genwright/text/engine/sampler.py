@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from genwright.device import upload
 from genwright.kernels import sampling
 from genwright.rng import key
 from genwright.text.engine.request import Request
@@ -213,8 +214,7 @@ class Sampler:
         counts.index_add_(0, tokens, torch.ones_like(tokens, dtype=torch.int32))
 
     def _upload(self, array: NDArray[Any]) -> Tensor:
-        tensor = torch.from_numpy(array)
-        return tensor.pin_memory().to(self.device, non_blocking=True) if self.device.type == "cuda" else tensor
+        return upload(torch.from_numpy(array), self.device)
 
 
 def _settings(request: Request, vocab: int) -> bytes:

@@ -109,7 +109,7 @@ class Scheduler:
             self.waiting.remove(request)
 
     def keys(self, request: Request) -> list[int]:
-        """What the prefix tree knows a request's tokens by; generated ones are others under sparse attention."""
+        """A request's tokens as keys of the prefix tree; sparse attention gives generated tokens keys of their own."""
         if not self._sparse:
             return request.tokens
         prompt = request.prompt_tokens

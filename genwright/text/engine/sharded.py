@@ -24,7 +24,7 @@ class ShardedEngine(Engine):
     def __init__(self, ranks: Ranks, *settings: Any):
         super().__init__(*settings)
         self.ranks = ranks
-        self._untold: list[Message] = []  # what the other ranks are told before the next step
+        self._unsent: list[Message] = []  # messages that the other ranks get before the next step
         self._numbers: WeakKeyDictionary[Request, int] = WeakKeyDictionary()
         self._count = 0
         self._closed = False
@@ -39,12 +39,12 @@ class ShardedEngine(Engine):
         if self.ranks.rank == 0:
             self._count += 1
             self._numbers[request] = self._count
-            self._untold.append({"submit": _to_json(request, self._count)})
+            self._unsent.append({"submit": _to_json(request, self._count)})
 
     def cancel(self, requests: Iterable[Request]) -> None:
         requests = list(requests)
         if numbers := [self._numbers[request] for request in requests if request in self._numbers]:
-            self._untold.append({"cancel": numbers})
+            self._unsent.append({"cancel": numbers})
         super().cancel(requests)
 
     def step(self) -> list[Request]:
@@ -66,7 +66,7 @@ class ShardedEngine(Engine):
     def _tell(self, message: Message) -> None:
         """Send what has happened since the last step, and what to do now."""
         if self.ranks.rank == 0:
-            messages, self._untold = [*self._untold, message], []
+            messages, self._unsent = [*self._unsent, message], []
             self.ranks.broadcast(messages)
 
     def close(self) -> None:

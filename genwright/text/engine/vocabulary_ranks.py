@@ -18,7 +18,6 @@ class VocabularyRanks:
 
     def __init__(self, group: dist.ProcessGroup, gather: Callable[[Tensor], Tensor], vocab: int, columns: int):
         self.group, self.gather, self.vocab, self.whole = group, gather, vocab, columns == vocab
-        self.gathered = 0  # bytes of logits that this rank has received, for the tests
 
     def candidates(self, logits: Tensor, settings: NDArray[np.int32] | None) -> Tensor:
         """Rows of logits [rows, vocab] from which the same token is drawn as from all; without settings, all of them.
@@ -30,16 +29,16 @@ class VocabularyRanks:
         k = self._needed(settings)
         # On a GPU, the check for ties would wait for the device.
         if k is None or k >= logits.shape[1] or (k and logits.is_cuda):
-            return self._gather(logits)
+            return self.gather(logits)
         # The argmax of equal logits is the first of them, as at temperature 0; topk has any of them, so one more shows
         # whether a logit that equals the k-th largest may be missing.
         values, ids = logits.topk(k + 1) if k else logits.max(1, keepdim=True)
-        found = self._gather(values)
+        found = self.gather(values)
         if k:
             kth = found.kthvalue(found.shape[1] - k + 1, 1, keepdim=True).values
             if (found[:, k :: k + 1] >= kth).any():
-                return self._gather(logits)
-        ids = self._gather(ids + dist.get_rank(self.group) * logits.shape[1])
+                return self.gather(logits)
+        ids = self.gather(ids + dist.get_rank(self.group) * logits.shape[1])
         return logits.new_full((len(logits), self.vocab), -math.inf).scatter_(1, ids, found)
 
     def agree(self, tokens: Tensor) -> Tensor:
@@ -55,8 +54,3 @@ class VocabularyRanks:
         greedy = settings.view(np.float32)[:, sampling.INVERSE_TEMPERATURE] == 0
         most = int(np.where(greedy, 0, settings[:, sampling.TOP_K]).max(initial=0))
         return most if most <= MOST else None
-
-    def _gather(self, x: Tensor) -> Tensor:
-        whole = self.gather(x)
-        self.gathered += whole.nbytes - x.nbytes
-        return whole

@@ -127,7 +127,7 @@ def _rows(checkpoint: Checkpoint, item: Item, names: Gguf) -> Iterator[torch.Ten
 
 
 def _check_holds(checkpoint: Checkpoint, path: Path) -> None:
-    """Raise if the metadata cannot say something about the model, such as which layers have windows."""
+    """Raise if GGUF cannot store a part of the configuration, such as which layers have windows."""
     ours, theirs = (_comparable(cfg) for cfg in (checkpoint.config, GGUF(path).config))
     for key, value in ours.items():
         if theirs[key] != value:

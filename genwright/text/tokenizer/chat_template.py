@@ -10,7 +10,6 @@ from genwright.text.config_file import read_text
 
 _NAMED = Path(__file__).parent / "chat_templates"  # NAME.jinja, for checkpoints that have no template
 Messages = list[dict[str, Any]]
-Mark = Callable[[Messages], Messages]
 _MAX_SOURCE = 64_000  # characters; the largest published templates have about 20,000
 
 

@@ -9,9 +9,17 @@ from tokenizers import Regex, pre_tokenizers
 from genwright.errors import UserError
 from genwright.text.tokenizer.libraries import SentencePiece
 from genwright.text.tokenizer.tokenizer import Tokenizer
-from genwright.text.tokenizer.vocabularies import PRE_TOKENIZERS, WHOLE_WORDS
+from genwright.text.tokenizer.vocabularies import (
+    BYTE,
+    CONTROL,
+    NORMAL,
+    PRE_TOKENIZERS,
+    UNKNOWN,
+    UNUSED,
+    USER_DEFINED,
+    WHOLE_WORDS,
+)
 
-NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # token types
 KINDS = {"normal": NORMAL, "unknown": UNKNOWN, "control": CONTROL, "user-defined": USER_DEFINED}
 KINDS |= {"unused": UNUSED, "byte": BYTE}
 # Every known pre-tokenizer splits this text differently.

@@ -71,7 +71,7 @@ WHOLE_WORDS = {"llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "tekken"
 
 _GGUF_KEYS = {"bos": "bos_token", "eos": "eos_token", "unknown": "unk_token", "eot": "eot_token", "eom": "eom_token"}
 # Token types; SentencePiece and GGUF use the same numbers.
-_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = range(1, 7)
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 
 
 def from_folder(folder: Path) -> tuple[Tokenizer | bytes, Config] | None:
@@ -215,14 +215,14 @@ def from_gguf(metadata: Mapping[str, Any]) -> tuple[Tokenizer | bytes, Config]:
     token, times = Counter(tokens).most_common(1)[0]
     if times > 1:
         raise UserError(f"The GGUF file's tokenizer lists the token {token!r} {times} times.")
-    types = _list(metadata, "token_type", int, len(tokens)) or [_NORMAL] * len(tokens)
+    types = _list(metadata, "token_type", int, len(tokens)) or [NORMAL] * len(tokens)
     ids = {"bos": 1, "eos": 2, "unknown": 0} if kind == "llama" else {}
     template = metadata.get("tokenizer.chat_template")
     config: Config = {"chat_template": template if isinstance(template, str) else None}
     for key, name in _GGUF_KEYS.items():
         token_id = metadata.get(f"tokenizer.ggml.{key}_token_id", ids.get(key))
         # As in llama.cpp, ids outside the vocabulary are ignored, and the unknown token cannot be a normal one.
-        if isinstance(token_id, int) and 0 <= token_id < len(tokens) and (key, types[token_id]) != ("unknown", _NORMAL):
+        if isinstance(token_id, int) and 0 <= token_id < len(tokens) and (key, types[token_id]) != ("unknown", NORMAL):
             config[name] = tokens[token_id]
     # Older files do not name the token that ends a turn; llama.cpp recognizes it by its text, too.
     turn_ends = {"<|eot_id|>", "<|im_end|>", "<end_of_turn>"} & set(tokens)
@@ -239,9 +239,9 @@ def from_gguf(metadata: Mapping[str, Any]) -> tuple[Tokenizer | bytes, Config]:
     if bad := next((merge for merge in merges if len(merge) != 2), None):
         raise UserError(f"Merges in the GGUF file's tokenizer must be pairs of tokens, not {' '.join(bad)!r}.")
     added = [
-        AddedToken(token, normalized=False, special=kind == _CONTROL)
+        AddedToken(token, normalized=False, special=kind == CONTROL)
         for token, kind in zip(tokens, types, strict=True)
-        if kind in (_CONTROL, _USER_DEFINED)
+        if kind in (CONTROL, USER_DEFINED)
     ]
     return _byte_level({token: i for i, token in enumerate(tokens)}, merges, added, config, pre), config
 
@@ -262,15 +262,15 @@ def _sentencepiece_model(tokens: list[str], types: list[int], metadata: Mapping[
     scores = _list(metadata, "scores", float, len(tokens))
     if not scores:
         raise UserError("The GGUF file's 'llama' tokenizer needs tokenizer.ggml.scores.")
-    types = [kind if _NORMAL <= kind <= _BYTE else _NORMAL for kind in types]
-    if _UNKNOWN not in types and "unk_token" in config:  # Gemma's files call it a control token
-        types[tokens.index(config["unk_token"])] = _UNKNOWN
+    types = [kind if NORMAL <= kind <= BYTE else NORMAL for kind in types]
+    if UNKNOWN not in types and "unk_token" in config:  # Gemma's files call it a control token
+        types[tokens.index(config["unk_token"])] = UNKNOWN
     pieces = (
         _field(1, _field(1, token.encode()) + _field(2, score) + _field(3, kind))
         for token, score, kind in zip(tokens, array("f", scores), types, strict=True)
     )
     names = ((45, "unk_token"), (46, "bos_token"), (47, "eos_token"))
-    trainer = _field(3, 2) + _field(4, len(tokens)) + _field(35, types.count(_BYTE) == 256)  # 2: byte-pair encoding
+    trainer = _field(3, 2) + _field(4, len(tokens)) + _field(35, types.count(BYTE) == 256)  # 2: byte-pair encoding
     trainer += b"".join(_field(number, config[name].encode()) for number, name in names if name in config)
     prefix = metadata.get("tokenizer.ggml.add_space_prefix", True)
     normalizer = _field(1, b"identity") + _field(3, bool(prefix)) + _field(4, False) + _field(5, True)

@@ -54,7 +54,7 @@ class ToolParser(CallReader):
                 yield from self._expect("<function=", (yield from self._skip()))
                 head = yield from self._read_to(">")
             name = head.removeprefix("<function=").removesuffix(">")
-            self._begin(name)
+            self._begin_call(name)
             yield from self._xml_parameters(schemas.get(name, {}))
             yield from self._close("</tool_call>")
 
@@ -65,26 +65,26 @@ class ToolParser(CallReader):
             if not tag.startswith("<parameter="):
                 raise NoCall
             key = tag.removeprefix("<parameter=")[:-1]
-            self._argue(f"{before}{json.dumps(key, ensure_ascii=False)}: ")
+            self._add_arguments(f"{before}{json.dumps(key, ensure_ascii=False)}: ")
             yield from self._xml_value(schemas.get(key, {}))
             before = ", "
-        self._argue("{}" if before == "{" else "}")
+        self._add_arguments("{}" if before == "{" else "}")
         return ""
 
     def _xml_value(self, schema: dict[str, Any]) -> Reading:
-        """A value without the line breaks around it, and its closing tag; a text is told as it is read."""
+        """A value without the line breaks around it, and its closing tag; a text is added while it is read."""
         text = yield from self._char()
-        start = told = int(text == "\n")
+        start = added = int(text == "\n")
         end, plain = "\n" * start + "</parameter>", is_any("string", schema)
-        self._argue('"' if plain else "")
+        self._add_arguments('"' if plain else "")
         while not text.endswith(end):
             text += yield from self._char()
             self._raw = ""  # a value that is cut off is not text of the answer
             ready = len(text) - next(n for n in range(len(end), -1, -1) if text.endswith(end[:n]))
-            if plain and ready > told:
-                self._argue(_inside_quotes(text[told:ready]))
-                told = ready
-        self._argue('"' if plain else typed_value(text[start : -len(end)], schema))
+            if plain and ready > added:
+                self._add_arguments(_inside_quotes(text[added:ready]))
+                added = ready
+        self._add_arguments('"' if plain else typed_value(text[start : -len(end)], schema))
         return ""
 
     def _llama3(self) -> Reading:
@@ -104,7 +104,7 @@ class ToolParser(CallReader):
                 continue
             head = yield from self._read_to("[ARGS]", "{", start=char)
             name, _, given = head.removesuffix("{").removesuffix("[ARGS]").partition("[CALL_ID]")
-            self._begin(name.strip(), given.strip())
+            self._begin_call(name.strip(), given.strip())
             yield from self._value("{" if head.endswith("{") else (yield from self._skip()), True)
 
     def _deepseek(self) -> Reading:
@@ -118,7 +118,7 @@ class ToolParser(CallReader):
             if char != "{":  # the kind of the tool, which is always a function, was first
                 name = yield from self._read_to("\n", start=char)
                 yield from self._read_to("{")
-            self._begin(name.strip())
+            self._begin_call(name.strip())
             yield from self._value("{", True)
             yield from self._close(self._form.end.lstrip())
 
@@ -132,7 +132,7 @@ class ToolParser(CallReader):
             name = (yield from self._read_to("(", start=(yield from self._skip())))[:-1]
             if not name.replace(".", "_").replace("-", "_").isidentifier():
                 raise NoCall
-            self._begin(name)
+            self._begin_call(name)
             yield from self._keywords()
             char = yield from self._skip()
         if char != "]":
@@ -149,9 +149,9 @@ class ToolParser(CallReader):
         while (char := (yield from self._skip(","))) != ")":
             key = (yield from self._read_to("=", start=char))[:-1].strip()
             value = yield from self._python_value()
-            self._argue(f"{before}{json.dumps(key)}: {literal_as_json(value)}")
+            self._add_arguments(f"{before}{json.dumps(key)}: {literal_as_json(value)}")
             before = ", "
-        self._argue("{}" if before == "{" else "}")
+        self._add_arguments("{}" if before == "{" else "}")
         return ""
 
     def _python_value(self) -> Reading:
@@ -159,7 +159,7 @@ class ToolParser(CallReader):
         while True:
             char = yield from self._char()
             if not quote and not depth and char in ",)":
-                self._again = char
+                self._pushed_back = char
                 return text
             text += char
             if quote:

@@ -28,14 +28,14 @@ class NoCall(Exception):
 
 
 class CallReader:
-    """Sends each character to a reader, which tells what it has found."""
+    """Sends each character to a reader, which adds what it finds to the deltas."""
 
     def __init__(self, form: Style, reader: Callable[[], Reading]) -> None:
         self._form, self._new = form, reader
         self._out: list[Delta] = []
         self._raw = ""  # read, and not known yet to be text or a part of a call
         self._space = ""  # at the end of the text so far; dropped before a call
-        self._again = ""  # a character to be read once more
+        self._pushed_back = ""  # a character that was read and must be read again
         self._calls, self._id, self._in_text = 0, "", True
         self._start(reader)
 
@@ -46,23 +46,23 @@ class CallReader:
             try:
                 self._reader.send(char)
             except (NoCall, ValueError, SyntaxError, RecursionError, MemoryError):  # those of json and ast
-                self._say(self._raw)
+                self._add_text(self._raw)
                 self._start(self._new if self._form.trigger else self._rest)
-        return self._taken()
+        return self._take_deltas()
 
     def finish(self) -> list[Delta]:
         """The rest, when the text has ended."""
-        self._say(self._raw)
+        self._add_text(self._raw)
         if not self._calls and self._space:
             self._out.append(Delta("text", 0, "", self._space))
-        return self._taken()
+        return self._take_deltas()
 
     def _start(self, reader: Callable[[], Reading]) -> None:
-        self._raw = self._again = ""
+        self._raw = self._pushed_back = ""
         self._reader = reader()
         next(self._reader)
 
-    def _taken(self) -> list[Delta]:
+    def _take_deltas(self) -> list[Delta]:
         """The new deltas; neighbours of the same kind are joined."""
         joined: list[Delta] = []
         for delta in self._out:
@@ -74,7 +74,7 @@ class CallReader:
         self._out = []
         return joined
 
-    def _say(self, text: str) -> None:
+    def _add_text(self, text: str) -> None:
         """Add text of the answer."""
         text, self._raw = self._space + text, ""
         kept = text.rstrip(_SPACE)
@@ -83,7 +83,7 @@ class CallReader:
             self._out.append(Delta("text", 0, "", kept if self._in_text else kept.lstrip(_SPACE)))
             self._in_text = True
 
-    def _begin(self, name: object, given: object = None) -> None:
+    def _begin_call(self, name: object, given: object = None) -> None:
         """Begin a call."""
         if not isinstance(name, str) or not name:
             raise NoCall
@@ -93,14 +93,14 @@ class CallReader:
         self._raw = self._space = ""
         self._in_text = False
 
-    def _argue(self, text: str) -> None:
+    def _add_arguments(self, text: str) -> None:
         """Add to the arguments of the last call."""
         self._out.append(Delta("arguments", self._calls - 1, self._id, text))
         self._raw = ""
 
     def _char(self) -> Reading:
-        if self._again:
-            char, self._again = self._again, ""
+        if self._pushed_back:
+            char, self._pushed_back = self._pushed_back, ""
             return char
         return (yield)
 
@@ -139,27 +139,27 @@ class CallReader:
         while True:
             yield from self._char()
             if found := next((each for each in markers if self._raw.endswith(each)), None):
-                self._say(self._raw.removesuffix(found))
+                self._add_text(self._raw.removesuffix(found))
                 self._raw = found
                 return found
             raw, longest = self._raw, min(len(self._raw), max(map(len, markers)) - 1)
             kept = next((n for n in range(longest, 0, -1) if any(m.startswith(raw[-n:]) for m in markers)), 0)
-            self._say(raw[: len(raw) - kept])
+            self._add_text(raw[: len(raw) - kept])
             self._raw = raw[len(raw) - kept :]
 
     def _rest(self) -> Reading:
         """All that follows is text."""
         while True:
-            self._say((yield from self._char()))
+            self._add_text((yield from self._char()))
 
-    def _value(self, char: str, told: bool = False) -> Reading:
-        """A JSON value that begins with this character; `told` as arguments, as it is read."""
+    def _value(self, char: str, as_arguments: bool = False) -> Reading:
+        """A JSON value that begins with this character; `as_arguments` adds it to the call while it is read."""
         text, depth, quoted, escaped = "", 0, False, False
         word = char not in '"{['
         while True:
             text += char
-            if told:
-                self._argue(char)
+            if as_arguments:
+                self._add_arguments(char)
             if quoted:
                 quoted, escaped = escaped or char != '"', not escaped and char == "\\"
             elif char == '"':
@@ -170,13 +170,13 @@ class CallReader:
                 return text
             char = yield from self._char()
             if word and char in _AFTER_WORD:
-                self._again = char
+                self._pushed_back = char
                 return text
 
     def _json_call(self) -> Reading:
         """A call as a JSON object, after its first brace."""
         name = given = arguments = None
-        told = False
+        complete = False  # whether the call's name and arguments have been added
         while (char := (yield from self._skip(","))) != "}":
             key = json.loads((yield from self._value(char)))
             if (yield from self._skip()) != ":":
@@ -184,22 +184,22 @@ class CallReader:
             char = yield from self._skip()
             if key == "function" and char == "{":  # as OpenAI's API has it
                 yield from self._json_call()
-                told = True
+                complete = True
             elif key in ("arguments", "parameters"):
                 if name is not None and char == "{":
-                    self._begin(name, given)
-                    told = bool((yield from self._value(char, True)))
+                    self._begin_call(name, given)
+                    complete = bool((yield from self._value(char, True)))
                 else:
                     arguments = yield from self._value(char)
             else:
                 value = json.loads((yield from self._value(char)))
                 name, given = (value if key in ("name", "function") else name), (value if key == "id" else given)
-        if not told:
+        if not complete:
             if arguments is None and not self._form.trigger:  # then it is some other JSON
                 raise NoCall
-            self._begin(name, given)
+            self._begin_call(name, given)
             arguments = arguments or "{}"
-            self._argue(json.loads(arguments) if arguments.startswith('"') else arguments)
+            self._add_arguments(json.loads(arguments) if arguments.startswith('"') else arguments)
         self._raw = ""
         return ""
 

@@ -95,6 +95,7 @@ def test_a_damaged_folder_is_one_sentence(kind: str, end: str, library: str, cha
     [
         ("awq", {"version": "gemv"}, r"'version' must be gemm, the only supported layout, not 'gemv'\.$"),
         ("awq", {"quant_method": "aqlm"}, r"'quant_method' must be one of fp8, awq, gptq, compressed-tensors, "),
+        ("awq", {"quant_method": ["awq"]}, r"'quant_method' must be one of fp8, awq, gptq, compressed-tensors, "),
         ("awq", {"quant_method": "bitsandbytes"}, r"has no tensor 'model\.layers\.0\.self_attn\.q_proj\.weight'"),
         ("torchao Int8Tensor", {}, r"its class is '', which is not supported\.$"),
     ],

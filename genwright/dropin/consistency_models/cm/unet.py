@@ -83,7 +83,5 @@ class UNetModel(UNet):
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
         if strict:
-            found = {name: tuple(tensor.shape) for name, tensor in state_dict.items()}
-            expected = {name: tuple(tensor.shape) for name, tensor in self.state_dict().items()}
-            check_state("state_dict", found, expected)
+            check_state("state_dict", state_dict, {name: tensor.shape for name, tensor in self.state_dict().items()})
         return super().load_state_dict(state_dict, strict, assign)
