@@ -73,7 +73,7 @@ def locate(scripts: Scripts, manifest: ManifestFile = None, repo: Root = None, a
         found = locate_sites(tree, known, repository.module(script), repository.package(script))
         if not found.sites:
             raise no_sites(repository, script, known, found)
-        return found.to_dict()
+        return {"script": str(script), **found.to_dict()}
 
     def show(script: Path, found: Row) -> None:
         print(script)

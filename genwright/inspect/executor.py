@@ -268,10 +268,7 @@ class _On:
             on = None if inspect.isclass(owner) else owner
             return self._executor.call("run", full, held, args, kwargs, on) if full else held(*args, **kwargs)
         kind = vars(super)["__thisclass__"].__get__(held).__mro__[1] if isinstance(held, super) else type(held)
-        # An inherited method is the interface of the class that the manifest names.
-        names = [f"{owner.__name__}.{name}" for owner in kind.__mro__]
-        known = [n for n in names if n in self._executor.names.homes]
-        full = (known or names)[0]
+        full = self._executor.names.method(held, kind, name)
         target = member_of(held, name) if self._executor.stand_in is None else None
         itself = vars(super)["__self__"].__get__(held) if isinstance(held, super) else held
         return self._executor.call("run", full, target, args, kwargs, itself)

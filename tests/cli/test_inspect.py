@@ -30,7 +30,9 @@ def test_interfaces_drafts_a_manifest_and_its_document(project: Path, tmp_path: 
     assert 'name = "Model.generate"' in (tmp_path / "m.toml").read_text()
     assert "# Interfaces of project" in (tmp_path / "m.md").read_text()
     located = genwright("locate", project / "class_object.py", "--manifest", "m.toml", "--json", cwd=tmp_path)
-    found = [site["interface"] for site in json.loads(located.stdout)["sites"]]
+    row = json.loads(located.stdout)
+    found = [site["interface"] for site in row["sites"]]
+    assert row["script"] == str(project / "class_object.py")
     assert found.count("Model") == 1 and found.count("Model.generate") == 2
 
 

@@ -1,7 +1,9 @@
 """The options of a command line, and which of them an argv still lacks."""
 
 import argparse
+import contextlib
 import copy
+import io
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -104,6 +106,7 @@ def _given(parser: Parser, argv: list[str]) -> dict[str, Any]:
             elif not action.option_strings and action.nargs == "+":
                 action.nargs = "*"
     try:
-        return vars(parser.parse_known_args(argv)[0])
+        with contextlib.redirect_stdout(io.StringIO()):  # an example of a README may ask for --help
+            return vars(parser.parse_known_args(argv)[0])
     except (ValueError, argparse.ArgumentError, SystemExit):
         return {}

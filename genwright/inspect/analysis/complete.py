@@ -13,7 +13,7 @@ from genwright.inspect.analysis.cli_options import CommandLine, Option
 from genwright.inspect.analysis.scenario import Scenario, literal
 from genwright.inspect.analysis.source_files import read_data
 from genwright.inspect.analysis.syntax import Function
-from genwright.inspect.analysis.value_choices import Choice, Wanted, choose, medium_of
+from genwright.inspect.analysis.value_choices import Choice, Wanted, choose, is_output, medium_of
 from genwright.inspect.media.samples import MEDIUM_OF
 
 if TYPE_CHECKING:
@@ -90,10 +90,10 @@ def _option_values(analysis: "Analysis", option: Option, examples: list[dict[str
 
 
 def _is_usable(value: Any, option: Option, root: Path) -> bool:
-    """Whether a value of an example is no placeholder, nor a picture, sound, video or PDF that is not there."""
+    """Whether an example's value is no placeholder, nor a picture, sound, video or PDF to read that is not there."""
     if not isinstance(value, str) or not value or _PLACEHOLDER.search(value):
         return False
-    if Path(value).suffix.lower() in MEDIUM_OF and not (root / value).exists():
+    if Path(value).suffix.lower() in MEDIUM_OF and not (is_output(option.name) or (root / value).exists()):
         return False
     return not option.choices or value in map(str, option.choices)
 

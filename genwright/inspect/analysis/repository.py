@@ -47,7 +47,7 @@ class Repository:
     @classmethod
     def around(cls, script: Path) -> "Repository":
         """The nearest folder above that looks like a repository's root, else the script's own folder."""
-        folder = script.resolve().parent
+        folder = Path(os.path.realpath(script)).parent  # `resolve` raises where a link leads to itself
         for candidate in [folder, *folder.parents]:
             if any((candidate / mark).exists() for mark in _MARKS):
                 return cls(candidate)
@@ -58,7 +58,8 @@ class Repository:
         found: list[Path] = []
         for folder, folders, names in os.walk(self.root):
             folders[:] = sorted(f for f in folders if f not in _SKIPPED and not f.startswith("."))
-            found += [Path(folder, name) for name in sorted(names) if name.endswith(".py")]
+            scripts = [Path(folder, name) for name in sorted(names) if name.endswith(".py")]
+            found += [file for file in scripts if file.is_file()]
             if len(found) > _MOST_FILES:
                 raise UserError(f"{self.root} has more than {_MOST_FILES:,} Python files; pass a part of it.")
         return found

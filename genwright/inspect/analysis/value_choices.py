@@ -98,7 +98,7 @@ def choose(wanted: Wanted, root: Path) -> tuple[Any, str]:
     if not wanted.medium and words & _COUNTS and kind in ("", "str"):
         return 1, "a number, by its name"
     medium = wanted.medium or _medium(words)
-    if words & _OUTPUT and not wanted.medium:
+    if is_output(wanted.name) and not wanted.medium:
         medium = medium or ("" if words & _FOLDER else _medium(_split(wanted.help)))
         suffix = SAMPLES[medium][1][0] if medium and not words & _FOLDER else ""
         return f"output{suffix}", "a new path, by its name"
@@ -111,6 +111,11 @@ def choose(wanted: Wanted, root: Path) -> tuple[Any, str]:
     if medium:
         return _media(medium, bool(words & _FOLDER), root)
     return _text_or_file(wanted.name, words, path_like, root)
+
+
+def is_output(name: str) -> bool:
+    """Whether a value is, by its name, a file or folder to write."""
+    return bool(_split(name) & _OUTPUT)
 
 
 def _text_or_file(name: str, words: set[str], path_like: bool, root: Path) -> tuple[str, str]:

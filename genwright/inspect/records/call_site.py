@@ -64,9 +64,11 @@ class CallSites:
             file = frame.f_code.co_filename
             if file == self._running:
                 return not _inside(frame.f_lineno, self._definitions.get(owner, []))
+            if file.startswith(_OURS):
+                continue
             if package and file.startswith(package):
                 return False
-            if not file.startswith((*_OURS, *_LIBRARIES, "<")):
+            if not file.startswith((*_LIBRARIES, "<")):
                 return False
         return True  # a thread or a pool calls what it was handed
 

@@ -54,25 +54,24 @@ class RecordIndex:
 
 @contextmanager
 def open_index(run: StoredRun) -> Iterator[RecordIndex]:
-    """A run's index, up to date; in memory where the run's folder cannot be written."""
-    connection = _connect(run.path / "index.sqlite")
+    """A run's index, up to date; in memory where it cannot be kept in the run's folder."""
+    connection = _filled(run, str(run.path / "index.sqlite")) or _filled(run, ":memory:")
+    if connection is None:
+        raise sqlite3.OperationalError("no database can be opened")
     try:
-        index = RecordIndex(run, connection)
-        index.refresh()
-        yield index
+        yield RecordIndex(run, connection)
     finally:
         connection.close()
 
 
-def _connect(path: Path) -> sqlite3.Connection:
-    for place in (str(path), ":memory:"):
-        try:
-            connection = sqlite3.connect(place, timeout=10)
-            connection.execute("PRAGMA synchronous = OFF")  # what is lost is made anew
-            types = ", ".join(f"{c} PRIMARY KEY" if c == "number" else c for c in COLUMNS)
-            connection.execute(f"CREATE TABLE IF NOT EXISTS calls ({types})")
-            connection.execute("CREATE TABLE IF NOT EXISTS files (number, path)")
-            return connection
-        except sqlite3.Error:  # not writable, or not a database
-            continue
-    raise sqlite3.OperationalError("no database can be opened")
+def _filled(run: StoredRun, place: str) -> sqlite3.Connection | None:
+    try:
+        connection = sqlite3.connect(place, timeout=10)
+        connection.execute("PRAGMA synchronous = OFF")  # what is lost is made anew
+        types = ", ".join(f"{c} PRIMARY KEY" if c == "number" else c for c in COLUMNS)
+        connection.execute(f"CREATE TABLE IF NOT EXISTS calls ({types})")
+        connection.execute("CREATE TABLE IF NOT EXISTS files (number, path)")
+        RecordIndex(run, connection).refresh()
+    except sqlite3.Error:  # not writable, a full disk, or not such a database
+        return None
+    return connection

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import traceback
 from pathlib import Path
 
 from genwright.inspect.records.plan_file import RUN, read_plan
@@ -25,7 +26,9 @@ def main(folder: str, *argv: str) -> None:
         trace = error.__traceback__
         for _ in range(2):
             trace = trace.tb_next if trace is not None and trace.tb_next is not None else trace
-        sys.excepthook(type(error), error.with_traceback(trace), trace)
+        # Python's own hook reads the file anew, and a notebook's lines are not those of its file.
+        show = traceback.print_exception if sys.excepthook is sys.__excepthook__ else sys.excepthook
+        show(type(error), error.with_traceback(trace), trace)
         sys.exit(130 if isinstance(error, KeyboardInterrupt) else 1)
 
 

@@ -85,6 +85,13 @@ class Dispatch:
         full = next((n for k in kind.__mro__ if (n := f"{k.__name__}.{name}") in self.homes), "")
         return full, owner
 
+    def method(self, held: Any, kind: type, name: str) -> str:
+        """The interface that a method of an object is: of its class or a base, of what made it, or the only such."""
+        names = [f"{owner.__name__}.{name}" for owner in kind.__mro__]
+        makers = [f"{owner}.{name}" for owner, made in self.held().items() if made is held]
+        known = [n for n in (*names, *makers) if n in self.homes] or self._methods(name)
+        return known[0] if known else names[0]
+
     def resolve(self, name: str) -> Any:
         """The function or class that a name means now."""
         if name in self.targets:

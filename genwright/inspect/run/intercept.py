@@ -1,6 +1,7 @@
 """Intercept: the original file runs as it is, and its interfaces record the calls that cross the border."""
 
 import ast
+import contextlib
 import functools
 import os
 import sys
@@ -71,17 +72,23 @@ class Interception:
         package = _place(module)
         if isinstance(held, type) and target.kind != "function":
             self._wrap_class(held, target, package)
-        elif target.kind == "function" and callable(held) and not isinstance(held, type):
-            if self._executor.record_command(target.name, held):
+        elif target.kind != "method" and callable(held) and not isinstance(held, type):
+            # A function under a class's name makes objects whose class nothing told.
+            event = "create" if target.kind == "class" else "run"
+            if event == "run" and self._executor.record_command(target.name, held):
                 return
-            wrapped = self._function(held, target.name, "run", package)
+            wrapped = self._function(held, target.name, event, package)
             setattr(module, owner, wrapped)
             origin = sys.modules.get(getattr(held, "__module__", None) or "")
             if origin is not None and vars(origin).get(owner) is held:
                 setattr(origin, owner, wrapped)
 
     def _wrap_factory(self, module: Any, owner: str, factory: str) -> None:
-        """A factory is a method of the class, or a function of the module."""
+        """A factory is a method of the class, or a function of the module; `load[0]` gives the object among others."""
+        factory, _, item = factory.partition("[")
+        if item and callable(getattr(module, factory, None)):
+            setattr(module, factory, self._giver(getattr(module, factory), owner, ast.literal_eval(item[:-1])))
+            return
         kind, package = getattr(module, owner, None), _place(module)
         if isinstance(kind, type) and hasattr(kind, factory):
             setattr(kind, factory, self._on_class(_static(kind, factory), owner, "create", package))
@@ -129,7 +136,34 @@ class Interception:
         if not executor.sites.crosses(name.partition(".")[0], package):
             return original(*args, **kwargs)
         result = executor.call(event, name, original, args, kwargs)
-        return executor.keep(name, result) if event == "create" else result
+        if event == "create":
+            executor.keep(name, result)
+            self._adopt(result, name)
+        return result
+
+    def _giver(self, original: Any, owner: str, item: Any) -> Any:
+        """A function that gives several things, of which one is a model; its own calls are not recorded."""
+
+        def adopt(*args: Any, **kwargs: Any) -> Any:
+            result = original(*args, **kwargs)
+            with contextlib.suppress(LookupError, TypeError):
+                if self._executor.stand_in is None or isinstance(result, tuple | list | dict):
+                    self._adopt(result[item], owner)
+            return result
+
+        return wrap(original, adopt)
+
+    def _adopt(self, made: Any, owner: str) -> None:
+        """Wrap the interfaces of an object in its class, which may be another one than the manifest names."""
+        kind = type(made)
+        package = _place(sys.modules.get(kind.__module__))
+        for target in self._plan.interfaces:
+            if target.kind != "method" or target.name.rpartition(".")[0] != owner:
+                continue
+            with contextlib.suppress(TypeError):  # a class of an extension cannot be changed
+                if self._executor.stand_in is not None and not hasattr(kind, target.name.rpartition(".")[2]):
+                    setattr(kind, target.name.rpartition(".")[2], _answered)
+                self._wrap_class(kind, target, package)
 
     def _method(self, original: Any, name: str, package: str) -> Any:
         executor, owner = self._executor, name.partition(".")[0]
@@ -155,6 +189,10 @@ class Interception:
             executor.keep(name, self)
 
         return wrap(original, record)
+
+
+def _answered(self: Any, *args: Any, **kwargs: Any) -> None:
+    """A method of what stands in for a model: a record answers its calls."""
 
 
 def _not_compiled(module: Any) -> None:

@@ -1,7 +1,9 @@
 """Run a planned script as the main module of this process."""
 
+import linecache
 import sys
 import types
+from importlib.util import decode_source
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,8 @@ from genwright.inspect.run.intercept import Interception
 def run_script(plan: Plan, name: str) -> None:
     """Execute the script as the module `name`, which is then the main one."""
     source = Path(plan.source).read_bytes()
+    if plan.source != plan.script:  # a notebook or a changed copy: tracebacks show the lines that run
+        linecache.cache[plan.script] = (len(source), None, decode_source(source).splitlines(True), plan.script)
     module = types.ModuleType(name)
     vars(module).update(__file__=plan.script, __package__=plan.package or None, __spec__=None, __loader__=None)
     sys.modules[name] = sys.modules["__main__"] = module

@@ -156,8 +156,9 @@ def _targets(manifest: Manifest, sites: list[Site]) -> list[Target]:
         homes = dict.fromkeys([*(s.home for s in own if s.home and not s.factory), *held, interface.module])
         factories = {}
         for key in interface.factories if interface.kind == "class" else ():
-            module, _, name = key.rpartition(".")
-            factories[name] = module or interface.module
+            path, bracket, item = key.partition("[")
+            module, _, name = path.rpartition(".")
+            factories[f"{name}{bracket}{item}"] = module or interface.module
         factories |= {s.factory: s.home for s in own if s.factory and s.home}
         targets.append(Target(interface.name, interface.kind, [h for h in homes if h], factories))
     return targets

@@ -107,6 +107,27 @@ def test_examples_of_the_readme(tmp_path: Path) -> None:
     assert {c.reason for c in made.chosen} == {"from an example of the README"}
 
 
+def test_an_example_that_asks_for_help_prints_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "README.md").write_text("python script.py --help\npython script.py one two --mode slow --steps 7\n")
+    assert completed(ARGPARSE, tmp_path).scenario.argv == ["one", "two", "--mode", "slow", "--steps", "7"]
+    assert capsys.readouterr().out == ""
+
+
+def test_an_example_names_a_picture_that_is_still_to_be_written(tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text("python script.py --input no.jpg --output out.jpg\n")
+    text = """
+import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("--input", required=True)
+parser.add_argument("--output", required=True)
+args = parser.parse_args()
+print(generate(args.input, 1))
+"""
+    chosen = {c.name: c for c in completed(text, tmp_path).chosen}
+    assert (chosen["--output"].value, chosen["--output"].reason) == ("out.jpg", "from an example of the README")
+    assert chosen["--input"].reason != "from an example of the README"
+
+
 PAGE = """
 import gradio as gr
 def clear():

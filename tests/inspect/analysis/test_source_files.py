@@ -28,8 +28,12 @@ def test_only_regular_files_are_read(reader, tmp_path: Path) -> None:
 def test_a_repository_with_such_files_is_read_without_them(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo.py")
     (tmp_path / "zero.py").symlink_to("/dev/zero")
+    (tmp_path / "itself.py").symlink_to("itself.py")
     (tmp_path / "good.py").write_text("x = 1")
     repository = Repository(tmp_path)
+    assert [repository.module(f) for f in repository.files] == ["good"]
+    with pytest.raises(UserError, match="symbolic links"):
+        Repository.around(tmp_path / "itself.py").source(tmp_path / "itself.py")
     assert [f.name for f in repository.files if repository.parse(f) is not None] == ["good.py"]
 
 

@@ -3,6 +3,7 @@
 import json
 import resource
 import shutil
+import sqlite3
 import subprocess
 import sys
 import time
@@ -67,6 +68,11 @@ def test_the_index_has_what_the_records_have(tmp_path: Path, monkeypatch: pytest
     with open_index(run) as index:
         assert Counter(row["status"] for row in index.calls()) == {"returned": 99, "raised": 1}
     (run.path / "index.sqlite").write_bytes(b"not a database" * 100)
+    with open_index(run) as index:
+        assert len(index.calls()) == 100
+    # Nor is one that cannot take the rows, as on a full disk.
+    (run.path / "index.sqlite").unlink()
+    sqlite3.connect(run.path / "index.sqlite").execute("CREATE TABLE calls (number, status)")
     with open_index(run) as index:
         assert len(index.calls()) == 100
 

@@ -1,6 +1,8 @@
 """The original file with its interfaces wrapped gives the records that its rewrite gives."""
 
+import json
 import os
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ from recorded_scripts import errors, record
 from genwright.inspect.analysis.manifest import parse_manifest
 from genwright.inspect.analysis.repository import Repository
 from genwright.inspect.records.stored_runs import Call, StoredRun
-from genwright.inspect.run.launch import launch
+from genwright.inspect.run.launch import launch, relaunch
 from genwright.inspect.run.make_plan import RunOptions
 
 FULL = "GENWRIGHT_FULL_SIZE" in os.environ
@@ -125,3 +127,46 @@ def test_calls_that_no_analysis_follows_are_recorded(tmp_path: Path) -> None:
         ("Model.generate", ["v"]),
     ]
     assert told == texts + methods
+
+
+LIBRARY = """
+    class Hidden:
+        def eval(self): return self
+        def answer(self, text): return text.upper()
+        def __call__(self, text): return self.answer(text)
+    class Auto:
+        @classmethod
+        def from_pretrained(cls, name): return Hidden()
+    def load(name): return Hidden(), str.strip
+    def make(name): return Hidden()
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "calls"),
+    [
+        ("m = zoo.Auto.from_pretrained('a').eval()\nprint(m.answer('yes'))", ["Auto", "Auto.answer"]),
+        ("m, tidy = zoo.load('a')\nm.eval()\nprint(m.answer(tidy(' yes')))", ["load_0.answer"]),
+        ("m = zoo.make('a')\nm.eval()\nprint(m('yes'))", ["make", "make.__call__"]),
+    ],
+)
+def test_models_whose_class_nothing_tells_are_recorded(text: str, calls: list[str], tmp_path: Path) -> None:
+    library = tmp_path / "library"
+    library.mkdir()
+    (library / "zoo.py").write_text(textwrap.dedent(LIBRARY))
+    source, found = f"import zoo\n{text}\n", []
+    for mode in ("intercept", "rewrite"):
+        made = record(source, tmp_path / mode, manifest=None, mode=mode, path=[library])
+        again = relaunch(made, "replay")
+        assert (made.path / "output.txt").read_text() == (again.path / "output.txt").read_text() == "YES\n", errors(
+            again
+        )
+        found += [[told(call) for call in each.calls()] for each in (made, again)]
+    assert [[call["interface"] for call in each] for each in found] == [calls] * 4
+    assert found[0] == found[2]
+
+
+def test_a_traceback_shows_the_lines_of_a_notebook(tmp_path: Path) -> None:
+    cell = {"cell_type": "code", "source": "from tinymodel import generate\nprint(1)\ngenerate(missing)"}
+    made = record(json.dumps({"cells": [cell]}, indent=1), tmp_path, name="script.ipynb")
+    assert "line 4, in <module>\n    generate(missing)\n" in errors(made)
