@@ -10,12 +10,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from genwright.arguments import one_of
 from genwright.errors import UserError
+from genwright.images.data.dataset import open_image
 from genwright.images.sampling.samplers import Denoise
 
 Projection = Callable[[Tensor], Tensor]
@@ -99,22 +101,10 @@ def _check_mask(mask: Any, size: int) -> None:
 
 def read_image(path: Path) -> Tensor:
     """Read an image file as [1, 3, H, W] in [-1, 1]."""
-    return _read(path, "RGB").permute(2, 0, 1)[None] / 127.5 - 1
+    pixels = torch.from_numpy(np.array(open_image(path, "RGB")))
+    return pixels.permute(2, 0, 1)[None].float() / 127.5 - 1
 
 
 def read_mask(path: Path) -> Tensor:
     """Read a mask file as [H, W]: 1 where it is more white than black."""
-    return (_read(path, "L") > 127.5).float()
-
-
-def _read(path: Path, mode: str) -> Tensor:
-    import numpy as np
-    from PIL import Image
-
-    try:
-        with Image.open(path) as image:
-            return torch.from_numpy(np.array(image.convert(mode))).float()
-    except FileNotFoundError as error:
-        raise UserError(f"There is no image file {path}.") from error
-    except (OSError, SyntaxError, Image.DecompressionBombError) as error:
-        raise UserError(f"{path} is not an image file that Pillow can read.") from error
+    return (torch.from_numpy(np.array(open_image(path, "L"))) > 127.5).float()

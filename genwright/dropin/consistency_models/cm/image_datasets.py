@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from cm.dist_util import launched_ranks
 from genwright.errors import UserError
-from genwright.images.data.dataset import center_crop, read_rgb, resize_shorter_side
+from genwright.images.data.dataset import center_crop, open_image, resize_shorter_side
 
 _SUFFIXES = {".jpg", ".jpeg", ".png", ".gif"}
 center_crop_arr = center_crop
@@ -87,7 +87,7 @@ class ImageDataset(Dataset[tuple[np.ndarray, dict[str, np.ndarray]]]):
 
     def __getitem__(self, idx: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         crop = random_crop_arr if self.random_crop else center_crop_arr
-        array = crop(read_rgb(Path(self.local_images[idx])), self.resolution)
+        array = crop(open_image(Path(self.local_images[idx]), "RGB"), self.resolution)
         if self.random_flip and random.random() < 0.5:
             array = array[:, ::-1]
         label = {} if self.local_classes is None else {"y": np.array(self.local_classes[idx], np.int64)}
