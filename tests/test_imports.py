@@ -40,7 +40,7 @@ TEXT = (
     ("config", "settings", "prompts", "tool_calls"),
     ("config_file",),
 )
-IMAGES = (("training",), ("metrics",), ("sampling", "data"), ("model",))
+IMAGES = (("training",), ("metrics",), ("sampling",), ("data",), ("model",))
 INSPECT = (
     ("executor+run", "report"),
     ("replay",),
