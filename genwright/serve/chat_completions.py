@@ -33,6 +33,8 @@ async def chat_completions(service: Service, request: Request, given: dict[str, 
         asked["logprobs"] = given.get("top_logprobs", 0)
     elif "top_logprobs" in given:
         raise RequestError("top_logprobs needs logprobs to be true.", "top_logprobs")
+    if "max_completion_tokens" in given and "max_tokens" in given:
+        raise RequestError("Only one of max_tokens, max_completion_tokens can be given.", "max_tokens")
     param = "max_completion_tokens" if "max_completion_tokens" in given else "max_tokens"
     params = service.params(asked, [chat.ids], given.get(param), param)
     writer = ChatWriter(f"chatcmpl-{secrets.token_hex(12)}", name, TokenTexts(service.tokenizer), chat)

@@ -29,7 +29,7 @@ def template_messages(given: list[dict[str, Any]]) -> Messages:
         if message.get("name") is not None:
             each["name"] = message["name"]
         found.append(each)
-    check_tool_history(found, "messages")
+    check_tool_history(found, [f"messages[{index}]" for index in range(len(found))], "tool_call_id")
     return found
 
 
@@ -60,24 +60,25 @@ def _call(call: dict[str, Any], place: str) -> dict[str, Any]:
     return tool_call(call["id"], function["name"], arguments)
 
 
-def check_tool_history(messages: Messages, place: str) -> None:
-    """Every result must follow the call that it belongs to, and every call must have its result."""
+def check_tool_history(messages: Messages, places: list[str], id_field: str) -> None:
+    """Every result must follow its call, and every call must have its result; `places` are those in the body."""
     open_calls: dict[str, str] = {}  # id -> name, of calls without a result
-    for index, message in enumerate(messages):
+    caller = ""  # the place of the message that made them
+    for message, place in zip(messages, places, strict=True):
         if message["role"] == "tool":
-            name = open_calls.pop(message["tool_call_id"], None)
-            if name is None:
-                raise RequestError(
-                    f"{place}[{index}] is the result of the call {message['tool_call_id'][:60]!r}, which no assistant "
-                    "message before it made.",
-                    f"{place}[{index}].tool_call_id",
-                )
-            message.setdefault("name", name)  # which some templates write
+            call_id = message["tool_call_id"]
+            if call_id not in open_calls:
+                sentence = f"{place} is the result of {call_id[:60]!r}, but no call before it waits for that result."
+                raise RequestError(sentence, f"{place}.{id_field}")
+            message.setdefault("name", open_calls.pop(call_id))  # which some templates write
             continue
-        if open_calls:
-            missing = ", ".join(repr(each[:60]) for each in open_calls)
-            raise RequestError(f"{place}[{index}] follows calls without a result: {missing}.", f"{place}[{index}]")
+        _check_results(open_calls, caller)
         open_calls = {call["id"]: call["function"]["name"] for call in message.get("tool_calls", ())}
+        caller = place
+    _check_results(open_calls, caller)
+
+
+def _check_results(open_calls: dict[str, str], caller: str) -> None:
     if open_calls:
         missing = ", ".join(repr(each[:60]) for each in open_calls)
-        raise RequestError(f"{place} ends with calls without a result: {missing}.", place)
+        raise RequestError(f"{caller} has calls without a result: {missing}.", caller)

@@ -123,17 +123,10 @@ class EngineClient:
 
     def submit(self, prompts: list[list[int]], params: SamplingParams, use: ToolUse | None, *, whole: bool) -> Stream:
         """Start a request of `params.n` sequences for each prompt; with `whole` a sequence's only part is its end."""
-        sequences = len(prompts) * params.n
-        room = self.facts.max_batch + self.max_queue
-        self.check_ready()
-        if self._sequences + sequences > room:
-            what = "is full" if sequences <= room else f"holds {room} sequences, fewer than this request's {sequences}"
-            raise RequestError(f"The queue {what}; try again later.", None, 503, "queue_full", retry_after=1)
-        return self._send(sequences, "run", prompts, params, use, whole)
+        return self._send(len(prompts) * params.n, "run", prompts, params, use, whole)
 
     async def compute(self, verb: str, *arguments: Any) -> Any:
         """The result of a request that is not a stream of tokens: `images` or `embed`."""
-        self.check_ready()
         stream = self._send(1, verb, *arguments)
         try:
             result = (await stream.take())[0]
@@ -172,6 +165,12 @@ class EngineClient:
         await self._end_process()
 
     def _send(self, sequences: int, verb: str, *arguments: Any) -> Stream:
+        self.check_ready()
+        room = self.facts.max_batch + self.max_queue
+        if sequences > room:
+            raise RequestError(f"The request has {sequences:,} sequences, but this server holds {room:,}.")
+        if self._sequences + sequences > room:
+            raise RequestError("The queue is full; try again later.", None, 503, "queue_full", retry_after=1)
         assert self._writer is not None
         self._count += 1
         try:

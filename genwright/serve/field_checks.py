@@ -3,6 +3,7 @@
 An object that has `properties` has no others, unless its schema says so.
 """
 
+import json
 from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any
@@ -50,15 +51,16 @@ def check(value: Any, schema: Schema, path: str) -> None:
         _check_any(value, schema["anyOf"], path)
         return
     if "enum" in schema and value not in schema["enum"]:
-        allowed = ", ".join("null" if each is None else str(each) for each in schema["enum"])
-        raise RequestError(f"{path} must be one of {allowed}, not {short(value)}.", path)
+        allowed = ", ".join(each if isinstance(each, str) else json.dumps(each) for each in schema["enum"])
+        one_of = "one of " if len(schema["enum"]) > 1 else ""
+        raise RequestError(f"{path} must be {one_of}{allowed}, not {_shown(value)}.", path)
     kind = schema.get("type")
     if kind is not None and not _is_kind(value, kind):
-        raise RequestError(f"{path} must be {describe(schema)}, not {short(value)}.", path)
+        raise RequestError(f"{path} must be {describe(schema)}, not {_shown(value)}.", path)
     if kind in ("integer", "number"):
         low, high = schema.get("minimum", value), schema.get("maximum", value)
         if not low <= value <= high:
-            raise RequestError(f"{path} must be {describe(schema)}, not {short(value)}.", path)
+            raise RequestError(f"{path} must be {describe(schema)}, not {_shown(value)}.", path)
     elif kind == "string" and len(value) < schema.get("minLength", 0):
         raise RequestError(f"{path} must not be empty.", path)
     elif kind == "array":
@@ -81,6 +83,11 @@ def describe(schema: Schema) -> str:
     return words
 
 
+def _shown(value: Any) -> str:
+    """A value in a sentence, with JSON's words."""
+    return json.dumps(value) if value is None or isinstance(value, bool) else short(value)
+
+
 def _is_kind(value: Any, kind: str) -> bool:
     if isinstance(value, bool):
         return kind == "boolean"
@@ -91,7 +98,7 @@ def _check_any(value: Any, schemas: list[Schema], path: str) -> None:
     """One of several schemas must allow the value; the error is that of the one whose type is right."""
     same = [each for each in schemas if "type" not in each or _is_kind(value, each["type"])]
     if not same:
-        raise RequestError(f"{path} must be {describe({'anyOf': schemas})}, not {short(value)}.", path)
+        raise RequestError(f"{path} must be {describe({'anyOf': schemas})}, not {_shown(value)}.", path)
     if isinstance(value, dict) and len(same) > 1:
         same = _of_type(value, same, path)
     errors = []
@@ -117,9 +124,9 @@ def _of_type(value: dict[str, Any], schemas: list[Schema], path: str) -> list[Sc
 
 
 def _check_list(value: list[Any], schema: Schema, path: str) -> None:
-    low, high = schema.get("minItems", 0), schema.get("maxItems", len(value))
-    if len(value) < low:
-        raise RequestError(f"{path} must have at least {low} elements.", path)
+    high = schema.get("maxItems", len(value))
+    if len(value) < schema.get("minItems", 0):  # which is 1 wherever it is given
+        raise RequestError(f"{path} must not be empty.", path)
     if len(value) > high:
         raise RequestError(f"{path} must have at most {high} elements, not {len(value)}.", path)
     items = schema.get("items")
@@ -131,9 +138,11 @@ def _check_list(value: list[Any], schema: Schema, path: str) -> None:
 
 def _check_object(value: dict[str, Any], schema: Schema, path: str) -> None:
     properties: Mapping[str, Schema] = schema.get("properties", {})
+    if "type" in properties and value.get("type") is not None:  # on which the other fields depend
+        check(value["type"], properties["type"], _join(path, "type"))
     for name in schema.get("required", ()):
         if value.get(name) is None:
-            raise RequestError(f"{path}.{name} is missing." if path else f"{name} is missing.", _join(path, name))
+            raise RequestError(f"{_join(path, name)} is missing.", _join(path, name))
     others = schema.get("additionalProperties", not properties)
     for name, each in value.items():
         place = _join(path, name)

@@ -77,11 +77,11 @@ async def complete(
     service: Service, request: Request, prompts: list[list[int]], params: SamplingParams, use: ToolUse | None = None
 ) -> list[Choice]:
     """The whole answers to prompts, `params.n` for each, with calls of tools."""
-    stream = service.engine.submit(prompts, params, use, whole=True)
+    stream = _submit(service, request, prompts, params, use, whole=True)
     choices = [Choice() for _ in range(stream.sequences)]
 
     async def gather() -> None:
-        async for parts in _measured(service, request, stream, whole=True):
+        async for parts in _measured(service, request, stream, params.n, whole=True):
             for part in parts:
                 choices[part.choice].add(part)
 
@@ -93,8 +93,8 @@ async def open_stream(
     service: Service, request: Request, prompts: list[list[int]], params: SamplingParams, use: ToolUse | None = None
 ) -> Parts:
     """The parts of answers; what goes wrong before the first part is raised here, while a status can still be sent."""
-    stream = service.engine.submit(prompts, params, use, whole=False)
-    parts = _measured(service, request, stream, whole=False)
+    stream = _submit(service, request, prompts, params, use, whole=False)
+    parts = _measured(service, request, stream, params.n, whole=False)
     first = await while_connected(request, anext(parts))
 
     async def all_parts() -> Parts:
@@ -112,12 +112,11 @@ async def compute(service: Service, request: Request, verb: str, *arguments: Any
     """The result of the engine's `verb`, which is not a stream of tokens."""
 
     async def work() -> Any:
-        limit = service.settings.timeout
         try:
-            async with asyncio.timeout(limit):
+            async with asyncio.timeout(service.settings.timeout):
                 return await service.engine.compute(verb, *arguments)
         except TimeoutError:
-            raise RequestError(f"The request took longer than {limit:g} seconds.", None, 504, "timeout") from None
+            raise _too_long(service) from None
 
     return await while_connected(request, work())
 
@@ -138,11 +137,23 @@ async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
                 await each
 
 
-async def _measured(service: Service, request: Request, stream: Stream, whole: bool) -> Parts:
+def _submit(
+    service: Service,
+    request: Request,
+    prompts: list[list[int]],
+    params: SamplingParams,
+    use: ToolUse | None,
+    whole: bool,
+) -> Stream:
+    stream = service.engine.submit(prompts, params, use, whole=whole)
+    request.scope["record"].prompt_tokens = sum(map(len, prompts))
+    return stream
+
+
+async def _measured(service: Service, request: Request, stream: Stream, n: int, whole: bool) -> Parts:
     """A stream's parts until the time limit, counted for the metrics and the log; the engine's work ends with it."""
     record: Record = request.scope["record"]
     record.stream, last = not whole, [0.0] * stream.sequences
-    tokens = [0] * stream.sequences
     loop = asyncio.get_running_loop()
     deadline = loop.time() + service.settings.timeout - (time.perf_counter() - record.started)
     parts = stream.parts()
@@ -154,22 +165,30 @@ async def _measured(service: Service, request: Request, stream: Stream, whole: b
                 return
             now = time.perf_counter()
             for part in found:
-                tokens[part.choice] += part.tokens
+                record.completion_tokens += part.tokens
+                service.metrics.generated(part.tokens)
                 if not whole and part.tokens:
                     _observe_token(service, record, now, last[part.choice])
                     last[part.choice] = now
                 if part.end is not None:
-                    _observe_end(service, record, part.end, part.choice, tokens[part.choice], whole)
+                    if part.choice % n == 0:  # the first answer to a prompt
+                        record.cached_tokens += part.end.cached_tokens
+                    _observe_end(service, record, part.end, part.tokens, whole)
             yield found
-    except RequestError as error:
-        if error.status == 400:  # the engine refused it
-            error.param = error.param or record.constrained_by
-        raise
-    except TimeoutError:
-        limit = service.settings.timeout
-        raise RequestError(f"The request took longer than {limit:g} seconds.", None, 504, "timeout") from None
+    except (RequestError, TimeoutError) as error:
+        failed = error if isinstance(error, RequestError) else _too_long(service)
+        if failed.status == 400:  # the engine refused it
+            failed.param = failed.param or record.constrained_by
+        record.error = failed.message
+        raise failed from None
     finally:
+        if stream.running and record.error is None:  # the client has gone
+            record.finish_reason = "cancelled"
         stream.close()
+
+
+def _too_long(service: Service) -> RequestError:
+    return RequestError(f"The request took longer than {service.settings.timeout:g} seconds.", None, 504, "timeout")
 
 
 def _observe_token(service: Service, record: Record, now: float, last: float) -> None:
@@ -180,16 +199,13 @@ def _observe_token(service: Service, record: Record, now: float, last: float) ->
     record.first_token = record.first_token or now - record.started
 
 
-def _observe_end(service: Service, record: Record, end: End, choice: int, tokens: int, whole: bool) -> None:
-    service.metrics.sequence_ended(end, tokens)
-    if whole:
+def _observe_end(service: Service, record: Record, end: End, tokens: int, whole: bool) -> None:
+    service.metrics.sequence_ended(end)
+    if whole:  # the sequence's only part, which has all its tokens
         service.metrics.first_token(end.first_token)
         record.first_token = record.first_token or end.first_token
         if tokens > 1:
             service.metrics.next_token((end.total - end.first_token) / (tokens - 1))
-    record.prompt_tokens = max(record.prompt_tokens, end.prompt_tokens)
-    record.cached_tokens = max(record.cached_tokens, end.cached_tokens)
-    record.completion_tokens += tokens
     record.finish_reason = end.reason
     if end.reason == "error":
         raise RequestError(NUMERIC_ERROR, None, 500)

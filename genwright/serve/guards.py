@@ -60,7 +60,7 @@ class Guards:
     def _check(self, scope: Scope) -> str | None:
         """The first letters of the caller's key's hash; raises a RequestError without a right key or over the limit."""
         headers, path = Headers(scope=scope), scope["path"]
-        if path in OPEN_PATHS or (scope["method"] == "GET" and path == "/"):
+        if path in OPEN_PATHS or (path == "/" and scope["method"] in ("GET", "HEAD")):
             return None
         caller = None
         if self._keys:

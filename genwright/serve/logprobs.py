@@ -33,13 +33,12 @@ class TokenTexts:
 
     def completion(self, logprobs: Sequence[Logprob | None], ids: Sequence[int], offset: int) -> dict[str, Any]:
         """`choices[].logprobs` of a completion; `ids` has the tokens, and the text before them `offset` characters."""
-        texts = [self.text(token_id) for token_id in ids]
         offsets = []
-        for text in texts:
+        for token_id in ids:
             offsets.append(offset)
-            offset += len(text)
+            offset += sum(byte & 0xC0 != 0x80 for byte in self.bytes(token_id))  # characters that begin in it
         return {
-            "tokens": texts,
+            "tokens": [self.text(token_id) for token_id in ids],
             "token_logprobs": [None if each is None else max(each.logprob, LOWEST) for each in logprobs],
             "top_logprobs": [None if each is None else self._alternatives(each) for each in logprobs],
             "text_offset": offsets,

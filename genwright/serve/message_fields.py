@@ -46,9 +46,12 @@ MESSAGES: dict[str, Schema] = {
     "top_k": SAMPLING["top_k"],
     "top_p": SAMPLING["top_p"],
     "tools": list_of(TOOL),
-    "tool_choice": object_of(
-        {"type": one_of("auto", "any", "tool", "none"), "name": NAME, "disable_parallel_tool_use": FLAG}, "type"
-    ),
+    "tool_choice": {
+        "anyOf": [
+            object_of({"type": one_of("auto", "any", "none"), "disable_parallel_tool_use": FLAG}, "type"),
+            object_of({"type": one_of("tool"), "name": NAME, "disable_parallel_tool_use": FLAG}, "type", "name"),
+        ]
+    },
     "output_config": object_of(
         {"format": object_of({"type": one_of("json_schema"), "schema": OBJECT}, "type", "schema")}
     ),

@@ -73,7 +73,7 @@ def _prompt(service: Service, given: dict[str, Any], asked: dict[str, Any]) -> C
         for tool in given.get("tools", ())
     ]
     choice = given.get("tool_choice", {"type": "auto"})
-    kind: Any = _CHOICES.get(choice["type"]) or named_choice(choice.get("name", ""))
+    kind: Any = _CHOICES.get(choice["type"]) or named_choice(choice["name"])
     return ChatPrompt(service, found, ToolUse(tools, kind, not choice.get("disable_parallel_tool_use")), asked, prefill)
 
 
@@ -84,6 +84,7 @@ def _described(tool: dict[str, Any]) -> dict[str, Any]:
 def template_messages(given: list[dict[str, Any]], system: Any) -> Messages:
     """Anthropic's messages in the form of chat templates: results of tools are messages of their own."""
     found: Messages = [] if system is None else [{"role": "system", "content": _text(system)}]
+    places = ["system"] * len(found)
     for index, message in enumerate(given):
         role, content = message["role"], message["content"]
         blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
@@ -100,9 +101,11 @@ def template_messages(given: list[dict[str, Any]], system: Any) -> Messages:
                 result = _text(block.get("content") or "")
                 result = f"Error: {result}" if block.get("is_error") else result
                 found.append({"role": "tool", "tool_call_id": block["tool_use_id"], "content": result})
+                places.append(place)
         if text or calls or not any(block["type"] == "tool_result" for block in blocks):
             found.append({"role": role, "content": text, **({"tool_calls": calls} if calls else {})})
-    check_tool_history(found, "messages")
+            places.append(f"messages[{index}]")
+    check_tool_history(found, places, "tool_use_id")
     return found
 
 

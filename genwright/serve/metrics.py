@@ -83,11 +83,13 @@ class Metrics(Collector):
     def next_token(self, seconds: float) -> None:
         self._histograms["inter_token_latency_seconds"].observe(seconds)
 
-    def sequence_ended(self, end: End, tokens: int) -> None:
+    def generated(self, tokens: int) -> None:
+        self._counters["generation_tokens"].inc(tokens)
+
+    def sequence_ended(self, end: End) -> None:
         self._histograms["request_queue_time_seconds"].observe(end.queued)
         self._histograms["e2e_request_latency_seconds"].observe(end.total)
         self._counters["prompt_tokens"].inc(end.prompt_tokens)
-        self._counters["generation_tokens"].inc(tokens)
         self._ended.labels(**self._labels, finished_reason=end.reason).inc()
 
     def text(self) -> bytes:

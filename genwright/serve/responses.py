@@ -70,6 +70,7 @@ def _tool_use(given: Mapping[str, Any]) -> ToolUse:
 def template_messages(given: Any, instructions: str | None) -> Messages:
     """The items of an input in the form of chat templates; calls that follow each other are one message."""
     found: Messages = [] if instructions is None else [{"role": "system", "content": instructions}]
+    places = ["instructions"] * len(found)
     items = [{"role": "user", "content": given}] if isinstance(given, str) else given
     for index, item in enumerate(items):
         kind, last = item.get("type", "message"), found[-1] if found else {}
@@ -85,7 +86,9 @@ def template_messages(given: Any, instructions: str | None) -> Messages:
                 found.append({"role": "assistant", "content": "", "tool_calls": [call]})
         else:
             found.append({"role": "tool", "tool_call_id": item["call_id"], "content": joined(item["output"])})
-    check_tool_history(found, "input")
+        if len(found) > len(places):  # a call may have joined the message before it
+            places.append(f"input[{index}]")
+    check_tool_history(found, places, "call_id")
     return found
 
 
@@ -136,6 +139,8 @@ class ResponseWriter:
         content = [output_text(text, self.tokens.chat(choice.logprobs))]
         output = [message_item(content)] if text or not calls else []
         output += [call_item(call["id"], call["function"]["name"], call["function"]["arguments"]) for call in calls]
+        if choice.end is not None and choice.end.reason == "length":
+            output[-1]["status"] = "incomplete"
         return self.snapshot(output, choice)
 
 

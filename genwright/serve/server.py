@@ -46,8 +46,12 @@ def listen(host: str, port: int) -> socket.socket:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
     except OSError as error:
-        raise UserError(f"The server cannot listen on {host} port {port}: {error.strerror or error}.") from None
+        raise _cannot_listen(host, port, error) from None
     return listener
+
+
+def _cannot_listen(host: str, port: int, error: OSError) -> UserError:
+    return UserError(f"The server cannot listen on {host} port {port}: {error.strerror or error}.")
 
 
 async def _serve(service: Service, listener: socket.socket, loading: Loading) -> int:
@@ -62,13 +66,15 @@ async def _serve(service: Service, listener: socket.socket, loading: Loading) ->
             access_log=False,
             server_header=False,
             backlog=BACKLOG,
+            log_level="error",  # not a line for every request that is no HTTP
             timeout_graceful_shutdown=None,
             ssl_certfile=settings.tls_cert,
             ssl_keyfile=settings.tls_key,
         )
         uvicorn_config.load()
     except OSError as error:
-        raise UserError(f"The certificate or its key cannot be read: {error}.") from None
+        files = f"certificate {settings.tls_cert} or its key {settings.tls_key}"
+        raise UserError(f"The {files} cannot be read: {error.strerror or error}.") from None
     server, status = Server(uvicorn_config), 0
     loop, stopping = asyncio.get_running_loop(), asyncio.Event()
 
@@ -90,7 +96,10 @@ async def _serve(service: Service, listener: socket.socket, loading: Loading) ->
             starting.cancel()
             return status
         await starting
-        listener.listen(BACKLOG)
+        try:
+            listener.listen(BACKLOG)
+        except OSError as error:  # of two servers that have bound the address, the other was faster
+            raise _cannot_listen(settings.host, settings.port, error) from None
         scheme = "http" if settings.tls_cert is None else "https"
         host, port = listener.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host

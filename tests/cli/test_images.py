@@ -100,6 +100,8 @@ def test_train_then_sample(images, tmp_path, monkeypatch):
     assert json.loads(images(*arguments, "--method", "edm", "--out", "edm")[1])["loss"] == json.loads(out)["loss"]
     code, _, error = images(*arguments, "--method", "edm", "--lr", 0.1, "--out", "edm")
     assert code == 1 and "holds another run, whose lr is 0.0001 and not 0.1" in error
+    code, _, error = images(*arguments, "--method", "edm", "--num-channels", 64, "--out", "edm")
+    assert code == 1 and "holds another run, whose num_channels is 32 and not 64" in error
     clusters = ["--cluster-size", 4]
     code, _, error = images(*arguments, "--method", "edm", "--init", "edm/model", *clusters, "--out", "clusters")
     assert code == 0, error

@@ -41,7 +41,10 @@ def test_a_model_that_is_not_there() -> None:
         (["--api-key", "schlüssel"], "A key must be printable ASCII text that is not empty."),
         (["--log-file", "nowhere/log"], "The log file nowhere/log cannot be written: No such file or directory."),
         (["--max-queue", "-1"], "max_queue must be a whole number between 0 and"),
-        (["--tls-cert", "nowhere", "--tls-key", "nowhere"], "The certificate or its key cannot be read"),
+        (
+            ["--tls-cert", "nowhere", "--tls-key", "nowhere"],
+            "The certificate nowhere or its key nowhere cannot be read: No",
+        ),
     ],
 )
 def test_wrong_settings(flags: list[str], sentence: str) -> None:

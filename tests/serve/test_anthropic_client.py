@@ -43,6 +43,17 @@ def test_system_blocks_and_the_beginning_of_an_answer(client: anthropic.Anthropi
     assert answer.content[0].text.startswith(" Paris") and answer.stop_reason == "max_tokens"
 
 
+WEATHER = {
+    "name": "get_weather",
+    "description": "The weather of a city.",
+    "input_schema": {
+        "type": "object",
+        "properties": {"city": {"type": "string", "maxLength": 20}},
+        "required": ["city"],
+        "additionalProperties": False,
+    },
+}
+CALL = {"type": "tool_use", "id": "a", "name": "get_weather", "input": {}}
 ERRORS = [
     ({"model": "claude"}, anthropic.NotFoundError, "claude"),
     ({"max_tokens": 0}, anthropic.BadRequestError, "max_tokens"),
@@ -56,8 +67,14 @@ ERRORS = [
     (
         {"messages": [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": "4"}]}]},
         anthropic.BadRequestError,
-        "'a'",
+        r"messages\[0\]\.content\[0\]\.tool_use_id: .*'a'",
     ),
+    (
+        {"messages": [*QUESTION, {"role": "assistant", "content": [CALL]}, *QUESTION], "system": "Be brief."},
+        anthropic.BadRequestError,
+        r"messages\[1\] has calls without a result: 'a'",
+    ),
+    ({"tools": [WEATHER], "tool_choice": {"type": "tool"}}, anthropic.BadRequestError, "tool_choice.name is missing"),
 ]
 
 
@@ -67,16 +84,6 @@ def test_errors_are_the_clients_own(client: anthropic.Anthropic, changed: dict, 
         client.messages.create(**{"model": "smollm2", "max_tokens": 8, "messages": QUESTION, **changed})
 
 
-WEATHER = {
-    "name": "get_weather",
-    "description": "The weather of a city.",
-    "input_schema": {
-        "type": "object",
-        "properties": {"city": {"type": "string", "maxLength": 20}},
-        "required": ["city"],
-        "additionalProperties": False,
-    },
-}
 ASKED = [{"role": "user", "content": "What is the weather in Paris?"}]
 
 

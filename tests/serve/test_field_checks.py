@@ -59,7 +59,14 @@ def test_what_is_allowed_is_what_jsonschema_allows(name: str, data: st.DataObjec
         ("temperature", 200, "temperature must be a number between 0.0 and 100.0, not 200."),
         ("seed", True, "seed must be a whole number between"),
         ("stop", 3, "stop must be a text or a list of texts, not 3."),
-        ("messages", [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}], "messages[0].content[0]"),
+        (
+            "messages",
+            [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}],
+            "messages[0].content[0].type must be text, not 'image_url'.",
+        ),
+        ("messages", [], "messages must not be empty."),
+        ("store", True, "store must be false, not true."),
+        ("logit_bias", {"5": None}, "logit_bias.5 must be a number between -1e+30 and 1e+30, not null."),
         ("tool_choice", "sometimes", "tool_choice must be one of none, auto, required, not 'sometimes'."),
     ],
 )

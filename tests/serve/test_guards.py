@@ -31,6 +31,7 @@ def guarded(endless_model: Path, tmp_path_factory: pytest.TempPathFactory):
 
 def test_keys_guard_everything_but_health(guarded: Running) -> None:
     assert guarded.request("GET", "/health")[0] == guarded.request("GET", "/ready")[0] == 200
+    assert guarded.request("GET", "/")[0] == guarded.request("HEAD", "/")[0] == 200
     for path in ("/v1/models", "/metrics", "/openapi.json", "/nowhere"):
         assert guarded.request("GET", path)[0] == 401
     for headers in ({}, {"authorization": "Bearer wrong"}, {"x-api-key": "firs"}, {"authorization": "first"}):
@@ -83,3 +84,10 @@ def test_log_has_one_line_per_request_without_prompts(endless: Running) -> None:
     assert line["status"] == 200 and line["completion_tokens"] == 4 and line["path"] == "/v1/chat/completions"
     assert line["prompt_tokens"] == answer["usage"]["prompt_tokens"] and line["first_token"] > 0
     assert "Hi" not in str(line) and "somebody" not in str(line)
+
+
+def test_log_counts_the_tokens_of_several_prompts_as_the_answer_does(endless: Running) -> None:
+    status, answer = endless.post("/v1/completions", {"prompt": ["abcd", "ef"], "n": 2, "max_tokens": 3})
+    line = endless.line()
+    assert status == 200 and (line["prompt_tokens"], line["completion_tokens"]) == (6, 12)
+    assert line["cached_tokens"] == answer["usage"]["prompt_tokens_details"]["cached_tokens"]

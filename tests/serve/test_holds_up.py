@@ -24,6 +24,7 @@ def is_well(server: Running) -> None:
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_client_that_goes_away_frees_its_sequence(endless: Running, stream: bool) -> None:
+    before = endless.metric("generation_tokens_total")
     connection = endless.open("/v1/chat/completions", {**LONG, "stream": stream})
     if stream:
         assert b"200 OK" in connection.recv(100)
@@ -32,6 +33,12 @@ def test_a_client_that_goes_away_frees_its_sequence(endless: Running, stream: bo
     endless.wait_for("num_requests_running", 0)
     assert endless.metric("kv_cache_usage_perc") == 0
     is_well(endless)
+    endless.line()  # is written after the answer
+    lines = [line for line in map(json.loads, endless.log.read_text().splitlines()) if line.get("model")]
+    gone = lines[-2]
+    assert gone["finish_reason"] == "cancelled" and gone["prompt_tokens"] > 0
+    assert (gone["completion_tokens"] > 0) == stream, "of a whole answer only the end is known"
+    assert endless.metric("generation_tokens_total") == before + gone["completion_tokens"] + 3
 
 
 def test_a_slow_reader_holds_up_nobody(endless: Running) -> None:
@@ -168,8 +175,9 @@ def small(endless_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
 def test_a_full_queue_and_the_time_limit(small: Running) -> None:
     full = small.open("/v1/chat/completions", {"messages": QUESTION, "n": 64, "max_tokens": 40_000})
     small.wait_for("num_requests_running", 64)
-    status, answer = small.post("/v1/chat/completions", SHORT)
-    assert status == 503 and "queue is full" in answer["error"]["message"] and small.headers["retry-after"] == "1"
+    for path, body in (("/v1/chat/completions", SHORT), ("/v1/embeddings", {"input": "x"})):
+        status, answer = small.post(path, body)
+        assert status == 503 and "queue is full" in answer["error"]["message"] and small.headers["retry-after"] == "1"
     received = read_all(full, b"seconds")
     assert b"504 Gateway" in received and b"longer than 8 seconds" in received
     small.wait_for("num_requests_running", 0)
@@ -195,6 +203,8 @@ def test_kill_9_of_the_engine(small: Running) -> None:
     assert seen == {503}
     is_well(small)
     assert small.metric("engine_restarts_total") == 1
+    errors = [line for line in map(json.loads, small.log.read_text().splitlines()) if "ended" in line.get("error", "")]
+    assert any(line["stream"] and line["completion_tokens"] > 0 for line in errors)
 
 
 def test_sigterm_lets_answers_end_and_refuses_new_ones(endless_model: Path, tmp_path: Path) -> None:
@@ -211,6 +221,14 @@ def test_sigterm_lets_answers_end_and_refuses_new_ones(endless_model: Path, tmp_
         assert b"[DONE]" in ended and ended.count(b'"finish_reason":"length"') == 1
         assert b"The server is shutting down." in read_all(long, b"[DONE]")
         assert server.process.wait(30) == 0
+
+
+def test_what_is_no_http_is_not_told(endless: Running) -> None:
+    with socket.create_connection(("127.0.0.1", endless.port), timeout=30) as connection:
+        connection.sendall(b"\x16\x03\x01 hello\r\n\r\n")
+        assert b"400 Bad Request" in connection.recv(1000)
+    is_well(endless)
+    assert not any("HTTP" in line for line in endless.stderr)
 
 
 def test_a_large_body_is_prepared_beside_the_streams(endless: Running) -> None:

@@ -80,6 +80,9 @@ def test_echo_has_the_logprobs_of_the_prompt(client: openai.OpenAI) -> None:
     choice = answer.choices[0]
     assert choice.text.startswith("One, two") and "".join(choice.logprobs.tokens) == choice.text
     assert choice.logprobs.token_logprobs[0] is None and all(each <= 0 for each in choice.logprobs.token_logprobs[1:])
+    text = "日本 🎉, two"
+    offsets = client.completions.create(model="smollm2", prompt=text, max_tokens=0, echo=True, logprobs=0)
+    assert text.index(",") in offsets.choices[0].logprobs.text_offset, "characters, not tokens' parts of them"
     nothing = client.completions.create(model="smollm2", prompt="One, two", max_tokens=0, echo=True, logprobs=0)
     assert nothing.choices[0].text == "One, two" and nothing.usage.completion_tokens == 0
 
@@ -95,6 +98,7 @@ def test_responses(client: openai.OpenAI) -> None:
     assert kinds[:2] == ["response.created", "response.in_progress"] and kinds[-1] == "response.completed"
     cut = client.responses.create(model="smollm2", input="Count to a hundred.", max_output_tokens=3, store=False)
     assert cut.status == "incomplete" and cut.incomplete_details.reason == "max_output_tokens"
+    assert cut.output[0].status == "incomplete"
 
 
 def test_embeddings(client: openai.OpenAI) -> None:
@@ -131,7 +135,9 @@ ERRORS = [
     ({"temperature": "hot"}, openai.BadRequestError, "temperature"),
     ({"temperature": -1}, openai.BadRequestError, "temperature"),
     ({"n": 0}, openai.BadRequestError, "n"),
+    ({"n": 4000}, openai.BadRequestError, None),
     ({"max_tokens": 100_000}, openai.BadRequestError, "max_tokens"),
+    ({"max_tokens": 5, "max_completion_tokens": 6}, openai.BadRequestError, "max_tokens"),
     ({"messages": []}, openai.BadRequestError, "messages"),
     ({"messages": [{"role": "user", "content": "word " * 3000}]}, openai.BadRequestError, None),
     ({"messages": [{"role": "robot", "content": "Hi"}]}, openai.BadRequestError, "messages[0].role"),
@@ -292,7 +298,7 @@ def test_a_function_call_of_a_response(client: openai.OpenAI) -> None:
             {"id": "1", "type": "function", "function": {"name": "f", "arguments": "no"}}]}]},
          "messages[1].tool_calls[0].function.arguments"),
         ({"messages": [*ASKED, {"role": "assistant", "tool_calls": [
-            {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]}]}, "messages"),
+            {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]}]}, "messages[1]"),
     ],
 )  # fmt: skip
 def test_tools_that_cannot_be_served(server: Running, changed: dict, param: str) -> None:

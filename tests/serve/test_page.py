@@ -90,6 +90,21 @@ def test_a_conversation_is_streamed_stopped_edited_and_regenerated(open_page: Ca
     assert page.inner_text(".assistant .body strong") == "Mine"
 
 
+def test_another_tab_may_save_while_the_page_is_loaded(open_page: Callable[..., Any]) -> None:
+    page = open_page()
+    page.add_init_script(
+        """{
+          const listen = addEventListener;
+          window.addEventListener = (kind, listener) => {
+            listen.call(window, kind, listener);
+            if (kind === "storage") dispatchEvent(new StorageEvent("storage", { key: "genwright.conversation.1" }));
+          };
+        }"""
+    )
+    page.reload()
+    page.wait_for_selector("#tabs:not([hidden])")
+
+
 def test_a_reload_in_the_middle_keeps_what_has_arrived(open_page: Callable[..., Any]) -> None:
     page = open_page()
     ask(page, "Go on")

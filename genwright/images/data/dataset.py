@@ -216,19 +216,21 @@ def _read_folder(folder: Path, image_size: int) -> ImageDataset:
 
 
 def _read_image(path: Path, size: int) -> np.ndarray:
-    return center_crop(open_image(path), size)
+    return center_crop(open_image(path, "RGB"), size)
 
 
-def open_image(path: Path, mode: str = "RGB") -> "PILImage":
-    """Read an image file."""
+def open_image(path: Path, mode: str) -> "PILImage":
+    """Read an image file, in Pillow's mode RGB or L."""
     from PIL import Image
 
     try:
         with Image.open(path) as file:
+            if file.mode.startswith("I;16"):  # grey of 16 bits, which `convert` would clip at 255
+                return Image.fromarray((np.asarray(file) >> 8).astype(np.uint8)).convert(mode)
             return file.convert(mode)
     except FileNotFoundError as error:
         raise UserError(f"There is no image file {path}.") from error
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise UserError(f"{path} is not an image file that Pillow can read.") from error
 
 

@@ -101,13 +101,10 @@ def _check_mask(mask: Any, size: int) -> None:
 
 def read_image(path: Path) -> Tensor:
     """Read an image file as [1, 3, H, W] in [-1, 1]."""
-    return _pixels(path, "RGB").permute(2, 0, 1)[None] / 127.5 - 1
+    pixels = torch.from_numpy(np.array(open_image(path, "RGB")))
+    return pixels.permute(2, 0, 1)[None].float() / 127.5 - 1
 
 
 def read_mask(path: Path) -> Tensor:
     """Read a mask file as [H, W]: 1 where it is more white than black."""
-    return (_pixels(path, "L") > 127.5).float()
-
-
-def _pixels(path: Path, mode: str) -> Tensor:
-    return torch.from_numpy(np.array(open_image(path, mode))).float()
+    return (torch.from_numpy(np.array(open_image(path, "L"))) > 127.5).float()

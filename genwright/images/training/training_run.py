@@ -103,11 +103,12 @@ class TrainingRun:
             found = json.loads(state["asked"])
         except Exception as error:  # a damaged file can fail anywhere in its parser
             raise UserError(f"{self.checkpoint} cannot be read; delete it or choose another --out.") from error
-        for key, value in self.asked.items():
+        there, here = ({**each, **each["config"], "config": None} for each in (found, self.asked))
+        for key, value in here.items():
             # A finished run may get more steps, except in progressive distillation, whose stages are shares of all.
-            if found.get(key) != value and (key != "steps" or self.settings.method == "progdist"):
+            if there.get(key) != value and (key != "steps" or self.settings.method == "progdist"):
                 raise UserError(
-                    f"{self.run.out} holds another run, whose {key} is {found.get(key)!r} and not {value!r}; "
+                    f"{self.run.out} holds another run, whose {key} is {there.get(key)!r} and not {value!r}; "
                     "choose another --out."
                 )
         if state["step"] > self.settings.steps:

@@ -81,8 +81,8 @@ find("export-json").onclick = exportJson;
 find("system").oninput = () => { current.system = find("system").value; saveConversation(current); };
 addEventListener("storage", (event) => {
   // Another tab has changed a conversation; the one that is open here stays as it is.
-  const id = event.key?.startsWith("genwright.conversation.") ? event.key.slice(23) : current.id;
-  if (id === current.id) return;
+  const id = event.key?.startsWith("genwright.conversation.") ? event.key.slice(23) : current?.id; // none while the page is being loaded
+  if (id === current?.id) return;
   const found = kept.read(`conversation.${id}`, null);
   if (found) conversations.set(id, found);
   else conversations.delete(id);

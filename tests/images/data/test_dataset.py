@@ -80,6 +80,13 @@ def test_wrong_data_is_one_sentence(tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad" / "a.png").write_bytes(b"junk")
+    (tmp_path / "broken").mkdir()
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (32, 32, 3), np.uint8)).save(
+        tmp_path / "broken" / "a.png"
+    )
+    data = bytearray((tmp_path / "broken" / "a.png").read_bytes())
+    data[data.index(b"IDAT") - 2] -= 1  # the length of the pixels, after which Pillow looks for a chunk's name
+    (tmp_path / "broken" / "a.png").write_bytes(data)
     for name, words in [
         ("missing", "no file or folder"),
         ("floats.npz", "uint8 images"),
@@ -88,6 +95,7 @@ def test_wrong_data_is_one_sentence(tmp_path):
         ("junk.npz", "not a readable .npz"),
         ("empty", "holds no images"),
         ("bad", "not an image"),
+        ("broken", "a.png is not an image"),
     ]:
         with pytest.raises(UserError, match=words):
             read_data(tmp_path / name, 8 if "." not in name else None)

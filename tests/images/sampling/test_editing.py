@@ -81,6 +81,10 @@ def test_files_are_read(tmp_path):
     read = editing.read_image(tmp_path / "image.png")
     torch.testing.assert_close((read[0].permute(1, 2, 0) + 1) * 127.5, torch.from_numpy(pixels).float())
     assert editing.read_mask(tmp_path / "mask.png").tolist() == [[0, 1], [0, 1]]
+    grey = np.array([[0, 25700], [12850, 65535]], np.uint16)
+    Image.fromarray(grey).save(tmp_path / "grey16.png")
+    read = editing.read_image(tmp_path / "grey16.png")
+    assert ((read[0, 0] + 1) * 127.5).round().tolist() == [[0, 100], [50, 255]], "16 bits are scaled to 8"
     (tmp_path / "text.png").write_text("hello")
     for name in ("text.png", "missing.png"):
         with pytest.raises(UserError, match=name):

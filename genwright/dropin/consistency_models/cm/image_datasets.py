@@ -87,7 +87,7 @@ class ImageDataset(Dataset[tuple[np.ndarray, dict[str, np.ndarray]]]):
 
     def __getitem__(self, idx: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         crop = random_crop_arr if self.random_crop else center_crop_arr
-        array = crop(open_image(Path(self.local_images[idx])), self.resolution)
+        array = crop(open_image(Path(self.local_images[idx]), "RGB"), self.resolution)
         if self.random_flip and random.random() < 0.5:
             array = array[:, ::-1]
         label = {} if self.local_classes is None else {"y": np.array(self.local_classes[idx], np.int64)}
