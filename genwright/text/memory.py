@@ -1,13 +1,11 @@
 """Divides the memory of a device and of the other tiers: weights, what a step computes, the rest for cache pages."""
 
-from pathlib import Path
-
 import torch
 
 from genwright.device import free_memory
 from genwright.errors import UserError
 from genwright.placement.footprint import STEP_TOKENS, Workload
-from genwright.placement.offload_folder import free_space
+from genwright.placement.offload_folder import check_space
 from genwright.placement.policy import Policy
 from genwright.placement.prediction import tier_parts
 from genwright.text.cache.budget import cache_pages, tiered_cache_pages
@@ -66,12 +64,9 @@ def _other_rooms(loader: Loader, config: EngineConfig, device: torch.device, ran
             f"What is placed in CPU memory takes {on_cpu / 1e9:.2f} GB without the cache, but only {memory / 1e9:.2f} "
             "GB may be used; place more on the GPU or on disk."
         )
+    left = check_space(config.offload_folder, on_disk * ranks)
     # Half of the disk, because the space is reserved even if few sequences come.
-    return [max(0, memory - on_cpu), max(0, free_space(offload_dir(config)) // ranks - on_disk) // 2]
-
-
-def offload_dir(config: EngineConfig) -> Path | None:
-    return None if config.offload_dir is None else Path(config.offload_dir)
+    return [max(0, memory - on_cpu), left // ranks // 2]
 
 
 def _moved_off(loader: Loader, policy: Policy, device: torch.device) -> int:

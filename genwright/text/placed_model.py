@@ -15,7 +15,7 @@ from genwright.text.cache.layout import CACHE_BITS
 from genwright.text.drafts.mtp import MTP
 from genwright.text.engine.streamed import StreamedExecutor
 from genwright.text.loader import Loader
-from genwright.text.memory import cache_spec, max_batch, offload_dir, step_tokens
+from genwright.text.memory import cache_spec, max_batch, step_tokens
 from genwright.text.ops.torch_ops import TorchOps
 from genwright.text.settings import EngineConfig
 
@@ -51,5 +51,5 @@ def _open_tiers(loader: Loader, policy: Policy, config: EngineConfig, cache_page
     states = step_tokens(config, loader.device) * cfg.dim * loader.dtype.itemsize
     needed = (blocks * policy.shares("weights")[2] + states * policy.shares("activations")[2]) // 100
     needed += cache_pages * cache_spec(loader, config).page_bytes
-    folder = OffloadFolder(offload_dir(config), needed) if needed else None
+    folder = OffloadFolder(config.offload_folder, needed) if needed else None
     return Tiers(loader.device, policy.pin, folder, config.budget("cuda"))

@@ -1,18 +1,16 @@
 """Facts about a model for the planner, and a plan for a checkpoint on this machine."""
 
-import shutil
 from collections.abc import Callable, Iterator, Mapping
 from math import prod
-from pathlib import Path
 
 import torch
 
 from genwright.device import free_memory
 from genwright.errors import UserError
-from genwright.home import cache_folder
 from genwright.placement.footprint import Workload
 from genwright.placement.machine import Machine, this_machine
 from genwright.placement.model_facts import ModelFacts
+from genwright.placement.offload_folder import free_space
 from genwright.placement.planner import Budgets, Plan, plan
 from genwright.text.architectures.weight_map import Sources
 from genwright.text.cache.layout import CACHE_BITS
@@ -34,9 +32,8 @@ def plan_model(
             f"A prompt of {work.prompt_length:,} tokens and {work.max_new_tokens:,} new ones need a context of "
             f"{work.longest:,}, but the model's is {longest:,}."
         )
-    folder = None if config.offload_dir is None else Path(config.offload_dir)
-    machine = this_machine(loader.device, loader.dtype, folder, tell)
     given = budgets(config, loader.device)
+    machine = this_machine(loader.device, loader.dtype, config.offload_folder, tell)
     return plan(model_facts(loader, config.kv), machine, given, work), given, machine
 
 
@@ -46,9 +43,7 @@ def budgets(config: EngineConfig, device: torch.device) -> Budgets:
     gpu, cpu = (
         free_memory(where) if (given := config.budget(where.type)) is None else given for where in (device, host)
     )
-    folder = (Path(config.offload_dir) if config.offload_dir is not None else cache_folder() / "offload").resolve()
-    there = next(path for path in (folder, *folder.parents) if path.exists())  # it may still have to be made
-    return Budgets(gpu if device.type == "cuda" else 0, cpu, int(shutil.disk_usage(there).free * DISK))
+    return Budgets(gpu if device.type == "cuda" else 0, cpu, int(free_space(config.offload_folder) * DISK))
 
 
 def model_facts(loader: Loader, kv: str) -> ModelFacts:

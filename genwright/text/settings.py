@@ -1,9 +1,11 @@
 """EngineConfig: the settings of a text model's engine, for LLM, the command line and bench."""
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
 from genwright.arguments import check_settings, parse_gigabytes, setting, short
@@ -104,6 +106,11 @@ class EngineConfig:
     def policy(self) -> Policy | None:
         """The placement that was asked for; None if the model is resident or the placement is planned."""
         return self.offload if isinstance(self.offload, Policy) else None
+
+    @property
+    def offload_folder(self) -> Path | None:
+        """Where what is offloaded to disk is kept; None: in the cache folder."""
+        return None if self.offload_dir is None else Path(os.path.expanduser(self.offload_dir))
 
     def budget(self, kind: str) -> int | None:
         """Bytes of GPU memory (`cuda`) or main memory (`cpu`) to use; None if no limit was set."""

@@ -90,17 +90,26 @@ def test_decoding_reads_at_the_rate_of_the_disk(tmp_path: Path) -> None:
     assert int(share) >= 70, found.stdout
 
 
+@pytest.mark.parametrize(
+    ("policy", "sentence"),
+    [
+        (ON_DISK, r"^Offloading needs [\d,]{9} bytes in .*, but 12,288 bytes are free; "),
+        ("0,0,0,0,0,0", r"^Offloading needs [\d,]{9} bytes in .*, but 12,288 bytes are free; "),
+        ("100,0,0,0,100,0", "must fit in each tier that has a share, but the disk has room for 0 tokens; "),
+    ],
+    ids=["weights", "all", "cache"],
+)
 def test_a_full_disk_is_refused_before_anything_is_loaded(
-    deep_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    deep_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str, sentence: str
 ) -> None:
     monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_bavail=3, f_frsize=4096))
     loaded: list[int] = []
-    with pytest.raises(UserError, match=r"^Offloading needs [\d,]{9} bytes in .*, but 12,288 bytes are free; "):
+    with pytest.raises(UserError, match=sentence):
         LLM(
             deep_model,
             progress=lambda done, total: loaded.append(done),
             device="cpu",
-            offload=ON_DISK,
+            offload=policy,
             offload_dir=str(tmp_path),
         )
     assert not loaded and not list(tmp_path.iterdir())
