@@ -47,10 +47,10 @@ def parse_gigabytes(name: str, value: Any) -> Any:
     """A size such as 16GiB, 24GB or 800MB in units of 10^9 bytes; a text that is a number, and numbers, are GB."""
     if not isinstance(value, str):
         return value
-    found = re.fullmatch(r"\s*(\d{1,12}(?:\.\d{1,12})?)\s*([KMGT]?)(i?)B?\s*", value, re.IGNORECASE)
+    found = re.fullmatch(r"\s*(\d{1,12}(?:\.\d{1,12})?)\s*(?:([KMGT])(i?)B?)?\s*", value, re.IGNORECASE)
     if found is None:
         raise UserError(f"{name} must be a size such as 16GiB, 24GB or 800MB, not {short(value)}.")
-    power = "BKMGT".index(found[2].upper() or "G")
+    power = "BKMGT".index((found[2] or "G").upper())
     return float(found[1]) * (1024 if found[3] else 1000) ** power / 1e9
 
 

@@ -89,6 +89,8 @@ def to_json(found: "Plan", budgets: "Budgets", machine: "Machine") -> dict[str, 
 
 def sentences(found: "Plan", machine: "Machine") -> Iterator[str]:
     """The policy, the prediction and what limits it."""
+    from genwright.placement.prediction import readable
+
     policy, predicted = found.policy, found.prediction
     sequences = f"{predicted.sequences} sequence{'s' if predicted.sequences > 1 else ''}"
     if policy.resident:
@@ -98,8 +100,8 @@ def sentences(found: "Plan", machine: "Machine") -> Iterator[str]:
         yield f"        --offload {policy}"
     yield (
         f"Prediction for {sequences}, {predicted.prompt_length}+{predicted.max_new_tokens} tokens: prefill "
-        f"{predicted.prefill_rate:,.1f} tok/s, decode {predicted.decode_rate:,.1f} tok/s, total "
-        f"{predicted.total_rate:,.1f} tok/s, {predicted.seconds:,.1f} s"
+        f"{readable(predicted.prefill_rate)} tok/s, decode {readable(predicted.decode_rate)} tok/s, total "
+        f"{readable(predicted.total_rate)} tok/s, {readable(predicted.seconds)} s"
     )
     yield f"Limits: {predicted.prefill_limit} for prefill, {predicted.decode_limit} for decoding"
 

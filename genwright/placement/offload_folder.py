@@ -27,7 +27,21 @@ def default_folder() -> Path:
 def free_space(parent: Path | None) -> int:
     """Bytes that are free where an offload folder would be made; None is the default place."""
     place = (parent or default_folder()).absolute()
-    return _free(next(each for each in (place, *place.parents) if each.exists()))
+    there = next(each for each in (place, *place.parents) if os.path.exists(each))
+    if not there.is_dir():
+        raise UserError(f"Offload folder {place} cannot be used: {there} is not a folder.")
+    found = os.statvfs(there)
+    return found.f_bavail * found.f_frsize
+
+
+def check_space(parent: Path | None, needed: int) -> int:
+    """Bytes that are left there beside those that are needed."""
+    if needed > (free := free_space(parent)):
+        raise UserError(
+            f"Offloading needs {needed:,} bytes in {parent or default_folder()}, but {free:,} bytes are free; "
+            "make room or choose another folder with --offload-dir."
+        )
+    return free - needed
 
 
 class OffloadFolder:
@@ -37,9 +51,9 @@ class OffloadFolder:
         """Make a folder in `parent`, by default in the cache folder, if `needed` bytes are free there."""
         parent = parent or default_folder()
         try:
+            check_space(parent, needed)
             parent.mkdir(parents=True, exist_ok=True)
             _reclaim(parent)
-            _check_space(parent, needed)
             self.path, lock = _make_locked(parent)
         except OSError as error:
             raise UserError(f"Offload folder {parent} cannot be used: {error.strerror}.") from error
@@ -53,20 +67,22 @@ class OffloadFolder:
         """A new file of zeros whose space is reserved."""
         path, size = self.path / name, round_up(max(size, 1))
         try:
-            _check_space(self.path, size)
+            check_space(self.path, size)
             with ExitStack() as failed:
                 buffered = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
                 failed.callback(os.close, buffered)
                 try:
-                    os.posix_fallocate(buffered, 0, size)
+                    os.truncate(buffered, size)
                     file = DiskFile(path, size, buffered, self, self._threads)
                 finally:
                     path.unlink()
                 failed.pop_all()
+                for descriptor in file.descriptors:
+                    failed.callback(os.close, descriptor)
+                os.posix_fallocate(buffered, 0, size)  # of a file without a name, because it may take long
+                self._resources.push(failed.pop_all())
         except OSError as error:
             raise UserError(f"Offload file {path} of {size:,} bytes cannot be made: {error.strerror}.") from error
-        for descriptor in file.descriptors:
-            self._resources.callback(os.close, descriptor)
         return file
 
     def close(self) -> None:
@@ -81,19 +97,6 @@ def _clean(process: int, threads: TransferThreads, resources: ExitStack) -> None
         # drop the last reference, and cannot wait for itself.
         threads.shutdown(wait=False)
         resources.close()
-
-
-def _free(folder: Path) -> int:
-    found = os.statvfs(folder)
-    return found.f_bavail * found.f_frsize
-
-
-def _check_space(folder: Path, needed: int) -> None:
-    if needed > (free := _free(folder)):
-        raise UserError(
-            f"Offloading needs {needed:,} bytes in {folder}, but {free:,} bytes are free; "
-            "make room or choose another folder with --offload-dir."
-        )
 
 
 def _make_locked(parent: Path) -> tuple[Path, int]:

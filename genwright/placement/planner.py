@@ -176,10 +176,10 @@ def _policy(percent: Vector, cost: Cost) -> Policy:
 
 def _too_large(facts: ModelFacts, machine: Machine, budgets: Budgets, work: Workload) -> str:
     cache = facts.cache_held(work.longest)
-    gpu = f"{budgets.gpu / 1e9:.1f} GB of GPU memory, " if machine.has_gpu else ""
+    gpu = f"{budgets.gpu / 1e9:.2f} GB of GPU memory, " if machine.has_gpu else ""
     return (
-        f"The weights take {(facts.outer + facts.blocks) / 1e9:.1f} GB and the cache of one sequence "
-        f"{cache / 1e9:.2f} GB, but {gpu}{budgets.cpu / 1e9:.1f} GB of CPU memory and {budgets.disk / 1e9:.1f} GB of "
+        f"The weights take {(facts.outer + facts.blocks) / 1e9:.2f} GB and the cache of one sequence "
+        f"{cache / 1e9:.2f} GB, but {gpu}{budgets.cpu / 1e9:.2f} GB of CPU memory and {budgets.disk / 1e9:.2f} GB of "
         "disk have no room for them and the buffers on the way; raise a budget, shorten the sequences or pack the "
         "weights (--quant int4)."
     )

@@ -91,12 +91,14 @@ def side_by_side(predicted: Timing, measured: Timing) -> str:
     for name, (field, unit) in names.items():
         ours, theirs = getattr(predicted, field), getattr(measured, field)
         off = f"{ours / theirs - 1:+.0%}" if theirs else ""
-        rows.append(f"{name:<10}{_number(ours, unit):>14}{_number(theirs, unit):>14}{off:>9}")
+        left, right = (f"{readable(value)} {unit}" for value in (ours, theirs))
+        rows.append(f"{name:<10}{left:>14}{right:>14}{off:>9}")
     return "\n".join(rows)
 
 
-def _number(value: float, unit: str) -> str:
-    return f"{value:,.{1 if value < 100 else 0}f} {unit}"
+def readable(value: float) -> str:
+    """A rate or a time with three digits or more."""
+    return f"{value:,.0f}" if value >= 99.95 else f"{value:#.3g}"
 
 
 def _seconds(costs: Costs, shares: Vector, overlap: bool) -> tuple[float, str]:

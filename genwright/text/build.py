@@ -64,10 +64,15 @@ def open_model(model: str | Path, config: EngineConfig) -> Checkpoint:
 
 def check_parts(checkpoint: Checkpoint, config: EngineConfig) -> None:
     """Raise a UserError if the model or its draft cannot be divided among the ranks, before any of them starts."""
-    if config.layout.ranks > 1:
-        for rank in range(0, config.layout.ranks, config.layout.tp):
-            for loader in _loaders(checkpoint, config, torch.device("cpu"), _quiet, rank):
-                loader.total_bytes(draft=config.draft == MTP)
+    ranks, parts = config.layout.ranks, config.layout.tp
+    for rank in range(0, ranks, parts) if ranks > 1 else ():
+        for loader in _loaders(checkpoint, config, torch.device("cpu"), _quiet, rank):
+            if (heads := loader.checkpoint.config.heads) % parts:
+                raise UserError(
+                    f"The {heads} attention heads of {loader.checkpoint.path} cannot be divided among {parts} ranks; "
+                    f"choose a tp or ep that divides {heads}."
+                )
+            loader.total_bytes(draft=config.draft == MTP)
 
 
 def build_engine(

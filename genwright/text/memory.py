@@ -5,7 +5,7 @@ import torch
 from genwright.device import free_memory
 from genwright.errors import UserError
 from genwright.placement.footprint import STEP_TOKENS, Workload
-from genwright.placement.offload_folder import free_space
+from genwright.placement.offload_folder import check_space
 from genwright.placement.policy import Policy
 from genwright.placement.prediction import tier_parts
 from genwright.text.cache.budget import cache_pages, tiered_cache_pages
@@ -64,8 +64,9 @@ def _other_rooms(loader: Loader, config: EngineConfig, device: torch.device, ran
             f"What is placed in CPU memory takes {on_cpu / 1e9:.2f} GB without the cache, but only {memory / 1e9:.2f} "
             "GB may be used; place more on the GPU or on disk."
         )
+    left = check_space(config.offload_folder, on_disk * ranks)
     # Half of the disk, because the space is reserved even if few sequences come.
-    return [max(0, memory - on_cpu), max(0, free_space(config.offload_folder) // ranks - on_disk) // 2]
+    return [max(0, memory - on_cpu), left // ranks // 2]
 
 
 def _moved_off(loader: Loader, policy: Policy, device: torch.device) -> int:

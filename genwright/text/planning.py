@@ -31,8 +31,8 @@ def plan_model(
             f"A prompt of {work.prompt_length:,} tokens and {work.max_new_tokens:,} new ones need a context of "
             f"{work.longest:,}, but the model's is {longest:,}."
         )
-    machine = this_machine(loader.device, loader.dtype, config.offload_folder, tell)
     given = budgets(config, loader.device)
+    machine = this_machine(loader.device, loader.dtype, config.offload_folder, tell)
     return plan(model_facts(loader, config.kv), machine, given, work), given, machine
 
 
@@ -42,8 +42,7 @@ def budgets(config: EngineConfig, device: torch.device) -> Budgets:
     gpu, cpu = (
         free_memory(where) if (given := config.budget(where.type)) is None else given for where in (device, host)
     )
-    disk = int(free_space(config.offload_folder) * DISK)
-    return Budgets(gpu if device.type == "cuda" else 0, cpu, disk)
+    return Budgets(gpu if device.type == "cuda" else 0, cpu, int(free_space(config.offload_folder) * DISK))
 
 
 def model_facts(loader: Loader, kv: str) -> ModelFacts:

@@ -1,5 +1,6 @@
 """EngineConfig: the settings of a text model's engine, for LLM, the command line and bench."""
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -108,8 +109,8 @@ class EngineConfig:
 
     @property
     def offload_folder(self) -> Path | None:
-        """`offload_dir` as a path; None is the default folder."""
-        return None if self.offload_dir is None else Path(self.offload_dir)
+        """Where what is offloaded to disk is kept; None: in the cache folder."""
+        return None if self.offload_dir is None else Path(os.path.expanduser(self.offload_dir))
 
     def budget(self, kind: str) -> int | None:
         """Bytes of GPU memory (`cuda`) or main memory (`cpu`) to use; None if no limit was set."""

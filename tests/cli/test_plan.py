@@ -69,6 +69,7 @@ def test_on_a_terminal_the_tiers_are_bars(home: Path) -> None:
         (["random:nonsense"], "There is no model shape"),
         ([*TINY, "--dtype", "float32", "--prompt-length", "999"], "need a context of 1,007, but the model's is 256"),
         ([*TINY, "--dtype", "float32", "--cpu-mem", "30MB"], "have no room for them"),
+        ([*TINY, "--dtype", "float32", "--disk", __file__], "/test_plan.py is not a folder"),
     ],
     ids=lambda value: " ".join(value[-2:]) if isinstance(value, list) else "",
 )

@@ -1,5 +1,6 @@
 """However a process ends, its folder is gone at the next start at the latest, and nobody else's is."""
 
+import errno
 import gc
 import os
 import resource
@@ -199,6 +200,22 @@ def test_a_quota_is_met_when_a_file_is_made(tmp_path: Path) -> None:
     folder.close()
 
 
+def test_space_is_reserved_for_a_file_without_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, seen = OffloadFolder(tmp_path, SIZE), list[set[str]]()
+
+    def reserve(descriptor: int, offset: int, size: int) -> None:
+        seen.append(names(folder.path))
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", reserve)
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(UserError, match=r"cannot be made: No space left on device\.$"):
+        folder.create("weights", SIZE)
+    assert seen == [{"lock"}], "a process that is killed meanwhile leaves nothing"
+    assert os.listdir("/proc/self/fd") == before
+    folder.close()
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts file systems")
 def test_a_small_disk(tmp_path: Path) -> None:
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1M", "tmpfs", tmp_path], capture_output=True).returncode:
@@ -219,8 +236,10 @@ def test_a_small_disk(tmp_path: Path) -> None:
 
 def test_unusable_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match=r"file/folder cannot be used: Not a directory\.$"):
+    with pytest.raises(UserError, match=r"file/folder cannot be used: .*/file is not a folder\.$"):
         OffloadFolder(tmp_path / "file" / "folder", SIZE)
+    with pytest.raises(UserError, match=r"/file is not a folder\.$"):
+        OffloadFolder(tmp_path / "file", SIZE)
     monkeypatch.setenv("GENWRIGHT_HOME", str(tmp_path / "home"))
     folder = OffloadFolder(None, SIZE)
     assert folder.path.parent == cache_folder() / "offload"

@@ -120,9 +120,9 @@ def test_nothing_is_on_disk_without_a_reason() -> None:
 
 
 def test_a_model_with_no_room_is_one_sentence() -> None:
-    with pytest.raises(UserError, match=r"^The weights take 25\.7 GB .* but 4\.0 GB of GPU memory, 9\.0 GB of CPU "):
+    with pytest.raises(UserError, match=r"^The weights take 25\.70 GB .* but 4\.00 GB of GPU memory, 9\.00 GB of CPU "):
         plan(OPT_13B, H200, Budgets(4 * GB, 9 * GB, 0), Workload(256, 32, 64))
-    with pytest.raises(UserError, match=r" but 0\.1 GB of CPU memory and 0\.0 GB of disk have no room"):
+    with pytest.raises(UserError, match=r" but 0\.10 GB of CPU memory and 0\.00 GB of disk have no room"):
         plan(OPT_13B, LAPTOP, Budgets(0, GB // 10, 0), Workload(256, 32, 64))
 
 

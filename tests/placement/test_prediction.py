@@ -8,7 +8,7 @@ from placement.profiles import H200, OPT_13B, OPT_13B_INT4
 from genwright.placement.footprint import Workload
 from genwright.placement.model_facts import ModelFacts
 from genwright.placement.policy import Policy
-from genwright.placement.prediction import Prediction, Timing, predict, side_by_side
+from genwright.placement.prediction import Prediction, Timing, predict, readable, side_by_side
 
 WORK = Workload(prompt_length=256, max_new_tokens=32, sequences=128)
 IN_CPU_MEMORY = Policy(0, 100, 100, 0, 100, 0, micro_batch=32, micro_batches=4)
@@ -44,3 +44,8 @@ def test_prediction_and_measurement_stand_side_by_side() -> None:
         ["latency", "15.0", "s", "16.8", "s", "-10%"],
     ]
     assert Timing(1, 1, 1, 1.0, 0.0).decode_rate == 0.0
+
+
+def test_slow_and_fast_rates_are_readable() -> None:
+    shown = [readable(value) for value in (0.0421, 0.5, 1, 99.94, 99.96, 12161.6)]
+    assert shown == ["0.0421", "0.500", "1.00", "99.9", "100", "12,162"]

@@ -96,6 +96,7 @@ def test_budgets_are_as_given_or_what_is_free(tmp_path: Path) -> None:
     given = budgets(EngineConfig(cpu_mem="2GiB", gpu_mem=3, offload_dir=str(tmp_path / "new")), CPU)
     assert (given.gpu, given.cpu) == (0, 2 << 30) and given.disk > 0
     free = budgets(EngineConfig(offload_dir=str(tmp_path)), CPU)
+    assert EngineConfig(offload_dir="~/x").offload_folder == Path.home() / "x"
     assert free.cpu == pytest.approx(free_memory(CPU), rel=0.2)
 
 

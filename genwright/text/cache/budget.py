@@ -10,6 +10,7 @@ from genwright.text.cache.tiered import tier_pages
 from genwright.text.config import ModelConfig
 
 DEFAULT_MAX_CONTEXT = 1 << 17  # tokens, because RoPE and page tables grow with the context; max_context may be larger
+TIERS = ("the device", "CPU memory", "the disk")
 
 
 def cache_pages(
@@ -72,16 +73,18 @@ def tiered_cache_pages(
     on_device = specs if shares[0] else drafts
     counts, longest = cache_pages(on_device, step_tokens, cfg, max_context, weights, budget, max_batch)
     held = [counts[0] if shares[0] else 0, *(room // model.page_bytes for room in rooms)]
-    for share, pages in zip(shares, held, strict=True):
+    least = ""
+    for name, share, pages in zip(TIERS, shares, held, strict=True):
         lengths = range(PAGE, longest + PAGE, PAGE)
         fitting = PAGE * bisect_right(
             lengths, pages - model.null_pages, key=lambda length: model.pages_of(length, step_tokens)
         )
-        longest = min(longest, fitting) if share else longest
+        if share and fitting < longest:
+            longest, least = fitting, name
     if longest < min(1 if max_context is None else max_context, cfg.longest_context):
         raise UserError(
-            f"The cache of one sequence of {max_context or PAGE} tokens must fit in each tier that has a share, but a "
-            f"tier has room for {longest} tokens; choose other percentages or a smaller max_context."
+            f"The cache of one sequence of {max_context or PAGE} tokens must fit in each tier that has a share, but "
+            f"{least} has room for {longest} tokens; choose other percentages or a smaller max_context."
         )
     limits = tier_pages(model, shares, max_batch, longest, step_tokens)
     tiers = [min(limit, pages) for limit, pages in zip(limits, held, strict=True)]

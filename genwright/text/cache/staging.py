@@ -146,6 +146,11 @@ class Staging:
             wait(transfers)
         self._work, self._taken = [], 0
 
+    def close(self) -> None:
+        """Wait for what moves; new rows do not go back, because the disk's threads may have ended."""
+        self._taken = 0
+        self.finish()
+
     def _reserve(self, pages: int) -> None:
         """Make the slots large enough; no copy is under way."""
         if pages <= self._capacity:

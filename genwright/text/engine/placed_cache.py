@@ -86,6 +86,9 @@ class CachePlacement:
         """Wait until all new rows are in their tiers."""
         self._staging.finish()
 
+    def close(self) -> None:
+        self._staging.close()
+
     @contextmanager
     def layer(self, layer: int, batch: PlacedBatch) -> Iterator[LayerCache]:
         """The cache of one layer for one micro-batch; its new rows go to their tiers afterwards."""

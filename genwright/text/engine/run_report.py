@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from genwright.placement.footprint import Workload
-from genwright.placement.prediction import Timing, side_by_side
+from genwright.placement.prediction import Timing, readable, side_by_side
 from genwright.placement.tiers import Tier
 from genwright.text.engine.request import Result
 from genwright.text.engine.streamed import StreamedExecutor
@@ -44,14 +44,14 @@ class RunReport:
         found = [f"Placement: {self.policy}"]
         if (timing := self.measured) is not None:
             found.append(
-                f"Prefill {timing.prefill_seconds:.2f} s ({timing.prefill_rate:,.1f} tok/s), decode "
-                f"{timing.decode_seconds:.2f} s ({timing.decode_rate:,.1f} tok/s), total {timing.seconds:.2f} s "
-                f"({timing.total_rate:,.1f} tok/s)"
+                f"Prefill {timing.prefill_seconds:.2f} s ({readable(timing.prefill_rate)} tok/s), decode "
+                f"{timing.decode_seconds:.2f} s ({readable(timing.decode_rate)} tok/s), total {timing.seconds:.2f} s "
+                f"({readable(timing.total_rate)} tok/s)"
             )
         share = "" if self.bus_share is None else f", {self.bus_share:.0%} of what the bus can move"
         moved = ", ".join(f"{count / 1e9:,.2f} GB {way}" for way, count in self.moved.items()) or "nothing"
         peak = ", ".join(f"{tier} {count / 1e9:,.2f} GB" for tier, count in self.peak.items())
-        found += [f"Moved: {moved}{share}", f"Peak: {peak}"]
+        found += [f"Moved: {moved}{share}", f"Peak reserved: {peak}"]
         if self.measured is not None and self.predicted is not None:
             found.append(side_by_side(self.predicted, self.measured))
         return found

@@ -134,7 +134,7 @@ class StreamedExecutor(PredictingExecutor):
         return moe is not None and 1 - (1 - moe.top_k / moe.experts) ** tokens < MOST_CHOSEN
 
     def close(self) -> None:
-        self._caches.finish()
+        self._caches.close()
         self._weights.close()
         self._activations.close()
         self.tiers.close()

@@ -46,8 +46,8 @@ def test_a_placed_run_is_measured(folder, tmp_path):
     assert report.bus_share is None and report.predicted is None
     found = report.as_json()
     assert json.loads(json.dumps(found))["measured"]["decode_rate"] == timing.decode_rate
-    assert [line.split()[0] for line in report.lines()] == ["Placement:", "Prefill", "Moved:", "Peak:"]
-    assert [line.split()[0] for line in meter.report().lines()] == ["Placement:", "Moved:", "Peak:"]
+    assert [line.split()[0] for line in report.lines()] == ["Placement:", "Prefill", "Moved:", "Peak"]
+    assert [line.split()[0] for line in meter.report().lines()] == ["Placement:", "Moved:", "Peak"]
 
 
 def test_a_resident_model_has_no_meter(folder):

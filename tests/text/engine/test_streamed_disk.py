@@ -8,7 +8,9 @@ import subprocess
 import sys
 from functools import partial
 from pathlib import Path
+from subprocess import PIPE
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -19,11 +21,12 @@ from genwright import LLM, SamplingParams
 from genwright.errors import UserError
 from genwright.placement.tiers import Tier
 from genwright.text.cache.layout import CacheSpec
+from genwright.text.ops.step import Chunk
 
 ROOT = Path(__file__).parents[3]
 GREEDY = SamplingParams(max_new_tokens=8, ignore_eos=True)
 PROMPTS = [[5, 6, 7], [9] * 70, [11, 12]]
-ON_DISK = "0,0,100,0,100,0"
+ON_DISK, ALL_ON_DISK = "0,0,100,0,100,0", "0,0,0,0,0,0"
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
 
 
@@ -61,14 +64,35 @@ def test_what_does_not_fit_is_read_from_disk(deep_model: Path, tmp_path: Path, p
 def test_a_command_that_is_killed_or_interrupted(smollm2: Path, tmp_path: Path) -> None:
     """Nothing is left that the next command does not remove, and an interrupted one leaves nothing."""
     generate = [sys.executable, "-m", "genwright", "generate", "Once", "--model", str(smollm2), "--ignore-eos"]
-    generate += ["--offload", ON_DISK, "--offload-dir", str(tmp_path), "--max-new-tokens", "4000"]
+    generate += ["--offload", ALL_ON_DISK, "--offload-dir", str(tmp_path), "--max-new-tokens", "4000"]
     for number in (signal.SIGKILL, signal.SIGINT):
-        with subprocess.Popen(generate, stdout=subprocess.PIPE, env=ENVIRONMENT) as command:
-            assert command.stdout and command.stdout.read(1), "no text"
+        with subprocess.Popen(generate, stdout=PIPE, stderr=PIPE, env=ENVIRONMENT) as command:
+            assert command.stdout and command.stderr and command.stdout.read(1), "no text"
             (folder,) = tmp_path.iterdir()
             assert [path.name for path in folder.iterdir()] == ["lock"]
             command.send_signal(number)
+            assert b"Traceback" not in command.stderr.read()
         assert command.returncode == {signal.SIGKILL: -9, signal.SIGINT: 130}[number]
+    assert not list(tmp_path.iterdir())
+
+
+def test_closing_in_the_middle_of_a_step_moves_nothing(
+    deep_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    llm = LLM(deep_model, device="cpu", max_context=128, offload=ALL_ON_DISK, offload_dir=str(tmp_path))
+    executor = llm.engine.executor
+    block = executor._block
+
+    def failing(layer: int, *others: Any) -> torch.Tensor:
+        if layer == 3:
+            raise RuntimeError("in the middle")
+        return block(layer, *others)
+
+    monkeypatch.setattr(executor, "_block", failing)
+    with pytest.raises(RuntimeError, match="in the middle"):
+        executor.run([Chunk([5, 6, 7], 0, [[0]])])
+    executor.tiers._folder._threads.shutdown()  # the interpreter does it before it closes models
+    llm.close()
     assert not list(tmp_path.iterdir())
 
 
@@ -90,17 +114,26 @@ def test_decoding_reads_at_the_rate_of_the_disk(tmp_path: Path) -> None:
     assert int(share) >= 70, found.stdout
 
 
+@pytest.mark.parametrize(
+    ("policy", "sentence"),
+    [
+        (ON_DISK, r"^Offloading needs [\d,]{9} bytes in .*, but 12,288 bytes are free; "),
+        (ALL_ON_DISK, r"^Offloading needs [\d,]{9} bytes in .*, but 12,288 bytes are free; "),
+        ("100,0,0,0,100,0", "must fit in each tier that has a share, but the disk has room for 0 tokens; "),
+    ],
+    ids=["weights", "all", "cache"],
+)
 def test_a_full_disk_is_refused_before_anything_is_loaded(
-    deep_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    deep_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str, sentence: str
 ) -> None:
     monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_bavail=3, f_frsize=4096))
     loaded: list[int] = []
-    with pytest.raises(UserError, match=r"^Offloading needs [\d,]{9} bytes in .*, but 12,288 bytes are free; "):
+    with pytest.raises(UserError, match=sentence):
         LLM(
             deep_model,
             progress=lambda done, total: loaded.append(done),
             device="cpu",
-            offload=ON_DISK,
+            offload=policy,
             offload_dir=str(tmp_path),
         )
     assert not loaded and not list(tmp_path.iterdir())
