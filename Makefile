@@ -17,7 +17,7 @@ test: .venv/ready
 	$(BIN)/pytest
 
 acceptance: .venv/ready
-	GENWRIGHT_FULL_SIZE=1 $(BIN)/pytest
+	GENWRIGHT_FULL_SIZE=1 $(BIN)/pytest --timeout 3600
 
 # The server's page in Debian's Chromium; installing that needs root.
 browser: .venv/ready
