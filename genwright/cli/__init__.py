@@ -8,6 +8,7 @@ import sys
 import warnings
 from difflib import get_close_matches
 from importlib import import_module
+from io import TextIOWrapper
 from typing import Any
 
 from genwright.errors import GenwrightWarning, UserError
@@ -32,6 +33,7 @@ _format_by_python = warnings.formatwarning
 
 def main() -> None:
     """Run a command. Exit codes: 0 success, 1 UserError (printed on stderr), 2 wrong usage, 130 Ctrl-C."""
+    _prepare_streams()
     try:
         try:
             _main(*(sys.argv[1:] or ["--help"]))
@@ -46,6 +48,15 @@ def main() -> None:
         if error.errno == errno.ENOSPC:
             print(f"genwright: The output cannot be written: {error.strerror}.", file=sys.stderr)
         sys.exit(1)
+
+
+def _prepare_streams() -> None:
+    """Let no byte or character that standard input or output cannot express end the command."""
+    if sys.stdin is None:  # it was closed before Python started
+        sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: SIM115
+    for stream, errors in ((sys.stdin, "surrogateescape"), (sys.stdout, "replace")):
+        if isinstance(stream, TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors=errors)
 
 
 def _main(verb: str, *arguments: str) -> None:

@@ -177,7 +177,7 @@ def _rates(kept: Mapping[str, Any]) -> Rates:
 
 def _mount_point(folder: Path) -> str:
     """Where the file system of a folder is mounted; the folder need not exist yet."""
-    path = folder.expanduser().resolve()
+    path = Path(os.path.expanduser(folder)).resolve()
     while not (path.exists() and os.path.ismount(path)):
         path = path.parent
     return str(path)
