@@ -91,8 +91,11 @@ def _run(verb: str, arguments: list[str]) -> None:
         sys.exit(1)
     except (KeyboardInterrupt, SystemExit) as end:  # typer turns Ctrl-C into SystemExit(130)
         code = 130 if isinstance(end, KeyboardInterrupt) else end.code
-        if code == 130 and sys.stderr.isatty():
-            print(file=sys.stderr)  # start the shell's prompt on a new line
+        if code == 130:
+            for number in (signal.SIGINT, signal.SIGTERM):  # a second Ctrl-C does not wait for the engine's step
+                signal.signal(number, lambda *_: os._exit(130))
+            if sys.stderr.isatty():
+                print(file=sys.stderr)  # start the shell's prompt on a new line
         sys.exit(code)
 
 

@@ -124,6 +124,22 @@ def test_characters_that_a_stream_cannot_express_end_nothing():
     assert (done.stdout, done.stderr) == (rb"'a\udcff' ?" + b"\n", b"")
 
 
+def test_a_second_ctrl_c_ends_the_command_at_once():
+    code = """if True:
+        import atexit, os, signal, time
+        from genwright import cli
+        def interrupt(*_):
+            raise KeyboardInterrupt
+        def close():  # as of an engine whose step takes long
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(60)
+        atexit.register(close)
+        cli.import_module = interrupt
+        cli._run("generate", [])"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=50)
+    assert (done.returncode, done.stderr) == (130, "")
+
+
 def test_a_warning_is_one_line_and_others_keep_pythons_form() -> None:
     from genwright.cli import _format_warning
     from genwright.errors import GenwrightWarning
