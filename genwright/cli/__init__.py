@@ -8,6 +8,7 @@ import sys
 import warnings
 from difflib import get_close_matches
 from importlib import import_module
+from io import TextIOWrapper
 from typing import Any
 
 from genwright.errors import GenwrightWarning, UserError
@@ -32,6 +33,7 @@ _format_by_python = warnings.formatwarning
 
 def main() -> None:
     """Run a command. Exit codes: 0 success, 1 UserError (printed on stderr), 2 wrong usage, 130 Ctrl-C."""
+    _prepare_streams()
     try:
         try:
             _main(*(sys.argv[1:] or ["--help"]))
@@ -46,6 +48,15 @@ def main() -> None:
         if error.errno == errno.ENOSPC:
             print(f"genwright: The output cannot be written: {error.strerror}.", file=sys.stderr)
         sys.exit(1)
+
+
+def _prepare_streams() -> None:
+    """Let no byte or character that standard input or output cannot express end the command."""
+    if sys.stdin is None:  # it was closed before Python started
+        sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: SIM115
+    for stream, errors in ((sys.stdin, "surrogateescape"), (sys.stdout, "replace")):
+        if isinstance(stream, TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors=errors)
 
 
 def _main(verb: str, *arguments: str) -> None:
@@ -80,8 +91,11 @@ def _run(verb: str, arguments: list[str]) -> None:
         sys.exit(1)
     except (KeyboardInterrupt, SystemExit) as end:  # typer turns Ctrl-C into SystemExit(130)
         code = 130 if isinstance(end, KeyboardInterrupt) else end.code
-        if code == 130 and sys.stderr.isatty():
-            print(file=sys.stderr)  # start the shell's prompt on a new line
+        if code == 130:
+            for number in (signal.SIGINT, signal.SIGTERM):  # a second Ctrl-C does not wait for the engine's step
+                signal.signal(number, lambda *_: os._exit(130))
+            if sys.stderr.isatty():
+                print(file=sys.stderr)  # start the shell's prompt on a new line
         sys.exit(code)
 
 

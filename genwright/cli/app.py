@@ -1,12 +1,10 @@
 """The settings of every verb's typer application, and arguments that several verbs share."""
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 Source = Annotated[str, typer.Argument(metavar="SRC", help="A checkpoint: a folder, a file, a name, or random:NAME.")]
-Target = Annotated[Path, typer.Argument(metavar="DST", help="The folder or GGUF file to write; it must not exist yet.")]
 Arch = Annotated[str | None, typer.Option(help="The named shape of a checkpoint that has no configuration.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 

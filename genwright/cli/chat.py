@@ -1,15 +1,17 @@
 """`genwright chat`: a conversation with a model."""
 
 import json
+import os
 import signal
 import sys
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import asdict, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from genwright.arguments import short
 from genwright.cli.app import new_app
 from genwright.cli.flags import expand
 from genwright.cli.options import ModelArgument, load
@@ -29,10 +31,13 @@ HELP = """\
 /clear            drop all turns, but not the system message
 /system TEXT      start a new conversation with this system message, or without one
 /retry            generate another answer to the last message
-/trim             drop the oldest turns until half of the context is free
+/trim             drop the oldest turn, and more until half of the context is free
 /save FILE        write the conversation as JSON
 /params           show the sampling parameters; /params temperature=0.8 top_k=40 changes some
 Ctrl-C            stops an answer, not the program"""
+# What a chat has no use for: an answer is one text, and nobody else asks the model.
+UNUSED = frozenset({"n", "logprobs", "prompt_logprobs", "priority"})
+PARAMETERS = [each.name for each in fields(SamplingParams) if each.metadata and each.name not in UNUSED]
 RETRY_TEMPERATURE = 0.7  # for /retry at temperature 0, where the answer would be the same again
 
 
@@ -40,7 +45,7 @@ RETRY_TEMPERATURE = 0.7  # for /retry at temperature 0, where the answer would b
 @expand
 def chat(
     config: EngineConfig,
-    params: Annotated[dict[str, Any], SamplingParams],
+    params: Annotated[dict[str, Any], SamplingParams, UNUSED],
     model: ModelArgument = DEFAULT,
     system: Annotated[str | None, typer.Option(help="A system message.")] = None,
     context_shift: Annotated[
@@ -149,10 +154,11 @@ class Session:
         params = self.params
         if params.seed is not None:
             params = replace(params, seed=params.seed + self.retries)
-        if params.temperature == 0:
+        greedy = params.temperature == 0
+        pieces = self.conversation.retry(replace(params, temperature=RETRY_TEMPERATURE) if greedy else params)
+        if greedy:
             print(f"(A greedy answer would be the same; sampled at temperature {RETRY_TEMPERATURE}.)", file=sys.stderr)
-            params = replace(params, temperature=RETRY_TEMPERATURE)
-        self.answer(self.conversation.retry(params))
+        self.answer(pieces)
 
     def trim(self) -> None:
         dropped = self.conversation.trim()
@@ -164,27 +170,29 @@ class Session:
             raise UserError("/save needs a file name, as in /save chat.json.")
         text = json.dumps(self.conversation.messages, indent=2, ensure_ascii=False) + "\n"
         try:
-            Path(name).expanduser().write_text(text, encoding="utf-8")
+            # A lone surrogate (half a character), as of a --system that is not UTF-8, is written as a JSON escape.
+            Path(os.path.expanduser(name)).write_text(text, encoding="utf-8", errors="backslashreplace")
         except OSError as error:
             raise UserError(f"{name} cannot be written: {error.strerror}.") from None
         print(f"Wrote {len(self.conversation.messages)} messages to {name}.")
 
     def change(self, assignments: str) -> None:
         self.params = changed(self.params, assignments)
-        print(", ".join(f"{name}={value}" for name, value in asdict(self.params).items()))
+        print(", ".join(f"{name}={getattr(self.params, name)}" for name in PARAMETERS))
 
 
 def changed(params: SamplingParams, assignments: str) -> SamplingParams:
     """Sampling parameters with the changes of `name=value` pairs."""
     values: dict[str, Any] = {}
-    for pair in assignments.split():
-        name, _, value = pair.partition("=")
-        if name not in asdict(params):
-            raise UserError(f"There is no parameter {name!r}; /params shows them.")
+    while assignments := assignments.strip():
+        name, value = (part.strip() for part in assignments.partition("=")[::2])
+        if name not in PARAMETERS:
+            raise UserError(f"There is no parameter {short(name)}; /params shows them.")
         try:
-            values[name] = json.loads(value)
-        except ValueError:
+            values[name], end = json.JSONDecoder().raw_decode(value)
+        except (ValueError, RecursionError):
             raise UserError(
-                f"A change must be name=value, where value is JSON such as 0.8 or true, not {pair!r}."
+                f"A change must be name=value, where value is JSON such as 0.8 or true, not {short(assignments)}."
             ) from None
+        assignments = value[end:]
     return replace(params, **values)

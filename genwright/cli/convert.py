@@ -1,10 +1,11 @@
 """`genwright convert`: write a checkpoint in another format."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from genwright.cli.app import Arch, Source, Target, new_app
+from genwright.cli.app import Arch, Source, new_app
 from genwright.cli.progress import bar
 from genwright.errors import UserError
 
@@ -14,7 +15,9 @@ app = new_app()
 @app.command()
 def convert(
     source: Source,
-    target: Target,
+    target: Annotated[
+        Path, typer.Argument(metavar="DST", help="The folder or GGUF file to write; it must not exist yet.")
+    ],
     to: Annotated[
         str,
         typer.Option(

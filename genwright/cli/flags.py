@@ -1,6 +1,7 @@
 """Flags of a command, read from the settings dataclasses that they fill."""
 
 import inspect
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import wraps
@@ -19,11 +20,12 @@ def expand(function: Callable[..., None]) -> Callable[..., None]:
     """Turn each parameter that is a dataclass into one flag per field that has a `help`.
 
     A parameter `Annotated[dict, DATACLASS]` has the same flags without defaults, and gets a dict of those given;
-    `Annotated[dict, DATACLASS, SHOW_DEFAULTS]` names the defaults in its help.
+    `Annotated[dict, DATACLASS, SHOW_DEFAULTS]` names the defaults in its help. A frozenset behind the dataclass names
+    fields that get no flag.
     """
     hints = get_type_hints(function, include_extras=True)
     parameters: list[inspect.Parameter] = []
-    groups: dict[str, tuple[Any, bool]] = {}
+    groups: dict[str, tuple[Any, bool, list[Any]]] = {}
     for name, parameter in inspect.signature(function).parameters.items():
         kind = hints[name]
         optional = get_origin(kind) is Annotated and is_dataclass(kind.__metadata__[0])
@@ -31,16 +33,19 @@ def expand(function: Callable[..., None]) -> Callable[..., None]:
         if not is_dataclass(source):
             parameters.append(parameter.replace(annotation=kind, kind=inspect.Parameter.KEYWORD_ONLY))
             continue
-        groups[name] = (source, optional)
-        show = not optional or SHOW_DEFAULTS in kind.__metadata__
+        extras = kind.__metadata__[1:] if optional else ()
+        without = next((extra for extra in extras if isinstance(extra, frozenset)), frozenset())
+        flagged = [each for each in fields(source) if "help" in each.metadata and each.name not in without]
+        groups[name] = (source, optional, flagged)
+        show = not optional or SHOW_DEFAULTS in extras
         types = get_type_hints(source)
-        parameters += [_flag(each, types[each.name], optional, show) for each in _flag_fields(source)]
+        parameters += [_flag(each, types[each.name], optional, show) for each in flagged]
 
     @wraps(function)
     def command(**values: Any) -> None:
-        for name, (kind, optional) in groups.items():
+        for name, (kind, optional, flagged) in groups.items():
             types = get_type_hints(kind)
-            given = {each.name: _value(each, types[each.name], values.pop(each.name)) for each in _flag_fields(kind)}
+            given = {each.name: _value(each, types[each.name], values.pop(each.name)) for each in flagged}
             given = {key: value for key, value in given.items() if value not in (None, (), {})}
             values[name] = given if optional else kind(**given)
         function(**values)
@@ -48,10 +53,6 @@ def expand(function: Callable[..., None]) -> Callable[..., None]:
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return command
-
-
-def _flag_fields(kind: Any) -> list[Any]:
-    return [each for each in fields(kind) if "help" in each.metadata]
 
 
 def _flag(field: Any, kind: Any, optional: bool, show: bool) -> inspect.Parameter:
@@ -90,7 +91,7 @@ def _value(field: Any, kind: Any, value: Any) -> Any:
 
 def _read(path: str, flag: str) -> str:
     try:
-        return Path(path).expanduser().read_text(encoding="utf-8")
+        return Path(os.path.expanduser(path)).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise UserError(f"{flag} needs a file, but {path} cannot be read: {reason}.") from None

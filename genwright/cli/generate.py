@@ -47,7 +47,7 @@ def generate(
         raise UserError("Pass only one of prompts as arguments, --prompts FILE and --prompt-length N.")
     if (prompts_file is None) != (out is None):
         raise UserError("--prompts FILE and --out FILE must be given together.")
-    if prompts_file is not None and not prompts_file.is_file():
+    if prompts_file is not None and (prompts_file.is_dir() or not prompts_file.exists()):  # a pipe is a file too
         raise UserError(f"There is no file {prompts_file}.")
     if prompt_length is not None and prompt_length < 1:
         raise UserError(f"--prompt-length must be 1 or more, not {prompt_length}.")
@@ -70,7 +70,7 @@ def _with_input(prompts: list[str]) -> list[str]:
     """The prompts; with `-` among them, or without any, one prompt that contains standard input."""
     if (prompts and "-" not in prompts) or os.environ.get("RANK", "0") != "0":  # of torchrun's ranks, 0 reads
         return prompts
-    terminal = sys.stdin is None or sys.stdin.isatty()
+    terminal = sys.stdin.isatty()
     if terminal and not prompts:
         raise UserError(
             'Pass a prompt, as in genwright generate "Once upon a time", or pipe one in; or use `genwright chat`.'
@@ -78,7 +78,7 @@ def _with_input(prompts: list[str]) -> list[str]:
     if terminal:
         print("Type the prompt; end it with Ctrl-D on a new line.", file=sys.stderr)
     try:
-        text = sys.stdin.buffer.read().decode("utf-8-sig").rstrip("\n")  # as the shell's $(...) does
+        text = sys.stdin.buffer.read().decode("utf-8-sig").rstrip("\r\n")  # as the shell's $(...) does
     except UnicodeDecodeError as error:
         raise UserError(f"Standard input is not UTF-8 text: byte {error.start} is invalid.") from None
     if not text.strip():
@@ -183,6 +183,7 @@ def _run_file(llm: "LLM", prompts: Path, out: Path, params: SamplingParams, chat
             done += 1
             progress(done, total)
 
+        progress(0, total)
         try:
             invalid = run_jobs(llm, lines, params, chat, results, warn, tick)
         except KeyboardInterrupt:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from genwright.cli.app import Arch, Source, Target, new_app
+from genwright.cli.app import Arch, Source, new_app
 from genwright.cli.progress import bar
 from genwright.errors import UserError
 
@@ -15,7 +15,7 @@ app = new_app()
 @app.command()
 def quantize(
     source: Source,
-    target: Target,
+    target: Annotated[Path, typer.Argument(metavar="DST", help="The folder to write; it must not exist yet.")],
     form: Annotated[
         str, typer.Option("--format", help="int8, int4, int4:g64, int4:g64:asym, fp8 or fp8:channel.")
     ] = "int4",

@@ -70,7 +70,7 @@ def pull(name: str, tell: Callable[[str], None] = lambda line: print(line, file=
 
 def nearest(model: str) -> str | None:
     """The end of an error about an unknown model: the name that was probably meant."""
-    path = Path(model).expanduser()
+    path = Path(os.path.expanduser(model))
     if close := get_close_matches(model.lower(), CATALOGUE, 1, 0.7):
         return f"did you mean {close[0]}?"
     if path.parent.is_dir():

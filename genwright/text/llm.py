@@ -151,14 +151,14 @@ class LLM:
         """The answer to one prompt, piece by piece; closing the iterator cancels the request."""
         with closing(self.follow(self.requests(prompt, params))) as pieces:
             for _, piece in pieces:
-                if piece.ids or piece.text:
+                if piece.ids or piece.text or piece.finish_reason:
                     yield piece
 
     async def astream(self, prompt: Prompt, params: SamplingParams | None = None) -> AsyncIterator[Piece]:
         """`stream` for asyncio; leaving the loop, or cancelling the task, cancels the request."""
         async with aclosing(self._afollow(self.requests(prompt, params))) as pieces:
             async for _, piece in pieces:
-                if piece.ids or piece.text:
+                if piece.ids or piece.text or piece.finish_reason:
                     yield piece
 
     def chat(
@@ -193,7 +193,7 @@ class LLM:
         self, params: SamplingParams, tools: Any, tool_choice: Any = "auto", parallel: bool = True
     ) -> SamplingParams:
         """Parameters with a grammar of answers whose tool calls are right; see `tool_grammar`."""
-        if not tools:
+        if not tools and tool_choice in ("auto", "none"):
             return params
         return with_tools(params, tools, tool_choice, parallel, self._needs_tokenizer(), self._grammars.new)
 
@@ -213,6 +213,8 @@ class LLM:
         `pooling` is mean, over all tokens, or last, as models that were trained for embeddings have it.
         """
         each = [self._encode(prompt) for prompt in as_list(prompts)]
+        if not each:
+            return torch.empty(0, self.model.cfg.dim)
         return torch.stack([self.loop.call(partial(self.engine.embed, ids, pooling)) for ids in each])
 
     @property

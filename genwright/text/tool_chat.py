@@ -44,8 +44,10 @@ def with_tools(
     check: Callable[[SamplingParams], object],
 ) -> SamplingParams:
     """Parameters whose grammar makes the calls right; `check` raises a UserError if a schema cannot be followed."""
-    if not tools or choice == "none":
+    if choice == "none":
         return params
+    if not tools:
+        raise UserError("tool_choice needs tools to choose from.")
     if not (params.schema is params.regex is params.grammar is None):
         raise UserError("Pass either tools, or one of schema, regex and grammar.")
     for index, function in enumerate(functions(tools)):

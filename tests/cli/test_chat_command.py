@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -39,6 +40,9 @@ def test_a_conversation_as_a_person_has_it(model: Path, tmp_path: Path) -> None:
         return json.loads((tmp_path / "talk.json").read_text())
 
     terminal.wait_for(PROMPT)
+    assert "There is no answer yet" in do("/params temperature=0") + (shown := do("/retry"))
+    assert "greedy" not in shown
+    do("/params temperature=0.9")
     shown = do("/params")  # the model's own, and flags over them; an answer may take all of the context
     assert "temperature=0.9, top_k=40, top_p=0.8" in shown and "max_new_tokens=4096" in shown
     terminal.paste("first line\n\nthird line")
@@ -76,8 +80,16 @@ def test_a_conversation_as_a_person_has_it(model: Path, tmp_path: Path) -> None:
     assert saved() == [{"role": "system", "content": "Be brief."}]
     do("/system Be long.")
     assert saved() == [{"role": "system", "content": "Be long."}]
+    assert "~nobody-here/talk.json cannot be written" in do("/save ~nobody-here/talk.json")
     os.write(terminal.master, b"\x04")
     assert terminal.end().code == 0
+
+
+def test_a_system_message_that_is_not_utf8_is_saved(model: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "genwright", "chat", str(model), "--device", "cpu", "--system", b"a\xff"]
+    done = subprocess.run(command, input=b"/save talk.json\n", cwd=tmp_path, capture_output=True)
+    assert done.returncode == 0 and done.stderr == b""
+    assert json.loads((tmp_path / "talk.json").read_text()) == [{"role": "system", "content": "a\udcff"}]
 
 
 def test_chat_without_a_template_is_refused(model: Path, tmp_path: Path) -> None:
@@ -94,6 +106,8 @@ def test_chat_without_a_template_is_refused(model: Path, tmp_path: Path) -> None
 
 def test_parameters_are_checked() -> None:
     assert changed(SamplingParams(), "temperature=0.5 top_k=7").top_k == 7
-    for wrong in ("nonsense=1", "temperature=hot", "temperature=-1", "top_k"):
+    found = changed(SamplingParams(), 'stop=["a b", "c"] schema={"type": "object"}  top_k = 7')
+    assert found == SamplingParams(stop=("a b", "c"), schema={"type": "object"}, top_k=7)
+    for wrong in ("nonsense=1", "temperature=hot", "temperature=-1", "top_k", "n=2", "logits_processor=1", "top_k=7,"):
         with pytest.raises(UserError):
             changed(SamplingParams(), wrong)

@@ -51,6 +51,8 @@ def test_a_dict_has_only_the_flags_that_were_given(run, capsys):
     assert run(kind, "--ts", "0,2", "--no-clip") == {"ts": (0, 2), "clip": False}
     run(Annotated[dict, Settings, SHOW_DEFAULTS], "--help")
     shown = capsys.readouterr().out
+    run(Annotated[dict, Settings, frozenset({"steps"})], "--help")
+    assert "--steps" not in capsys.readouterr().out
     assert "--steps" in shown and "40" in shown and "1,2" in shown and "--hidden" not in shown
 
 

@@ -80,6 +80,7 @@ def generate(llm, monkeypatch, capsys):
     [
         (b"hi\n", [], "hi"),
         ("\ufeffh\u00e9\r\nllo \U0001f389\n\n".encode(), ["-"], "h\u00e9\r\nllo \U0001f389"),
+        (b"of Windows\r\n\r\n", [], "of Windows"),
         (b"a text\n", ["Summarise:", "-"], "Summarise:\n\na text"),
         (b"a text\n", ["Read:", "-", "Answer:"], "Read:\n\na text\n\nAnswer:"),
         (b"not read", ["only this"], "only this"),

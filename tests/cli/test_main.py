@@ -63,6 +63,9 @@ def test_every_verb_explains_itself(verb):
         (["generate", "x", "--temperature", "-1"], 1, "temperature must be"),
         (["generate", "x", "--logit-bias", "3:4"], 1, "ID=BIAS"),
         (["generate", "x", "--model", "/no/such/model"], 1, "no file or folder"),
+        (["generate", "x", "--model", "~nobody-here/model"], 1, "no file or folder ~nobody-here"),
+        (["generate", "x", "--schema", "~nobody-here/schema"], 1, "cannot be read"),
+        (["generate", "--prompts", "docs", "--out", "o"], 1, "no file docs"),
         (["generate", "x", "--model", "random:nonsense"], 1, "known are"),
         (["generate", "x", "--model", "random:stories15m,layers=1"], 1, "no tokenizer"),
         (
@@ -89,6 +92,52 @@ def test_mistakes_end_in_one_sentence(arguments, code, words):
     if code == 1:
         assert done.stderr.count("\n") == 1
         assert done.stderr.startswith("genwright: ")
+
+
+def test_prompts_may_come_from_a_pipe():
+    code = "from genwright.cli.generate import app; app()"
+    command = [
+        sys.executable,
+        "-c",
+        code,
+        "--prompts",
+        "/dev/stdin",
+        "--out",
+        "/",
+        "--model",
+        "random:stories15m,layers=1",
+    ]
+    done = subprocess.run(command, input="x", capture_output=True, text=True)
+    assert "/ cannot be written: Is a directory." in done.stderr
+
+
+def test_a_closed_standard_input_is_empty():
+    command = [sys.executable, "-m", "genwright", "generate", "-"]
+    done = subprocess.run(command, preexec_fn=lambda: os.close(0), capture_output=True, text=True)
+    assert done.returncode == 1 and done.stderr.startswith("genwright: Standard input is empty")
+
+
+def test_characters_that_a_stream_cannot_express_end_nothing():
+    code = "from genwright import cli; cli._prepare_streams(); print(ascii(input()), chr(0x1F600))"
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii:strict"}
+    done = subprocess.run([sys.executable, "-c", code], input=b"a\xff\n", capture_output=True, env=environment)
+    assert (done.stdout, done.stderr) == (rb"'a\udcff' ?" + b"\n", b"")
+
+
+def test_a_second_ctrl_c_ends_the_command_at_once():
+    code = """if True:
+        import atexit, os, signal, time
+        from genwright import cli
+        def interrupt(*_):
+            raise KeyboardInterrupt
+        def close():  # as of an engine whose step takes long
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(60)
+        atexit.register(close)
+        cli.import_module = interrupt
+        cli._run("generate", [])"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=50)
+    assert (done.returncode, done.stderr) == (130, "")
 
 
 def test_a_warning_is_one_line_and_others_keep_pythons_form() -> None:

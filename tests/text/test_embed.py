@@ -23,6 +23,7 @@ def test_embeddings_are_pooled_hidden_states(family: str, tmp_path: Path) -> Non
                 pooled = hidden.mean(0) if pooling == "mean" else hidden[-1]
                 torch.testing.assert_close(vector, torch.nn.functional.normalize(pooled, dim=-1), atol=1e-4, rtol=1e-3)
         assert torch.equal(llm.embed([5, 6, 7, 8, 9])[0], llm.embed(PROMPTS)[0])
+        assert llm.embed([]).shape == (0, ours.shape[1])
         with pytest.raises(UserError, match="pooling must be one of mean, last"):
             llm.embed(PROMPTS, "first")
         with pytest.raises(UserError, match="at least one token"):

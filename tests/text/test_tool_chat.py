@@ -44,6 +44,8 @@ def test_no_tools_or_none_chosen_is_a_plain_chat(llm):
     plain = llm.chat(MESSAGES, SamplingParams(max_new_tokens=5))
     for choice in ({"tools": TOOLS, "tool_choice": "none"}, {"tools": None}, {"tools": []}):
         assert llm.chat(MESSAGES, SamplingParams(max_new_tokens=5), **choice).ids == plain.ids
+    with pytest.raises(UserError, match="tool_choice needs tools"):
+        llm.chat(MESSAGES, tools=[], tool_choice="required")
 
 
 def test_a_template_without_tools_gets_them_in_the_system_message(llm):

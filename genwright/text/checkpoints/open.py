@@ -1,5 +1,6 @@
 """open_checkpoint: recognise a checkpoint's format by its content."""
 
+import os
 from pathlib import Path
 
 from genwright.errors import UserError
@@ -19,7 +20,7 @@ def open_checkpoint(model: str, arch: str | None = None) -> Checkpoint:
     """Open a folder, a file or a `random:` name; `arch` names the shape of a checkpoint without config.json."""
     if model.startswith("random:"):
         return RandomWeights(model)
-    path = Path(model).expanduser()
+    path = Path(os.path.expanduser(model))
     if not path.exists():
         hint = nearest(model) or "`genwright pull` lists the models that can be fetched."
         raise UserError(f"There is no file or folder {path}; {hint}")

@@ -9,7 +9,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from genwright.arguments import short
 from genwright.device import upload
+from genwright.errors import UserError
 from genwright.text.engine.executor import StepExecutor, Verified
 from genwright.text.engine.grammar import Grammar, StepMasks
 from genwright.text.engine.request import Logprob, Request
@@ -74,9 +76,12 @@ class Part:
         """Draw the token from the logits that the processor returns."""
         assert self.logits is not None and self.processor is not None
         tokens, top = self.request.tokens, self.request.params.logprobs
-        logits = self.processor(list(tokens), self.logits[0].clone()).to(self.logits)[None]
+        logits = self.processor(list(tokens), self.logits[0].clone())
+        if not isinstance(logits, Tensor) or logits.shape != self.logits[0].shape:
+            found = f"of shape {list(logits.shape)}" if isinstance(logits, Tensor) else short(logits)
+            raise UserError(f"logits_processor must return logits of shape [{self.logits.shape[1]}], not {found}.")
         masks = None if self.grammar is None else (self.grammar.mask(), np.zeros(1, np.int32))
-        drawn = sampler.sample(logits, [self.request], [len(tokens)], masks=masks)
+        drawn = sampler.sample(logits.to(self.logits)[None], [self.request], [len(tokens)], masks=masks)
         self.ids = drawn.tolist()
         if top is not None:
             values = [each.tolist() for each in sampler.logprobs(self.logits, drawn, top)]

@@ -1,6 +1,7 @@
 """Chat templates: Jinja sources from a checkpoint, from a file, or from this package by name."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ def find_template(name_or_file: str) -> str:
     """The source of a template, by its name or from a file."""
     if name_or_file in template_names():
         return read_text(_NAMED / f"{name_or_file}.jinja")
-    path = Path(name_or_file).expanduser()
+    path = Path(os.path.expanduser(name_or_file))
     if not path.is_file():
         names = ", ".join(template_names())
         raise UserError(f"There is no chat template {name_or_file!r}; pass {names} or the path of a Jinja file.")

@@ -1,5 +1,6 @@
 """A function of the user changes a request's logits between two tokens: its neighbours go on and keep their tokens."""
 
+import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -12,6 +13,7 @@ from text.engine.test_launched_step import engine, params, prompts
 from text.families import greedy, make, reference_logits
 
 from genwright import LLM
+from genwright.errors import UserError
 from genwright.text.engine.request import Request
 
 
@@ -103,7 +105,7 @@ def test_an_exception_in_a_processor_is_raised_and_leaves_the_engine_consistent(
         except Exception as error:
             errors.append(error)
         check_pages(run)
-    assert len(errors) == 1 and (result != "exception" or isinstance(errors[0], ZeroDivisionError))
+    assert len(errors) == 1 and type(errors[0]) is (ZeroDivisionError if result == "exception" else UserError)
     assert own.finish_reason == "error" and own.output == alone[0][:4]
     assert reported.count(own) == 5, "its four tokens and its end"
     assert [r.output for r in neighbours] == alone[1:]
@@ -126,3 +128,12 @@ def test_an_exception_in_a_processor_reaches_its_own_caller_only(tiny):
             tiny.generate(texts[:2], [params(40), params(40, logits_processor=broken)])
         assert [result.ids for result in neighbours.result()] == alone
     assert not tiny.loop.call(tiny.engine.busy)
+
+
+def test_a_stream_of_logits_that_are_nan_ends_with_its_reason(tiny):
+    nan = params(3, logits_processor=lambda ids, logits: logits * float("nan"))
+
+    async def reasons() -> list[str | None]:
+        return [piece.finish_reason async for piece in tiny.astream([5], nan)]
+
+    assert [piece.finish_reason for piece in tiny.stream([5], nan)] == asyncio.run(reasons()) == ["error"]
