@@ -235,11 +235,13 @@ def _loader(
 
 
 def _pick_dtype(name: str, device: torch.device, checkpoint: Checkpoint) -> torch.dtype:
-    """`auto` is the stored type, but float32 on a CPU without bf16 instructions, where it is faster."""
-    if name == "auto":
-        stored: torch.dtype = getattr(torch, checkpoint.config.dtype)
-        return torch.float32 if device.type == "cpu" and not has_bf16() else stored
-    return parse_dtype(name)
+    """`auto` is the stored type; a CPU that is slow in it uses bfloat16 if it has bf16 instructions, else float32."""
+    if name != "auto":
+        return parse_dtype(name)
+    stored: torch.dtype = getattr(torch, checkpoint.config.dtype)
+    if device.type != "cpu" or stored == torch.float32:
+        return stored
+    return torch.bfloat16 if has_bf16() else torch.float32
 
 
 def _load(

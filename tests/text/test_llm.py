@@ -127,3 +127,12 @@ def test_keep_keeps_types_without_a_format_of_ours(tmp_path: Path) -> None:
     assert torch.equal(kept.logits([5, 9, 200]), plain.logits([5, 9, 200]))
     plain_bytes, kept_bytes = (llm.engine.executor.model.step_bytes for llm in (plain, kept))
     assert kept_bytes < 0.16 * plain_bytes
+
+
+@pytest.mark.parametrize(("has_bf16", "dtype"), [(True, torch.bfloat16), (False, torch.float32)])
+def test_float16_checkpoints_run_in_a_faster_type_on_a_cpu(has_bf16, dtype, monkeypatch):
+    monkeypatch.setattr("genwright.text.build.has_bf16", lambda: has_bf16)
+    with LLM("random:opt-125m,layers=1", device="cpu") as llm:
+        assert llm.model.dtype == dtype
+    with LLM("random:opt-125m,layers=1", device="cpu", dtype="float16") as llm:
+        assert llm.model.dtype == torch.float16
