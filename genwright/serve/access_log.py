@@ -1,6 +1,7 @@
 """The log: one JSON line per request, which never stops the server when it cannot be written."""
 
 import json
+import os
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,7 +15,8 @@ class AccessLog:
 
     def __init__(self, path: str | None):
         try:
-            self._file: TextIO = sys.stdout if path is None else Path(path).expanduser().open("a", encoding="utf-8")
+            place = None if path is None else Path(os.path.expanduser(path))
+            self._file: TextIO = sys.stdout if place is None else place.open("a", encoding="utf-8")
         except OSError as error:
             raise UserError(f"The log file {path} cannot be written: {error.strerror}.") from None
         self._failed = False  # since the last line that was written

@@ -1,5 +1,6 @@
 """ServerSettings: where the server listens, who may use it and how much; imports no torch."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,7 +47,7 @@ class ServerSettings:
         keys = set(self.api_key)
         if self.api_key_file is not None:
             try:
-                lines = Path(self.api_key_file).expanduser().read_text(encoding="utf-8").splitlines()
+                lines = Path(os.path.expanduser(self.api_key_file)).read_text(encoding="utf-8").splitlines()
             except (OSError, UnicodeError) as error:
                 raise UserError(f"The key file {self.api_key_file} cannot be read: {error}.") from None
             found = {line.strip() for line in lines if line.strip() and not line.startswith("#")}

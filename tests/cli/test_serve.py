@@ -38,8 +38,10 @@ def test_a_model_that_is_not_there() -> None:
     [
         (["--tls-cert", "cert.pem"], "--tls-cert FILE and --tls-key FILE must be given together."),
         (["--api-key-file", "nowhere"], "The key file nowhere cannot be read"),
+        (["--api-key-file", "~nobody-here/keys"], "The key file ~nobody-here/keys cannot be read"),
         (["--api-key", "schlüssel"], "A key must be printable ASCII text that is not empty."),
         (["--log-file", "nowhere/log"], "The log file nowhere/log cannot be written: No such file or directory."),
+        (["--log-file", "~nobody-here/log"], "The log file ~nobody-here/log cannot be written"),
         (["--max-queue", "-1"], "max_queue must be a whole number between 0 and"),
         (
             ["--tls-cert", "nowhere", "--tls-key", "nowhere"],
