@@ -10,9 +10,12 @@ import torch
 
 from genwright.errors import UserError
 from genwright.parallel.ranks import Ranks
+from genwright.text.drafts.speculation import Speculation
 from genwright.text.engine.engine import Engine
+from genwright.text.engine.executor import StepExecutor
 from genwright.text.engine.grammar import Grammars
 from genwright.text.engine.request import Request, SamplingParams
+from genwright.text.engine.vocabulary_ranks import VocabularyRanks
 from genwright.text.tokenizer.tokenizer import Detokenizer
 
 Message = dict[str, Any]
@@ -21,8 +24,18 @@ Message = dict[str, Any]
 class ShardedEngine(Engine):
     """The engine of one rank; callers use that of rank 0, and the others `follow` it."""
 
-    def __init__(self, ranks: Ranks, *settings: Any):
-        super().__init__(*settings)
+    def __init__(
+        self,
+        ranks: Ranks,
+        executor: StepExecutor,
+        max_batch: int,
+        max_tokens: int,
+        max_context: int,
+        speculation: Speculation | None,
+        steps_ahead: int,
+        vocabulary_ranks: VocabularyRanks,
+    ):
+        super().__init__(executor, max_batch, max_tokens, max_context, speculation, steps_ahead, vocabulary_ranks)
         self.ranks = ranks
         self._unsent: list[Message] = []  # messages that the other ranks get before the next step
         self._numbers: WeakKeyDictionary[Request, int] = WeakKeyDictionary()
