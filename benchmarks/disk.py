@@ -19,7 +19,8 @@ from pathlib import Path
 import torch
 
 from genwright import LLM, SamplingParams
-from genwright.placement.disk import DiskFile, aligned_empty
+from genwright.placement.disk import DiskFile
+from genwright.placement.host_memory import HostMemory
 from genwright.placement.offload_folder import OffloadFolder
 from genwright.placement.tiers import Tier
 
@@ -86,7 +87,7 @@ def compare_requests(folder: OffloadFolder, size: int, block: int, rounds: int) 
     for offset in range(0, size - block, block):
         file.write_from(values, offset).result()
     print(f"Requests of {block / 1e6:.0f} MB, {'direct' if len(file.descriptors) == 2 else 'buffered'}")
-    memory = [aligned_empty(block + 64).fill_(1) for _ in range(AHEAD)]
+    memory = [HostMemory(pin=False).empty(block + 64).fill_(1) for _ in range(AHEAD)]
     aligned, unaligned = [each[:-64] for each in memory], [each[64:] for each in memory]
     requests = {
         "aligned memory": partial(by_requests, file, aligned, 0),

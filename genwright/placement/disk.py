@@ -25,13 +25,6 @@ def round_up(size: int, multiple: int = ALIGNMENT) -> int:
     return -(-size // multiple) * multiple
 
 
-def aligned_empty(size: int) -> torch.Tensor:
-    """CPU memory, as uint8 [size], at an address from which and to which the disk transfers directly."""
-    buffer = torch.empty(size + ALIGNMENT, dtype=torch.uint8)
-    start = -buffer.data_ptr() % ALIGNMENT
-    return buffer[start : start + size]
-
-
 class TransferThreads(ThreadPoolExecutor):
     """Threads that read and write, each with an aligned buffer for bytes that cannot be transferred directly."""
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from genwright.home import cache_folder, keep
-from genwright.placement.disk import aligned_empty
+from genwright.placement.host_memory import HostMemory
 from genwright.placement.offload_folder import OffloadFolder
 from genwright.placement.rates import attention_rate, call_seconds, copy_rate, matmul_rate, read_rate
 
@@ -129,11 +129,11 @@ def measure_rates(device: torch.device, dtype: torch.dtype) -> Rates:
 
 
 def measure_disk(parent: Path) -> Disk:
-    """Write a file and read it again, as a placed model does: by several threads, past the page cache."""
+    """Write a file and read it again as a placed model does: by several threads, past the page cache, in huge pages."""
     folder = OffloadFolder(parent, 0)
     try:
         found = os.statvfs(folder.path)
-        buffer = aligned_empty(min(FILE, found.f_bavail * found.f_frsize // 8))
+        buffer = HostMemory(pin=False).empty(min(FILE, found.f_bavail * found.f_frsize // 8))
         file = folder.create("rates", buffer.nbytes)
         buffer.fill_(1)
         times = []

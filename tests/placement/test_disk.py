@@ -11,11 +11,13 @@ import torch
 
 from genwright.errors import UserError
 from genwright.placement import disk
-from genwright.placement.disk import ALIGNMENT, DiskFile, TransferThreads, aligned_empty
+from genwright.placement.disk import ALIGNMENT, DiskFile, TransferThreads
+from genwright.placement.host_memory import HostMemory
 from genwright.placement.offload_folder import OffloadFolder
 
 PIECE = 1 << 16  # small, so that small requests are split
 SIZE = 4 * PIECE + 12345
+MEMORY = HostMemory(pin=False)
 
 
 @pytest.fixture(autouse=True)
@@ -42,11 +44,11 @@ def noise(size: int) -> torch.Tensor:
 def test_any_range_of_any_memory(folder: OffloadFolder, offset: int, size: int, shift: int) -> None:
     file, whole = folder.create("weights", SIZE), noise(SIZE)
     file.write_from(whole).result()
-    part = aligned_empty(shift + size)[shift:]
+    part = MEMORY.empty(shift + size)[shift:]
     part.copy_(noise(size))
     file.write_from(part, offset).result()
     whole[offset : offset + size] = part
-    read = aligned_empty(shift + size + 1)
+    read = MEMORY.empty(shift + size + 1)
     read.fill_(7)
     file.read_into(read[shift:-1], offset).result()
     assert torch.equal(read[shift:-1], part)
@@ -105,8 +107,8 @@ def test_direct_transfers_leave_the_page_cache_empty(tmp_path: Path) -> None:
     file = folder.create("weights", SIZE)
     if len(file.descriptors) == 1:
         pytest.skip("the file system has no direct transfers")
-    file.write_from(aligned_empty(2 * PIECE)).result()
-    file.read_into(aligned_empty(2 * PIECE)).result()
+    file.write_from(MEMORY.empty(2 * PIECE)).result()
+    file.read_into(MEMORY.empty(2 * PIECE)).result()
     with pytest.raises(BlockingIOError):  # RWF_NOWAIT: only what is in memory
         os.preadv(file.descriptors[0], [bytearray(ALIGNMENT)], PIECE, os.RWF_NOWAIT)
     folder.close()
