@@ -11,7 +11,7 @@ import torch
 # A GPU machine's own Python may lack them (`make gpu`).
 NOT_EVERYWHERE = {
     "anthropic", "diffusers", "gguf", "jsonschema", "lm_eval",
-    "mistral_common", "openai", "pybible", "starlette", "tiktoken",
+    "mistral_common", "openai", "pybible", "starlette", "tiktoken", "uvicorn",
 }  # fmt: skip
 FULL_SIZE = bool(os.environ.get("GENWRIGHT_FULL_SIZE"))
 

@@ -1,5 +1,6 @@
 """PlacedActivations: the hidden states of a step's micro-batches between blocks, with rows in all tiers."""
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
@@ -10,6 +11,8 @@ from torch import Tensor
 from genwright.placement.disk import ALIGNMENT, round_up
 from genwright.placement.policy import Policy
 from genwright.placement.tiers import Tier, Tiers
+
+MOVING = 2  # states that are held while they move: one on its way out, one on its way in
 
 T = TypeVar("T")
 
@@ -44,6 +47,7 @@ class PlacedActivations:
         self._states: list[State] = []
         overlap = self._on_gpu and policy.overlap
         self._stream = torch.cuda.Stream(tiers.device) if overlap else None  # in order: stored before it is loaded
+        self._moving: deque[tuple[Tensor, torch.cuda.Event]] = deque()  # states, and the ends of their copies
         self._disk_stream = torch.cuda.Stream(tiers.device) if self._on_gpu else None
         self._thread = ThreadPoolExecutor(1, "activations")  # in order: a state is written before it is read
 
@@ -115,14 +119,21 @@ class PlacedActivations:
         return [first, second - first, count - second]
 
     def _on_stream(self, copy: Callable[[], T], x: Tensor) -> None:
-        """Run a copy after what computes x, beside what computes later."""
+        """Run a copy after what computes x, beside what computes later.
+
+        x is held until the copy is done: computation waits for it two copies later. With `record_stream` instead, the
+        allocator would find no free memory within a tight budget, and unmap some.
+        """
         if self._stream is None:
             copy()
             return
-        self._stream.wait_stream(torch.cuda.current_stream(x.device))
+        computing = torch.cuda.current_stream(x.device)
+        self._stream.wait_stream(computing)
         with torch.cuda.stream(self._stream):
             copy()
-        x.record_stream(self._stream)  # its memory is not used again before the copy is done
+        self._moving.append((x, self._stream.record_event()))
+        if len(self._moving) > MOVING:
+            computing.wait_event(self._moving.popleft()[1])
 
     def _event(self) -> torch.cuda.Event | None:
         if not self._on_gpu:

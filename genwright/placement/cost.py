@@ -9,12 +9,16 @@ from genwright.placement.model_facts import ModelFacts
 from genwright.placement.policy import Policy
 from genwright.placement.shares import Vector, vector
 
-CALLS = 12  # operations of a block
+CALLS = {"cpu": 12, "cuda": 56}  # small operations in whose time the host begins a block of a micro-batch
+MOVE_CALLS = 28  # further ones where a GPU's activations or cache move,
+SEQUENCE_CALLS = 3  # and for each sequence whose cache moves
+PROMPT = {"cpu": 1.0, "cuda": 0.75}  # of the rate of products alone, which prompts reach with all that is between them
 FLASH = 0.5  # of the rate of products, which attention over a prompt reaches
 PACKED = 0.5  # of the rate of products, which products with packed weights reach
 
 # What a step uses, all at the same time where moves and computation overlap.
 TO_GPU, FROM_GPU, DISK, COMPUTE = "the bus to the GPU", "the bus from the GPU", "the disk", "the computation"
+LAUNCHES = "the launches"  # of a GPU's operations, by the host
 Costs = dict[str, Vector]  # by what is used
 
 
@@ -47,7 +51,7 @@ class Cost:
         tokens = work.sequences * work.prompt_length
         weights = self.passes * facts.layers * facts.moved(tokens / self.passes)
         moves = self._moves(weights, tokens, 0.0, facts.layers * tokens * facts.cache_row)
-        return moves | {COMPUTE: vector(self._prefill_compute())}
+        return self._used(moves, vector(self._prefill_compute()), tokens / self.tokens_at_once)
 
     def decode(self) -> Costs:
         """Seconds of one decoding step, at the mean length of its sequences."""
@@ -65,7 +69,18 @@ class Cost:
             rate = min(rates.host_attention, rates.host_read)  # what was measured may have fitted in a cache
             seconds = max(read / rate, operations / rate_at(rates.host_matmul, 8))
             compute += vector(cache_cpu=seconds - self._attention_read())
-        return moves | {COMPUTE: compute}
+        return self._used(moves, compute, self.footprint.micro_batches)
+
+    def _used(self, moves: Costs, compute: Vector, times: float) -> Costs:
+        """All that a phase uses in which each block computes so many micro-batches."""
+        block = self.facts.layers * self.machine.rates.call
+        launches = vector(block * times * CALLS[self.machine.kind])
+        if not self.machine.has_gpu:  # what computes begins the operations too
+            return moves | {COMPUTE: compute + launches}
+        states = block * times * MOVE_CALLS
+        cache = states + block * self.work.sequences * SEQUENCE_CALLS
+        launches += vector(cache_cpu=cache, cache_disk=cache, activations_cpu=states, activations_disk=states)
+        return moves | {COMPUTE: compute, LAUNCHES: launches}
 
     def _moves(self, weights: float, tokens: int, cache_read: float, cache_written: float) -> Costs:
         """Seconds of the bus and the disk for bytes of weights, cache and the hidden states of some tokens."""
@@ -91,7 +106,7 @@ class Cost:
         pairs = work.sequences * facts.pairs(work.prompt_length)
         attention = pairs * facts.attention / (FLASH * max(rates.device_matmul.values()))
         blocks = self._products(self.tokens_at_once, tokens / self.tokens_at_once, self.passes)
-        return attention + blocks + self._head()
+        return attention + blocks / PROMPT[self.machine.kind] + self._head()
 
     def _decode_compute(self) -> float:
         return (
@@ -123,4 +138,4 @@ class Cost:
             peak = PACKED * max(rates.device_matmul.values())
             operations = 2 * (facts.parameters + routed) * tokens
             seconds = min(widened, times * max(facts.moved(tokens) / rates.device_read, operations / peak))
-        return facts.layers * (seconds + times * CALLS * rates.call)
+        return facts.layers * seconds

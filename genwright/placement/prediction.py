@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import ceil
 
-from genwright.placement.cost import Cost, Costs
+from genwright.placement.cost import LAUNCHES, Cost, Costs
 from genwright.placement.footprint import Footprint, Workload
 from genwright.placement.machine import Machine
 from genwright.placement.model_facts import ModelFacts
@@ -54,9 +54,10 @@ def predict(facts: ModelFacts, machine: Machine, policy: Policy, work: Workload)
     """The timing of a policy; more sequences than its batch run one batch after the other."""
     cost = Cost(facts, machine, _batch(policy, work), policy)
     shares, rounds = share_vector(policy), ceil(work.sequences / cost.work.sequences)
-    (prefill, prefill_limit), (step, decode_limit) = (
-        _seconds(costs, shares, policy.overlap) for costs in (cost.prefill(), cost.decode())
-    )
+    phases = [cost.prefill(), cost.decode()]
+    if policy.resident:  # a CUDA graph is one launch
+        phases = [{name: each for name, each in costs.items() if name != LAUNCHES} for costs in phases]
+    (prefill, prefill_limit), (step, decode_limit) = (_seconds(costs, shares, policy.overlap) for costs in phases)
     return Prediction(
         work.sequences,
         work.prompt_length,
@@ -102,7 +103,7 @@ def readable(value: float) -> str:
 
 
 def _seconds(costs: Costs, shares: Vector, overlap: bool) -> tuple[float, str]:
-    """How long a phase takes, and what takes longest in it."""
+    """How long a phase takes, and what takes longest in it; launches overlap with all else in any case."""
     each = {name: float(vector @ shares) for name, vector in costs.items()}
-    limit = max(each, key=lambda name: each[name])
-    return (each[limit] if overlap else sum(each.values())), limit
+    limit, launches = max(each, key=lambda name: each[name]), each.get(LAUNCHES, 0.0)
+    return (each[limit] if overlap else max(launches, sum(each.values()) - launches)), limit

@@ -39,9 +39,22 @@ def test_a_cache_on_disk_is_read_and_its_new_rows_are_written() -> None:
 
 
 def test_activations_cross_the_bus_both_ways() -> None:
-    slow = replace(H200, rates=replace(H200.rates, to_host=1e9))
+    slow = replace(H200, rates=replace(H200.rates, to_host=5e8))
     prefill, step = seconds(Policy(100, 0, 100, 0, 0, 100, 32, 4), machine=slow)
-    assert step == pytest.approx(128 * 40 * 10240 / 1e9) and prefill == pytest.approx(256 * step)
+    assert step == pytest.approx(128 * 40 * 10240 / 5e8) and prefill == pytest.approx(256 * step)
+
+
+def test_the_host_launches_each_micro_batch_of_each_block() -> None:
+    """Beside what was measured on an H200, which needed 7.08 us for a small operation."""
+    slow = replace(H200, rates=replace(H200.rates, call=7.08e-6))
+    for shares, measured in (((100, 0, 0, 100), 0.616e-3), ((0, 100, 100, 0), 0.710e-3), ((0, 100, 0, 100), 0.907e-3)):
+        policy = Policy(99, 1, *shares, micro_batch=4, micro_batches=32)
+        found = predict(OPT_13B, slow, policy, replace(WORK, prompt_length=16, max_new_tokens=9))
+        assert found.decode_limit == "the launches"
+        assert found.decode_seconds / (8 * 40 * 32) == pytest.approx(measured, rel=0.07)
+    assert predict(OPT_13B, slow, Policy(), WORK).decode_limit == "the computation"  # one launch of a CUDA graph
+    few = Policy(99, 1, 100, 0, 100, 0, 4, 32, overlap=False)
+    assert seconds(few, machine=slow)[1] == pytest.approx(40 * 32 * 56 * 7.08e-6)  # beside what moves and computes
 
 
 def test_without_overlap_times_add_up() -> None:
@@ -72,7 +85,7 @@ def test_attention_on_the_cpu_reads_the_cache_there() -> None:
 def test_a_resident_model_reads_weights_and_cache_from_its_memory() -> None:
     _, step = seconds(Policy(), replace(WORK, sequences=1))
     read = OPT_13B.blocks + 2 * OPT_13B.head + 272 * 40 * 20480
-    assert step == pytest.approx(read / 4.2e12 + 40 * 12 * 4e-6)
+    assert step == pytest.approx(read / 4.2e12)
     packed = predict(OPT_13B_INT4, H200, Policy(), replace(WORK, sequences=1))
     assert packed.decode_seconds / 31 < 0.5 * step
 

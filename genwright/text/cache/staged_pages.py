@@ -4,7 +4,7 @@ Staged pages are numbered from 1 on, equally in every layer of a group. Page 0 s
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -29,7 +29,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Rows:
-    """Tokens `first` to `stop` of a page, which a step computes."""
+    """Tokens `first` to `stop` of a page, which a step computes, or all tokens of `count` consecutive pages."""
 
     tier: int
     page: int
@@ -37,6 +37,13 @@ class Rows:
     first: int
     stop: int
     keys_only: bool = False
+    count: int = 1
+
+    def joins(self, other: "Rows") -> bool:
+        """Whether the other rows, all of a page, continue these, all of one page or of several."""
+        whole = (self.first, self.stop) == (other.first, other.stop) == (0, PAGE)
+        next_page = self.tier, self.page + self.count, self.staged + self.count, self.keys_only
+        return whole and next_page == (other.tier, other.page, other.staged, other.keys_only)
 
 
 @dataclass(frozen=True)
@@ -95,8 +102,19 @@ def stage_pages(cache: TieredCache, spans: Sequence[Span]) -> StagedPages:
         found.pages.append(len(pages) + 1)
         found.fetched.append(list(_runs(cache, pages[kept], numbers[kept], keys_only[kept])))
         found.fresh.append(list(_runs(cache, pages[~kept], numbers[~kept], keys_only[~kept])))
-        found.written.append(written)
+        found.written.append(_joined(written))
         found.read = np.union1d(found.read, pages[kept])
+    return found
+
+
+def _joined(written: list[Rows]) -> list[Rows]:
+    """The same rows in fewer pieces, each of which is one copy."""
+    found: list[Rows] = []
+    for rows in sorted(written, key=lambda rows: rows.staged):
+        if found and found[-1].joins(rows):
+            found[-1] = replace(found[-1], count=found[-1].count + 1)
+        else:
+            found.append(rows)
     return found
 
 

@@ -222,15 +222,17 @@ class Staging:
         with self._out:
             for rows in pages.written[self._cache.spec.group_of[layer]]:
                 tier = self._cache.tiers[rows.tier]
-                tokens = rows.stop - rows.first if isinstance(tier, Cache) else PAGE
+                tokens = rows.count * (rows.stop - rows.first if isinstance(tier, Cache) else PAGE)
                 names = self._count(Tier.GPU, self._cache.kinds[rows.tier], tokens, rows.keys_only)
-                for name in names:
-                    source = slot.rows[name][rows.staged]
-                    if isinstance(tier, Cache):
-                        target = tier.layer(layer).rows[name][rows.page, rows.first : rows.stop]
-                        target.copy_(source[rows.first : rows.stop], non_blocking=True)
-                    elif slot.host is not slot.rows:
-                        slot.host[name][rows.staged].copy_(source, non_blocking=True)
+                source = _part(slot.rows, rows.staged, rows.count)
+                if isinstance(tier, Cache):
+                    target, part = _part(tier.layer(layer).rows, rows.page, rows.count), slice(rows.first, rows.stop)
+                    for name in names:
+                        target[name][:, part].copy_(source[name][:, part], non_blocking=True)
+                elif slot.host is not slot.rows:
+                    target = _part(slot.host, rows.staged, rows.count)
+                    for name in names:
+                        target[name].copy_(source[name], non_blocking=True)
             slot.stored = self._out.record()
         slot.unwritten = self._has_disk
 
@@ -246,7 +248,7 @@ class Staging:
         for rows in pages.written[self._cache.spec.group_of[layer]]:
             tier = self._cache.tiers[rows.tier]
             if isinstance(tier, DiskCache):
-                slot.writes += tier.write(layer, rows.page, _part(slot.host, rows.staged, 1))
+                slot.writes += tier.write(layer, rows.page, _part(slot.host, rows.staged, rows.count))
 
     def _count(self, source: Tier, target: Tier, tokens: int, keys_only: bool) -> Sequence[str]:
         """The names of the tensors that are moved, after counting their bytes."""

@@ -57,14 +57,15 @@ class TritonProducts(TorchOps):
         y = self.fused_linear(x, weight, bias=bias)
         if y is not None:
             return y
-        if not isinstance(weight, Packed):
-            return linear(x, weight, bias)
-        if self.fp8_inputs and isinstance(weight, Fp8Blocks) and fp8_inputs.serves(x, weight):
+        if self._rounds_inputs(x, weight):
+            assert isinstance(weight, Fp8Blocks)
             return fp8_inputs.fp8_linear(x, weight, bias, pdl=self._pdl)
-        if len(x) <= MAX_UNPACKING_ROWS:
+        if isinstance(weight, Packed) and len(x) <= MAX_UNPACKING_ROWS:
             return _unpacking_product(x, weight, bias)
-        wide = unpack_planes(weight, x.dtype) if isinstance(weight, BitPlanes) else unpack(weight, x.dtype)
-        return linear(x, wide, bias)
+        return linear(x, _unpacked(weight, x.dtype), bias)
+
+    def _rounds_inputs(self, x: Tensor, weight: Weight) -> bool:
+        return self.fp8_inputs and isinstance(weight, Fp8Blocks) and fp8_inputs.serves(x, weight)
 
     def fused_linear(
         self, x: Tensor, weight: Weight, bias: Tensor | None = None, **fused: Unpack[Fused]
@@ -116,15 +117,28 @@ class TritonProducts(TorchOps):
         return y
 
     def add_product(self, residual: Tensor | None, x: Tensor, weight: Weight, bias: Tensor | None) -> Tensor:
-        if residual is not None and isinstance(weight, Tensor) and bias is None and not self.deterministic:
-            return residual.addmm_(x, weight.t())  # out of place, PyTorch would copy the residual first
+        if residual is not None and bias is None and self._uses_cublas(x, weight):
+            return residual.addmm_(x, _unpacked(weight, x.dtype).t())  # out of place, PyTorch would copy the residual
         return super().add_product(residual, x, weight, bias)
+
+    def _uses_cublas(self, x: Tensor, weight: Weight) -> bool:
+        """Whether `product` is cuBLAS's, of the weight or of what it is unpacked to, where `fused_linear` is None."""
+        if self.deterministic or isinstance(weight, Mixed):
+            return False
+        return isinstance(weight, Tensor) or (len(x) > MAX_UNPACKING_ROWS and not self._rounds_inputs(x, weight))
 
     def norm(self, x: Tensor, weights: Weights, name: str, eps: float) -> Tensor:
         return rms_norm(x, weights[name], eps, pdl=self._pdl)
 
     def gate(self, gate_up: Tensor, activation: str) -> Tensor:
         return silu_mul(gate_up, pdl=self._pdl) if activation == "silu" else super().gate(gate_up, activation)
+
+
+def _unpacked(weight: Weight, dtype: torch.dtype) -> Tensor:
+    """The matrix that cuBLAS multiplies."""
+    if isinstance(weight, BitPlanes):
+        return unpack_planes(weight, dtype)
+    return weight if isinstance(weight, Tensor) else unpack(weight, dtype)
 
 
 def _unpacking_product(x: Tensor, weight: Weight, bias: Tensor | None, deterministic: bool = False) -> Tensor:

@@ -152,6 +152,20 @@ def test_large_values_and_nan():
     assert not got[2].any() and got[3].isnan().all()
     for row in (0, 1, *range(4, 9)):
         assert (got[row].double() - want[row]).norm() < 5e-3 * want[row].norm()
+    assert (scratch == NOTHING).all()
+
+
+@pytest.mark.gpu
+def test_no_nan_is_taken_for_a_sum_that_is_missing():
+    """Weights and inputs whose bits are all ones, as those of memory without a sum."""
+    weight = torch.randn(64, 1024, device="cuda", dtype=torch.bfloat16)
+    x = torch.randn(8, 1024, device="cuda", dtype=torch.bfloat16)
+    weight.view(torch.int16)[3, ::7] = -1
+    x.view(torch.int16)[2, ::5] = -1
+    scratch = new_scratch(8, x.device)
+    got = skinny_linear(x, operand(weight), SKINNY_PLAIN, scratch)
+    assert torch.equal(got.isnan(), (x.double() @ weight.double().T).isnan())
+    assert (scratch == NOTHING).all()
 
 
 def test_kernels_are_compiled_for_powers_of_two():

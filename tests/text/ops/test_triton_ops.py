@@ -136,6 +136,17 @@ def test_a_product_is_added_to_the_residual_in_place(ops, device):
     torch.testing.assert_close(residual, expected, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["int8", "int4:asym", "fp8"])
+def test_so_is_a_product_of_many_tokens_with_packed_weights(ops, name, device):
+    residual, x, weight = (torch.randn(shape, device=device) for shape in ((130, 128), (130, 256), (128, 256)))
+    packed = parse_format(name).quantize(weight)
+    expected = residual.double() + x.double() @ packed.dequantize(torch.float32).double().T
+    assert ops.add_linear(residual, x, {"out": packed}, "out") is residual
+    assert (residual.double() - expected).norm() < 1e-6 * expected.norm()
+    mixed = Mixed((packed, packed))
+    assert ops.add_linear(torch.zeros(130, 256, device=device), x, {"out": mixed}, "out").shape == (130, 256)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("tokens", [9, 16, 64, 65])
 @pytest.mark.parametrize("name", ["int8", "int4", "int4:asym", "fp8"])
