@@ -1,12 +1,13 @@
 """Facts about a model for the planner, and a plan for a checkpoint on this machine."""
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from math import prod
 
 import torch
 
 from genwright.device import free_memory
-from genwright.errors import UserError
+from genwright.errors import GenwrightWarning, UserError
 from genwright.placement.footprint import Workload
 from genwright.placement.machine import Machine, this_machine
 from genwright.placement.model_facts import ModelFacts
@@ -36,8 +37,16 @@ def plan_model(
     return plan(model_facts(loader, config.kv), machine, given, work), given, machine
 
 
+def warn_of_unused_budget(config: EngineConfig, device: torch.device) -> None:
+    if device.type == "cpu" and config.gpu_mem is not None:
+        warnings.warn(
+            "gpu_mem has no effect without a GPU; cpu_mem limits main memory.", GenwrightWarning, stacklevel=2
+        )
+
+
 def budgets(config: EngineConfig, device: torch.device) -> Budgets:
     """The bytes that may be used: as set, or most of what is free."""
+    warn_of_unused_budget(config, device)
     host = torch.device("cpu")
     gpu, cpu = (
         free_memory(where) if (given := config.budget(where.type)) is None else given for where in (device, host)

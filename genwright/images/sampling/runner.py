@@ -4,6 +4,8 @@ Library kernels choose their tiling by the batch size, so the last bits of an im
 in its batch. Here every evaluation has the same shape, and image i is always in row i mod micro_batch.
 """
 
+import threading
+
 import torch
 from torch import Tensor
 
@@ -17,6 +19,7 @@ class Runner:
         self.unet, self.micro_batch = unet, micro_batch
         self.device = next(unet.parameters()).device
         self._graph: torch.cuda.CUDAGraph | None = None
+        self._lock = threading.Lock()  # of the graph's inputs and output, which all threads share
 
     @torch.no_grad()
     def __call__(self, x: Tensor, t: Tensor, labels: Tensor | None, first: int = 0) -> Tensor:
@@ -33,20 +36,21 @@ class Runner:
         return torch.cat(outputs)[lead : lead + len(x)]
 
     def _replay(self, x: Tensor, t: Tensor, labels: Tensor | None) -> Tensor:
-        if self._graph is None:
-            try:
-                self._capture(x, t, labels)
-            except torch.OutOfMemoryError as error:
-                raise UserError(
-                    f"Micro-batches of {self.micro_batch} images do not fit into GPU memory; choose a smaller size."
-                ) from error
-        assert self._graph is not None
-        self._x.copy_(x)
-        self._t.copy_(t)
-        if labels is not None:
-            self._labels.copy_(labels)
-        self._graph.replay()
-        return self._out.clone()
+        with self._lock:
+            if self._graph is None:
+                try:
+                    self._capture(x, t, labels)
+                except torch.OutOfMemoryError as error:
+                    raise UserError(
+                        f"Micro-batches of {self.micro_batch} images do not fit into GPU memory; choose a smaller size."
+                    ) from error
+            assert self._graph is not None
+            self._x.copy_(x)
+            self._t.copy_(t)
+            if labels is not None:
+                self._labels.copy_(labels)
+            self._graph.replay()
+            return self._out.clone()
 
     def _capture(self, x: Tensor, t: Tensor, labels: Tensor | None) -> None:
         self._x, self._t = x.clone(), t.clone()

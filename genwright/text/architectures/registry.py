@@ -1,13 +1,13 @@
 """Registry of architectures. A new one is a file in this folder and an entry in ARCHITECTURES."""
 
-import sys
+import warnings
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from genwright.arguments import short
-from genwright.errors import UserError
+from genwright.errors import GenwrightWarning, UserError
 from genwright.text.architectures import deepseek, gemma3, llama, opt
 from genwright.text.architectures.config_fields import check_quantization, read_sizes
 from genwright.text.architectures.protocol import Architecture, Gguf
@@ -71,5 +71,5 @@ def find_shape(path: Path, arch: str | None, fits: Callable[[ModelConfig], bool]
         if not chosen:
             raise UserError(f"{path} fits {', '.join(fitting)}; choose with arch (--arch NAME).")
         fitting = [spellings[chosen[-1]]]
-        print(f"{path}: assuming {fitting[0]} because of the folder's name.", file=sys.stderr)
+        warnings.warn(f"{path} is taken for {fitting[0]} because of its folder's name.", GenwrightWarning, stacklevel=2)
     return named_shape(fitting[0])

@@ -21,7 +21,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from genwright import LLM
-from genwright.errors import UserError
+from genwright.errors import GenwrightWarning, UserError
 from genwright.text.architectures.registry import read_config
 from genwright.text.checkpoints.gptfast import GptFast
 from genwright.text.checkpoints.huggingface import HuggingFace
@@ -143,7 +143,7 @@ def test_without_a_config_the_one_fitting_shape_is_taken(tmp_path, capsys):
         ("mine", None, None),
     ],
 )
-def test_among_several_fitting_shapes_the_folder_chooses(folder, chosen, theta, tmp_path, capsys):
+def test_among_several_fitting_shapes_the_folder_chooses(folder, chosen, theta, tmp_path):
     zero = torch.zeros(1)  # seen as any shape: the file stays small
     shapes = {"tok_embeddings": (32000, 4096), "layers.0.attention.wqkv": (3 * 4096, 4096)}
     shapes |= {"layers.0.feed_forward.w1": (11008, 4096), "layers.31.ffn_norm": (4096,)}
@@ -156,8 +156,8 @@ def test_among_several_fitting_shapes_the_folder_chooses(folder, chosen, theta, 
             open_checkpoint(str(home))
         assert GptFast(home / "model.pth", "llama-7b").config.max_context == 2048
         return
-    cfg = open_checkpoint(str(home)).config
-    assert f"assuming {chosen} because of the folder's name" in capsys.readouterr().err
+    with pytest.warns(GenwrightWarning, match=f"is taken for {chosen} because of its folder's name"):
+        cfg = open_checkpoint(str(home)).config
     assert (cfg.layers, cfg.rope.theta) == (32, theta)
 
 
