@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from genwright.device import upload
 from genwright.kernels.triton.feed_back import accept, feed_back
 from genwright.kernels.triton.sample import sample
 from genwright.parallel.pipeline import Pipeline
@@ -79,7 +80,7 @@ class GraphExecutor(ResidentExecutor):
         self._write(chunks, bucket, settings, counts, 0 if verified is None else int(verified.rows[:, 2].max()))
         if verified is not None:
             buffers, inputs = self.buffers, self._inputs
-            rows = torch.from_numpy(verified.rows).pin_memory().to(self.model.device, non_blocking=True)
+            rows = upload(torch.from_numpy(verified.rows), self.model.device)
             step = buffers.tokens, buffers.positions, buffers.lengths
             tokens = verified.drawn, verified.proposed
             accept(rows, *tokens, inputs, _settings(inputs), step, buffers.slots, buffers.page_tables)

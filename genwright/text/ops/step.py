@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from genwright.device import upload
 from genwright.kernels import PAGE
 
 Int64s = NDArray[np.int64]
@@ -207,9 +208,7 @@ class StepBuffers:
         if np.array_equal(tables, self._sent):
             return
         self._sent = tables
-        pages = torch.from_numpy(tables)
-        if on_gpu:
-            pages = pages.pin_memory().to(self._flat.device, non_blocking=True)
+        pages = upload(torch.from_numpy(tables), self._flat.device)
         self.page_tables[:, : tables.shape[1], : tables.shape[2]].copy_(pages)
 
     def view(self, layout: Layout) -> Step:
