@@ -101,8 +101,9 @@ class Tiers:
         return self._folder.create(name, size)
 
     def close(self) -> None:
-        """Remove the files, and the limit on a GPU's memory."""
+        """Remove the files and a GPU's limit, and wait for what moves, because the caller frees its memory next."""
         if self._limited:
             torch.cuda.set_per_process_memory_fraction(1.0, self.device)
         if self._folder is not None:
             self._folder.close()
+        self._synchronized()

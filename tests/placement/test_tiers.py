@@ -1,5 +1,6 @@
 """What a model holds in each tier, and the seconds of its moves."""
 
+import pytest
 import torch
 
 from genwright.placement.tiers import DECODING, Tier, Tiers
@@ -30,3 +31,12 @@ def test_moves_are_timed_by_kind_and_stage_while_it_is_asked_for() -> None:
     assert first > 0
     assert seconds["load_weight_prefill"] == first
     assert set(seconds) == {"load_weight_prefill", "load_weight_decoding"}
+
+
+def test_closing_waits_for_copies_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The caller frees what they read and write, and another model may get that memory."""
+    waited: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "synchronize", waited.append)
+    for name in ("cpu", "cuda:0"):
+        Tiers(torch.device(name)).close()
+    assert waited == [torch.device("cuda:0")]
