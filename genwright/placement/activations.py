@@ -1,9 +1,8 @@
 """PlacedActivations: the hidden states of a step's micro-batches between blocks, with rows in all tiers."""
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -13,8 +12,6 @@ from genwright.placement.policy import Policy
 from genwright.placement.tiers import Tier, Tiers
 
 MOVING = 2  # states that are held while they move: one on its way out, one on its way in
-
-T = TypeVar("T")
 
 
 class State:
@@ -69,7 +66,7 @@ class PlacedActivations:
             return
         state.gpu = gpu.clone()  # a view would keep all of x
         if len(cpu):
-            self._on_stream(lambda: _bytes_of(self._cpu, state.cpu, cpu).copy_(cpu, non_blocking=True), x)
+            self._move(_bytes_of(self._cpu, state.cpu, cpu), cpu, x)
             self._count(Tier.GPU, Tier.CPU, cpu)
         if len(disk):
             computed = torch.cuda.current_stream(x.device).record_event() if self._on_gpu else None
@@ -88,8 +85,7 @@ class PlacedActivations:
         gpu, cpu, disk = x.split(self._rows(len(x)))
         gpu.copy_(kept)
         if len(cpu):
-            self._on_stream(lambda: cpu.copy_(_bytes_of(self._cpu, state.cpu, cpu), non_blocking=True), x)
-            state.loaded = self._event()
+            state.loaded = self._move(cpu, _bytes_of(self._cpu, state.cpu, cpu), x)
             self._count(Tier.CPU, Tier.GPU, cpu)
         if len(disk):
             made = torch.cuda.current_stream(x.device).record_event() if self._on_gpu else None
@@ -118,27 +114,25 @@ class PlacedActivations:
         first, second = (count * share // 100 for share in (self._shares[0], self._shares[0] + self._shares[1]))
         return [first, second - first, count - second]
 
-    def _on_stream(self, copy: Callable[[], T], x: Tensor) -> None:
-        """Run a copy after what computes x, beside what computes later.
+    def _move(self, target: Tensor, source: Tensor, x: Tensor) -> torch.cuda.Event | None:
+        """Copy rows of x after what computes it, beside what computes later; returns the copy's end, if that is needed.
 
         x is held until the copy is done: computation waits for it two copies later. With `record_stream` instead, the
         allocator would find no free memory within a tight budget, and unmap some.
         """
         if self._stream is None:
-            copy()
-            return
+            target.copy_(source, non_blocking=True)
+            return None
         computing = torch.cuda.current_stream(x.device)
         self._stream.wait_stream(computing)
         with torch.cuda.stream(self._stream):
-            copy()
-        self._moving.append((x, self._stream.record_event()))
+            target.copy_(source, non_blocking=True)
+        copied = self._stream.record_event()
+        self._moving.append((x, copied))
         if len(self._moving) > MOVING:
-            computing.wait_event(self._moving.popleft()[1])
-
-    def _event(self) -> torch.cuda.Event | None:
-        if not self._on_gpu:
-            return None
-        return (self._stream or torch.cuda.current_stream(self._tiers.device)).record_event()
+            computing.wait_event(self._moving[0][1])
+            self._moving.popleft()
+        return copied
 
     def _write(self, state: State, rows: Tensor, computed: torch.cuda.Event | None) -> None:
         assert self._file is not None

@@ -1,6 +1,9 @@
 """Hidden states come back as they were put, whatever tiers their rows are in."""
 
 import itertools
+import weakref
+from contextlib import nullcontext
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -36,6 +39,25 @@ def test_states_come_back(shares, overlap, tmp_path):
     assert bool(tiers.use.moved[Tier.GPU, Tier.CPU]) == bool(cpu) == bool(tiers.use.moved[Tier.CPU, Tier.GPU])
     assert bool(tiers.use.moved[Tier.GPU, Tier.DISK]) == bool(disk) == bool(tiers.use.moved[Tier.DISK, Tier.GPU])
     assert gpu < 100 or not tiers.use.moved
+    placed.close()
+
+
+def test_a_state_is_held_until_computation_waits_for_its_copy(monkeypatch):
+    """On a GPU its memory would be used again, by this thread or another, while the copy reads it."""
+    log, events = [], itertools.count()
+    computing = Mock(wait_event=lambda event: log.append(("waited", event)))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: computing)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
+    policy = Policy(activations_gpu=0, activations_cpu=100)
+    placed = PlacedActivations(policy, Tiers(torch.device("cpu")), DIM * 4, TOGETHER, ROWS, 20)
+    placed._stream = Mock(record_event=lambda: next(events))
+    placed.begin([4] * 5)
+    for index in range(5):
+        x = torch.ones(4, DIM)
+        weakref.finalize(x, log.append, ("freed", index))
+        placed.put(index, x)
+        del x
+    assert log == [(what, index) for index in range(3) for what in ("waited", "freed")]
     placed.close()
 
 
