@@ -47,7 +47,7 @@ from genwright.text.ops.backends import choose, new_ops
 from genwright.text.ops.cpu_ops import CpuOps
 from genwright.text.ops.torch_ops import TorchOps
 from genwright.text.placed_model import load_placed
-from genwright.text.planning import model_facts, plan_model
+from genwright.text.planning import model_facts, plan_model, warn_of_unused_budget
 from genwright.text.settings import AUTO, EngineConfig
 
 PLANNED_ANSWER = 128  # tokens of an answer that a placement is planned for; the rest of the context is the prompt's
@@ -137,6 +137,7 @@ def plan_engine(
     checkpoint: Checkpoint, config: EngineConfig, device: torch.device, work: Workload, tell: Callable[[str], None]
 ) -> tuple[Plan, Budgets, Machine]:
     """The best placement of a model, the budgets, and the machine that it was planned for; nothing is loaded."""
+    warn_of_unused_budget(config, device)
     return plan_model(_loader(checkpoint, config.quant, config, device, _quiet), config, work, tell)
 
 
@@ -156,6 +157,7 @@ def settle_offload(
     checkpoint: Checkpoint, config: EngineConfig, device: torch.device, tell: Callable[[str], None]
 ) -> tuple[EngineConfig, Planned | None]:
     """Replace `offload="auto"` by the planner's policy, or by None if the model fits on the device."""
+    warn_of_unused_budget(config, device)
     if config.offload != AUTO:
         return config, None
     longest = config.max_context or min(USUAL_CONTEXT, checkpoint.config.max_context)

@@ -12,7 +12,7 @@ from genwright.text.cache.budget import cache_pages, tiered_cache_pages
 from genwright.text.cache.layout import CACHE_BITS, CacheSpec
 from genwright.text.drafts.mtp import MTP
 from genwright.text.loader import Loader
-from genwright.text.planning import model_facts, warn_of_unused_budget
+from genwright.text.planning import model_facts
 from genwright.text.settings import EngineConfig
 
 MAX_BATCH = {"cpu": 64, "cuda": 256}  # sequences in a step
@@ -31,7 +31,6 @@ def divide_memory(
     """
     cfg, specs = loaders[0].checkpoint.config, [cache_spec(loader, config) for loader in loaders]
     weights = sum(loader.total_bytes(draft=config.draft == MTP) for loader in loaders)
-    warn_of_unused_budget(config, device)
     given = config.budget(device.type)
     budget = free_memory(device) // (1 if own_device else local_ranks) if given is None else given
     in_flight, most = step_tokens(config, device) * (1 + STEPS_AHEAD[device.type]), max_batch(config, device)

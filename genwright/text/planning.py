@@ -46,7 +46,6 @@ def warn_of_unused_budget(config: EngineConfig, device: torch.device) -> None:
 
 def budgets(config: EngineConfig, device: torch.device) -> Budgets:
     """The bytes that may be used: as set, or most of what is free."""
-    warn_of_unused_budget(config, device)
     host = torch.device("cpu")
     gpu, cpu = (
         free_memory(where) if (given := config.budget(where.type)) is None else given for where in (device, host)

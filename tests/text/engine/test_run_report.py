@@ -8,7 +8,7 @@ from text.families import make
 
 from genwright import LLM, SamplingParams
 from genwright.cli.generate import app
-from genwright.errors import UserError
+from genwright.errors import GenwrightWarning, UserError
 from genwright.placement.tiers import Tier
 
 PARAMS = SamplingParams(max_new_tokens=5, ignore_eos=True)
@@ -59,8 +59,13 @@ def test_a_resident_model_has_no_meter(folder):
 def test_auto_plans_the_placement(deep_folder, memory, resident, tmp_path, monkeypatch):
     monkeypatch.setenv("GENWRIGHT_HOME", str(tmp_path))
     told = []
-    settings = {"offload": "auto", "cpu_mem": memory, "max_context": 128, "tell": told.append}
-    with LLM(deep_folder, device="cpu", dtype="float32", **settings) as llm, LLM(deep_folder, device="cpu") as truth:
+    settings = {"offload": "auto", "cpu_mem": memory, "gpu_mem": 1, "max_context": 128, "tell": told.append}
+    with pytest.warns(GenwrightWarning) as warned:
+        llm = LLM(deep_folder, device="cpu", dtype="float32", **settings)
+    assert [str(each.message) for each in warned] == [
+        "gpu_mem has no effect without a GPU; cpu_mem limits main memory."
+    ]
+    with llm, LLM(deep_folder, device="cpu") as truth:
         assert (llm.config.offload is None) == resident
         assert told[-1].startswith("The model fits" if resident else "Placement: weights")
         results = llm.generate(PROMPTS, PARAMS)
