@@ -19,7 +19,7 @@ from genwright.text.engine.request import Piece
 from genwright.text.settings import EngineConfig
 
 MODELS = {"cuda": "random:llama-3.1-8b", "cpu": "random:tinyllama-1.1b,layers=4"}
-SERIES, WARM_UP, CALLS = 2, 2, 8
+SERIES, WARM_UP, CALLS = 2, 2, 10
 
 
 def first_tokens(model: str, config: EngineConfig, length: int) -> list[float]:
