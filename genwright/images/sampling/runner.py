@@ -64,6 +64,6 @@ class Runner:
                 self.unet(*inputs)
             torch.cuda.current_stream().wait_stream(stream)
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # other threads may allocate memory
                 self._out = self.unet(*inputs)
         self._graph = graph

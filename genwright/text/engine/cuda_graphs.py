@@ -123,7 +123,8 @@ class GraphExecutor(ResidentExecutor):
         work()
         torch.cuda.synchronize(self.model.device)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
+        # Other threads, such as an image model's, may allocate memory meanwhile.
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
             result = work()
         self._pool = self._pool or graph.pool()
         return graph, result
