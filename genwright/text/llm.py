@@ -171,7 +171,7 @@ class LLM:
     ) -> Result:
         """The assistant's next message, with the model's chat template; see `encode_chat` and `tool_params`."""
         tools = None if tool_choice == "none" else tools
-        params = self.tool_params(params or SamplingParams(), tools, tool_choice)
+        params = self.tool_params(SamplingParams() if params is None else params, tools, tool_choice)
         result = self.generate([self.encode_chat(messages, allow_control_tokens, tools)], params)[0]
         return with_calls(result, self.tool_style, tools) if tools else result
 

@@ -14,6 +14,7 @@ from text.families import make
 
 from genwright import LLM, SamplingParams
 from genwright.errors import UserError
+from genwright.placement.policy import Policy
 from genwright.placement.tiers import Tier
 from genwright.text.cache.tiered import TieredPages
 from genwright.text.engine.placed_cache import Source
@@ -45,7 +46,8 @@ def generate(folder: Path, **settings) -> list[list[int]]:
     with open_llm(folder, **settings) as llm:
         results = llm.generate(prompts(), GREEDY)
         results += llm.generate([prompts()[3] + results[3].ids, prompts()[4]], SEEDED)
-        assert results[-2].timing.cached_tokens >= 64
+        one_at_a_time = Policy.parse(settings.get("offload", "100,0,100,0,100,0")).batch == 1  # with room for one
+        assert results[-2].timing.cached_tokens >= 64 or one_at_a_time
         return [result.ids for result in results]
 
 
