@@ -46,8 +46,16 @@ def loader(shape: str, form: str, layout: Layout, rank: int = 0) -> Loader:
     checkpoint = open_checkpoint(f"random:{shape}")
     quant = None if form == "bfloat16" else parse_format(form)
     layers = layout.layers(rank, checkpoint.config.layers) if layout.pp > 1 else None
-    part = rank % layout.tp, layout.tp, layout.expert_parallel, layers
-    return Loader(checkpoint, torch.bfloat16, torch.device("cpu"), True, quant, lambda done, total: None, *part)
+    return Loader(
+        checkpoint,
+        torch.bfloat16,
+        torch.device("cpu"),
+        quant=quant,
+        rank=rank % layout.tp,
+        ranks=layout.tp,
+        expert_parallel=layout.expert_parallel,
+        layers=layers,
+    )
 
 
 def rank_bytes(shape: str, form: str, layout: Layout) -> tuple[int, int]:

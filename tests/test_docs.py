@@ -1,5 +1,6 @@
 """The documentation names files that exist, and docs/architecture.md names every module."""
 
+import importlib
 import re
 from pathlib import Path
 
@@ -29,3 +30,11 @@ def test_every_module_has_its_line() -> None:
 def test_every_link_to_a_file_leads_somewhere(page: Path) -> None:
     links = re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text(encoding="utf-8"))
     assert not [link for link in links if "://" not in link and not (page.parent / link).exists()]
+
+
+def test_scaling_has_the_rows_that_its_script_makes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT)
+    script = importlib.import_module("benchmarks.scaling")
+    monkeypatch.setattr(script, "SHAPES", {shape: script.SHAPES[shape] for shape in ("llama-3.1-8b", "mixtral-8x22b")})
+    page = (ROOT / "docs" / "scaling.md").read_text(encoding="utf-8").splitlines()
+    assert not [row for row in script.gpus_needed() if row not in page]
