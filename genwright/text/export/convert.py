@@ -5,7 +5,7 @@ import mmap
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +51,7 @@ def convert(
     check_tensors(checkpoint, draft)
     if form == "gptfast":
         dtype = dtype or parse_dtype(checkpoint.config.dtype)
-    with new_folder(target) as part:
+    with new_path(target) as part:
         entries = _entries(checkpoint, dtype, draft, dequantize=form == "bf16")
         packed = any(kind == VALUES for _, kind in entries.values())
         config = hugging_face_config(checkpoint, dtype)
@@ -70,20 +70,26 @@ def convert(
 
 
 @contextmanager
-def new_folder(target: Path) -> Iterator[Path]:
-    """A temporary folder that is renamed to `target` at the end, or removed after an error."""
-    if target.exists():
-        raise UserError(f"{target} exists already; name a new folder.")
-    part = target.with_name(target.name + ".part")
-    shutil.rmtree(part, ignore_errors=True)
+def new_path(target: Path, kind: str = "folder") -> Iterator[Path]:
+    """A new folder or file beside `target`, which is renamed to it at the end, or removed after an error."""
     try:
-        part.mkdir(parents=True)
-        yield part
-        part.rename(target)
+        if target.exists():
+            raise UserError(f"{target} exists already; name a new {kind}.")
+        part = target.with_name(target.name + ".part")
+        if part.exists():  # it may hold anything, even the checkpoint that is being read
+            raise UserError(
+                f"{part} exists already; delete it unless another process is writing it, or name a new {kind}."
+            )
+        with suppress(FileExistsError):
+            target.parent.mkdir(parents=True)
+        part.mkdir() if kind == "folder" else part.touch(exist_ok=False)
+        try:
+            yield part
+            part.rename(target)
+        finally:
+            shutil.rmtree(part, ignore_errors=True) if kind == "folder" else part.unlink(missing_ok=True)
     except OSError as error:
         raise UserError(f"{target} cannot be written: {error.strerror}.") from None
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
 
 
 def write_config_files(checkpoint: Checkpoint, folder: Path, config: dict[str, Any]) -> None:
