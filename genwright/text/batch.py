@@ -123,11 +123,11 @@ def run_jobs(
     chat: bool,
     results: Results,
     warn: Callable[[str], None],
-    tick: Callable[[], None],
+    tick: Callable[[int], None],
 ) -> int:
     """Run the lines that have no result yet and write each result as it ends; returns how many lines were invalid.
 
-    Lines are prompts, or JSON objects if the first one is; `tick` is called once per line.
+    Lines are prompts, or JSON objects if the first one is; `tick` is called once per line, with the tokens generated.
     """
     as_objects = bool(lines) and lines[0][1].lstrip().startswith("{")
     settings = _digest(repr((replace(params, priority=0), chat, llm.fingerprint)))  # a priority changes no tokens
@@ -142,7 +142,7 @@ def run_jobs(
                 number, line = numbered
                 digest = f"{_digest(line)}-{settings}"
                 if results.has(number, digest):
-                    tick()
+                    tick(0)
                     continue
                 try:
                     given = _parse(line) if as_objects else {"prompt": line}
@@ -154,7 +154,7 @@ def run_jobs(
                     jobs.pop(number, None)
                     warn(f"Line {number} was skipped: {error}")
                     invalid += 1
-                    tick()
+                    tick(0)
             if not jobs:
                 return invalid
             for request, _ in receive(deliveries):
@@ -162,8 +162,9 @@ def run_jobs(
                 job.running -= 1
                 if not job.running:
                     del jobs[request.index]
-                    results.add(job.row | as_json(gather([sample.result() for sample in job.samples])))
-                    tick()
+                    ended = [sample.result() for sample in job.samples]
+                    results.add(job.row | as_json(gather(ended)))
+                    tick(sum(len(result.ids) for result in ended))
     finally:
         llm.loop.cancel(request for job in jobs.values() for request in job.samples)
 

@@ -45,7 +45,7 @@ def run(llm, prompts: Path, out: Path, params=None, chat=False) -> tuple[int, li
     told: list[str] = []
     lines = read_lines(prompts)
     with closing(Results(out)) as results:
-        return run_jobs(llm, lines, params or SamplingParams(), chat, results, told.append, lambda: None), told
+        return run_jobs(llm, lines, params or SamplingParams(), chat, results, told.append, lambda tokens: None), told
 
 
 def rows_of(out: Path) -> dict[int, list[int]]:
