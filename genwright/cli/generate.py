@@ -17,7 +17,7 @@ from genwright.cli.options import Model, load
 from genwright.cli.progress import bar
 from genwright.errors import UserError
 from genwright.text.catalogue import DEFAULT
-from genwright.text.engine.request import Acceptance, SamplingParams
+from genwright.text.engine.request import STOPPED_EARLY, Acceptance, SamplingParams
 from genwright.text.settings import EngineConfig
 
 if TYPE_CHECKING:
@@ -127,9 +127,9 @@ def _answer(
                 name = f"prompt {index + 1}" + (f", sample {number}" if result.samples else "")
                 print(f"--- {name}, seed {sample.seed}\n{sample.text if llm.tokenizer else sample.ids}")
             show_logprobs("Answer", sample.logprobs, llm.tokenizer)
-    if any(result.finish_reason == "error" for result in results):
-        raise UserError("An answer was stopped early, because the logits contain NaN or memory ran out.")
     samples = [sample for result in results for sample in (result, *result.samples)]
+    if any(sample.finish_reason == "error" for sample in samples):
+        raise UserError(STOPPED_EARLY)
     tokens = sum(len(sample.ids) for sample in samples)
     read = llm.model.step_bytes * (llm.engine.steps - first_step)
     print(summary(tokens, seconds, results[0], read, peak_memory(llm.model.device)), file=sys.stderr)
