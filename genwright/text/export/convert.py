@@ -224,14 +224,21 @@ def _write_shards(
             progress(done, len(entries))
 
 
+def check_gptfast(checkpoint: Checkpoint, experts: bool = True) -> None:
+    """Raise if gpt-fast's model.pth cannot hold a model; only its own script writes experts."""
+    cfg = checkpoint.config
+    extra = cfg.qkv_bias or cfg.out_bias or cfg.mlp_bias or cfg.qk_norm or (cfg.moe and not experts)
+    if cfg.architecture != "llama" or extra:
+        raise UserError(
+            f"{checkpoint.path} has biases, q and k norms{'' if experts else ', experts'} or an architecture other "
+            "than Llama's, which gpt-fast's model.pth cannot hold."
+        )
+
+
 def _write_gptfast(checkpoint: Checkpoint, folder: Path, dtype: torch.dtype, progress: Progress) -> None:
     """Save empty tensors, memory-map the file and fill it in place, so that memory does not hold the model."""
     cfg = checkpoint.config
-    if cfg.architecture != "llama" or cfg.moe or cfg.qkv_bias or cfg.out_bias or cfg.mlp_bias or cfg.qk_norm:
-        raise UserError(
-            f"{checkpoint.path} has biases, q and k norms, experts or an architecture other than Llama's, which "
-            "gpt-fast's model.pth cannot hold."
-        )
+    check_gptfast(checkpoint, experts=False)
     sources = _gptfast_sources(cfg.layers, cfg.tied)
     path = folder / "model.pth"
     shapes: dict[str, tuple[int, ...]] = {}
