@@ -89,6 +89,11 @@ def _run(verb: str, arguments: list[str]) -> None:
     except UserError as error:
         print(f"genwright: {error}", file=sys.stderr)
         sys.exit(1)
+    except OSError as error:  # such as a name that is too long, or a folder that the user may not enter
+        if error.filename is None or verb == "dropin":  # a script's own errors keep their traceback
+            raise
+        print(f"genwright: {error.filename} cannot be read or written: {error.strerror}.", file=sys.stderr)
+        sys.exit(1)
     except (KeyboardInterrupt, SystemExit) as end:  # typer turns Ctrl-C into SystemExit(130)
         code = 130 if isinstance(end, KeyboardInterrupt) else end.code
         if code == 130:

@@ -1,7 +1,6 @@
 """`genwright bench`: measure speed and compare it with the device's limits."""
 
 import json
-import os
 import shutil
 import sys
 from collections.abc import Sequence
@@ -11,10 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from genwright.cli.app import Json, new_app
+from genwright.cli.app import Json, check_writable, new_app
 from genwright.cli.flags import expand
 from genwright.cli.progress import stages
-from genwright.errors import UserError
 from genwright.text.settings import EngineConfig
 
 if TYPE_CHECKING:
@@ -54,7 +52,7 @@ def bench(
         print(json.dumps([asdict(each) for each in EXPERIMENTS.values()]) if as_json else "\n".join(lines))
         return
     for path in filter(None, (profile, csv, plot)):
-        _check_writable(path)
+        check_writable(path)
     from genwright.bench.run import Settings, run
     from genwright.device import pick_device
 
@@ -81,14 +79,6 @@ def bench(
         draw(found, plot)
     if any(row.error and not row.skipped for row in found):
         raise typer.Exit(1)
-
-
-def _check_writable(path: Path) -> None:
-    folder = path.resolve().parent
-    if not folder.is_dir():
-        raise UserError(f"There is no folder {path.parent} to write {path.name} to.")
-    if path.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
-        raise UserError(f"{path} cannot be written to.")
 
 
 def _report(rows: "Sequence[Row]", notes: Sequence[str], as_json: bool) -> None:

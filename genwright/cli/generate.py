@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from genwright.cli.app import Json, new_app
+from genwright.cli.app import Json, check_writable, new_app
 from genwright.cli.flags import expand
 from genwright.cli.logprobs import show_logprobs
 from genwright.cli.options import Model, load
 from genwright.cli.progress import bar
 from genwright.errors import UserError
 from genwright.text.catalogue import DEFAULT
-from genwright.text.engine.request import Acceptance, SamplingParams
+from genwright.text.engine.request import STOPPED_EARLY, Acceptance, SamplingParams
 from genwright.text.settings import EngineConfig
 
 if TYPE_CHECKING:
@@ -49,6 +49,10 @@ def generate(
         raise UserError("--prompts FILE and --out FILE must be given together.")
     if prompts_file is not None and (prompts_file.is_dir() or not prompts_file.exists()):  # a pipe is a file too
         raise UserError(f"There is no file {prompts_file}.")
+    if report is not None:
+        if report.resolve() in [path.resolve() for path in (prompts_file, out) if path is not None]:
+            raise UserError(f"--report would overwrite {report}; name another file.")
+        check_writable(report)
     if prompt_length is not None and prompt_length < 1:
         raise UserError(f"--prompt-length must be 1 or more, not {prompt_length}.")
     texts = _with_input(prompts or []) if prompts_file is None and prompt_length is None else []
@@ -123,9 +127,9 @@ def _answer(
                 name = f"prompt {index + 1}" + (f", sample {number}" if result.samples else "")
                 print(f"--- {name}, seed {sample.seed}\n{sample.text if llm.tokenizer else sample.ids}")
             show_logprobs("Answer", sample.logprobs, llm.tokenizer)
-    if any(result.finish_reason == "error" for result in results):
-        raise UserError("An answer was stopped early, because the logits contain NaN or memory ran out.")
     samples = [sample for result in results for sample in (result, *result.samples)]
+    if any(sample.finish_reason == "error" for sample in samples):
+        raise UserError(STOPPED_EARLY)
     tokens = sum(len(sample.ids) for sample in samples)
     read = llm.model.step_bytes * (llm.engine.steps - first_step)
     print(summary(tokens, seconds, results[0], read, peak_memory(llm.model.device)), file=sys.stderr)
@@ -171,16 +175,16 @@ def _run_file(llm: "LLM", prompts: Path, out: Path, params: SamplingParams, chat
     from genwright.text.batch import Results, read_lines, run_jobs
 
     lines = read_lines(prompts)
-    total, done, meter = len(lines), 0, llm.meter()
+    total, done, tokens, meter, started = len(lines), 0, 0, llm.meter(), time.perf_counter()
 
     def warn(sentence: str) -> None:
         print(f"{prompts}: {sentence}", file=sys.stderr)
 
     with closing(Results(out)) as results, bar("Prompts") as progress:
 
-        def tick() -> None:
-            nonlocal done
-            done += 1
+        def tick(generated: int) -> None:
+            nonlocal done, tokens
+            done, tokens = done + 1, tokens + generated
             progress(done, total)
 
         progress(0, total)
@@ -189,8 +193,11 @@ def _run_file(llm: "LLM", prompts: Path, out: Path, params: SamplingParams, chat
         except KeyboardInterrupt:
             print(f"Stopped after {done} of {total} lines; the same command continues there.", file=sys.stderr)
             raise
+    seconds = time.perf_counter() - started
+    if tokens:
+        print(f"{tokens} tokens in {seconds:.2f} s: {tokens / seconds:.1f} tokens/s", file=sys.stderr)
     if meter is not None:
-        _show_report(meter.report(), report)
+        _show_report(meter.report(tokens=tokens), report)
     if invalid:
         raise UserError(f"{invalid} of {total} lines of {prompts} were skipped; results of the others are in {out}.")
     print(f"{total} results are in {out}.", file=sys.stderr)

@@ -29,7 +29,8 @@ def plan(
     prompt_length: Annotated[int, typer.Option(min=1, help="Tokens of each prompt.")] = 512,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Tokens of each answer.")] = 32,
     batch: Annotated[
-        int | None, typer.Option(min=1, help="The most sequences at a time; by default 64 on a CPU, 256 on a GPU.")
+        int | None,
+        typer.Option(min=1, max=1 << 30, help="The most sequences at a time; by default 64 on a CPU, 256 on a GPU."),
     ] = None,
     gpu_mem: Annotated[str | None, typer.Option(help="GPU memory to use: 16GiB, or a number of GB.")] = None,
     cpu_mem: Annotated[str | None, typer.Option(help="Main memory to use: 64GiB, or a number of GB.")] = None,

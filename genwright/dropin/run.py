@@ -40,7 +40,7 @@ def run_script(name: str, script: str, arguments: list[str]) -> None:
     A script of the original that itself contains what we replace is replaced by our module of its name.
     """
     path = Path(script)
-    if not path.is_file():
+    if not os.path.isfile(path):  # unlike Path's, it is False for a name that is too long
         raise UserError(f"There is no script {script}.")
     for module in find_origin(name).whole:
         if f"/{path.resolve().as_posix()}".endswith(f"/{module.replace('.', '/')}.py"):

@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 from genwright.serve.http_errors import RequestError
+from genwright.text.tokenizer.chat_template import joined
 
 Messages = list[dict[str, Any]]
 
@@ -31,11 +32,6 @@ def template_messages(given: list[dict[str, Any]]) -> Messages:
         found.append(each)
     check_tool_history(found, [f"messages[{index}]" for index in range(len(found))], "tool_call_id")
     return found
-
-
-def joined(content: Any) -> str | None:
-    """The text of a message's content, which is a text or a list of text parts."""
-    return "".join(part["text"] for part in content) if isinstance(content, list) else content
 
 
 def tool_call(call_id: str, name: str, arguments: Any) -> dict[str, Any]:

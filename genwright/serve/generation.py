@@ -14,12 +14,11 @@ from genwright.serve.frames import End, Part, ToolUse
 from genwright.serve.http_errors import RequestError
 from genwright.serve.service import Record, Service
 from genwright.serve.sse import until_gone
-from genwright.text.engine.request import Logprob, SamplingParams
+from genwright.text.engine.request import STOPPED_EARLY, Logprob, SamplingParams
 
 T = TypeVar("T")
 Parts = AsyncGenerator[list[Part], None]
 LARGE_BODY = 1 << 15  # bytes; tokenizing more would hold up the other streams for milliseconds
-NUMERIC_ERROR = "The answer was stopped early, because the logits contain NaN or memory ran out."
 
 
 class ClientGone(Exception):
@@ -208,4 +207,4 @@ def _observe_end(service: Service, record: Record, end: End, tokens: int, whole:
             service.metrics.next_token((end.total - end.first_token) / (tokens - 1))
     record.finish_reason = end.reason
     if end.reason == "error":
-        raise RequestError(NUMERIC_ERROR, None, 500)
+        raise RequestError(STOPPED_EARLY, None, 500)

@@ -7,7 +7,7 @@ from typing import Any
 
 from starlette.requests import Request
 
-from genwright.serve.chat_messages import Messages, arguments_object, check_tool_history, joined, tool_call
+from genwright.serve.chat_messages import Messages, arguments_object, check_tool_history, tool_call
 from genwright.serve.chat_prompt import ChatPrompt, constraining_field, named_choice
 from genwright.serve.field_checks import object_of
 from genwright.serve.frames import ToolUse
@@ -20,6 +20,7 @@ from genwright.serve.response_items import call_item, message_item, output_text
 from genwright.serve.response_stream import response_events
 from genwright.serve.service import Service
 from genwright.serve.sse import EventStream
+from genwright.text.tokenizer.chat_template import joined
 
 SCHEMA = object_of(RESPONSE, "input")
 

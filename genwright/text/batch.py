@@ -13,7 +13,7 @@ from genwright.arguments import short
 from genwright.errors import UserError
 from genwright.text.config_file import read_text
 from genwright.text.engine.loop import Delivery, only_ends, receive
-from genwright.text.engine.request import Request, Result, SamplingParams
+from genwright.text.engine.request import STOPPED_EARLY, Request, Result, SamplingParams
 from genwright.text.llm import LLM, gather
 
 _LISTS = ("samples", "tool_calls")  # left out of a result if they are empty
@@ -123,15 +123,15 @@ def run_jobs(
     chat: bool,
     results: Results,
     warn: Callable[[str], None],
-    tick: Callable[[], None],
+    tick: Callable[[int], None],
 ) -> int:
-    """Run the lines that have no result yet and write each result as it ends; returns how many lines were invalid.
+    """Run the lines that have no result yet and write each result as it ends; returns how many lines were skipped.
 
-    Lines are prompts, or JSON objects if the first one is; `tick` is called once per line.
+    Lines are prompts, or JSON objects if the first one is; `tick` is called once per line, with the tokens generated.
     """
     as_objects = bool(lines) and lines[0][1].lstrip().startswith("{")
     settings = _digest(repr((replace(params, priority=0), chat, llm.fingerprint)))  # a priority changes no tokens
-    pending, invalid = iter(lines), 0
+    pending, skipped = iter(lines), 0
     most = 2 * llm.engine.scheduler.max_batch  # so that as many wait as run
     deliveries: SimpleQueue[Delivery] = SimpleQueue()
     deliver = only_ends(deliveries.put)
@@ -142,7 +142,7 @@ def run_jobs(
                 number, line = numbered
                 digest = f"{_digest(line)}-{settings}"
                 if results.has(number, digest):
-                    tick()
+                    tick(0)
                     continue
                 try:
                     given = _parse(line) if as_objects else {"prompt": line}
@@ -153,17 +153,22 @@ def run_jobs(
                 except UserError as error:
                     jobs.pop(number, None)
                     warn(f"Line {number} was skipped: {error}")
-                    invalid += 1
-                    tick()
+                    skipped += 1
+                    tick(0)
             if not jobs:
-                return invalid
+                return skipped
             for request, _ in receive(deliveries):
                 job = jobs[request.index]
                 job.running -= 1
                 if not job.running:
                     del jobs[request.index]
-                    results.add(job.row | as_json(gather([sample.result() for sample in job.samples])))
-                    tick()
+                    ended = [sample.result() for sample in job.samples]
+                    if any(result.finish_reason == "error" for result in ended):
+                        warn(f"Line {request.index} was skipped: {STOPPED_EARLY}")
+                        skipped += 1
+                    else:
+                        results.add(job.row | as_json(gather(ended)))
+                    tick(sum(len(result.ids) for result in ended))
     finally:
         llm.loop.cancel(request for job in jobs.values() for request in job.samples)
 

@@ -4,7 +4,7 @@ from collections.abc import Generator
 from contextlib import closing
 
 from genwright.errors import UserError
-from genwright.text.engine.request import Piece, Request, SamplingParams
+from genwright.text.engine.request import STOPPED_EARLY, Piece, Request, SamplingParams
 from genwright.text.llm import LLM
 from genwright.text.tokenizer.chat_template import Messages
 from genwright.text.tokenizer.tokenizer import Tokenizer
@@ -87,7 +87,7 @@ class Conversation:
             except GeneratorExit:
                 pass  # the caller stopped the answer
         if reason == "error":
-            raise UserError("The answer was stopped early, because the logits contain NaN or memory ran out.")
+            raise UserError(STOPPED_EARLY)
         self._set([*messages, {"role": "assistant", "content": answer}])
         self.dropped, self.finish_reason = (len(whole) - len(messages)) // 2, reason
         self.tokens = len(ids)

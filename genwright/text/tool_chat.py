@@ -6,7 +6,7 @@ from typing import Any
 
 from genwright.errors import UserError
 from genwright.text.engine.request import Result, SamplingParams
-from genwright.text.tokenizer.chat_template import Messages
+from genwright.text.tokenizer.chat_template import Messages, with_texts
 from genwright.text.tokenizer.tokenizer import Tokenizer
 from genwright.text.tool_calls import STYLES, describe_tools, parse_tool_calls, tool_grammar, tool_style
 from genwright.text.tool_calls.grammar import arguments_schema
@@ -27,6 +27,7 @@ def shown_tokens(tokenizer: Tokenizer) -> frozenset[int]:
 
 def encode_chat(tokenizer: Tokenizer, messages: Messages, allow_control_tokens: bool, tools: Any) -> list[int]:
     """The token ids of a conversation; a template that has no place for tools gets them in the system message."""
+    messages = with_texts(messages)
     if not tools:
         return tokenizer.chat(messages, allow_control_tokens)
     functions(tools)

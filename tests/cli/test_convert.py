@@ -99,3 +99,23 @@ def test_mistakes(arguments: list[str], words: str, tmp_path: Path, monkeypatch:
         app(arguments, standalone_mode=False)
     assert words in str(error.value) and str(error.value).endswith(".") and "\n" not in str(error.value)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("form", ["safetensors", "gguf"])
+def test_nothing_that_exists_is_overwritten(form: str, tmp_path: Path) -> None:
+    """The place of the unfinished target may be taken, even by the checkpoint that is converted."""
+    source = tmp_path / "new.part"
+    app([TINY, str(source), "--to", form], standalone_mode=False)
+    before = LLM(source, dtype="float32").logits([1, 2, 3])
+    with pytest.raises(UserError, match=r"new\.part exists already; delete it unless another process is writing it"):
+        app([str(source), str(tmp_path / "new"), "--to", form], standalone_mode=False)
+    assert [path.name for path in tmp_path.iterdir()] == ["new.part"]
+    assert torch.equal(LLM(source, dtype="float32").logits([1, 2, 3]), before)
+
+
+@pytest.mark.parametrize("form", ["safetensors", "gguf"])
+@pytest.mark.parametrize(("target", "why"), [("file/new", "Not a directory"), ("n" * 300, "File name too long")])
+def test_a_place_that_cannot_be_written(form: str, target: str, why: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match=f"cannot be written: {why}\\.$"):
+        app([TINY, str(tmp_path / target), "--to", form], standalone_mode=False)

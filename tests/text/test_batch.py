@@ -17,6 +17,7 @@ import pytest
 from genwright import LLM, SamplingParams
 from genwright.errors import UserError
 from genwright.text.batch import Results, read_lines, run_jobs
+from genwright.text.engine.request import STOPPED_EARLY
 
 MODEL = "random:stories15m,layers=1"
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -45,7 +46,7 @@ def run(llm, prompts: Path, out: Path, params=None, chat=False) -> tuple[int, li
     told: list[str] = []
     lines = read_lines(prompts)
     with closing(Results(out)) as results:
-        return run_jobs(llm, lines, params or SamplingParams(), chat, results, told.append, lambda: None), told
+        return run_jobs(llm, lines, params or SamplingParams(), chat, results, told.append, lambda tokens: None), told
 
 
 def rows_of(out: Path) -> dict[int, list[int]]:
@@ -181,6 +182,21 @@ def test_plain_lines_are_prompts_and_their_own_parameters_win(smollm2, tmp_path)
     assert "Chat messages must be a list" in told[0]
     with pytest.raises(UserError, match="another model or other flags"):
         run(llm, mixed, out, SamplingParams(max_new_tokens=2), chat=True)
+
+
+def test_an_answer_that_fails_is_no_result_and_runs_again(llm, tmp_path):
+    prompts, out = write_prompts(tmp_path / "p.jsonl", 3), tmp_path / "o.jsonl"
+    failing = json.loads(prompts.read_text().splitlines()[1])["prompt"]
+
+    def break_one(ids, logits):
+        return logits * float("nan") if ids[: len(failing)] == failing else logits
+
+    skipped, told = run(llm, prompts, out, SamplingParams(logits_processor=break_one))
+    assert (skipped, set(rows_of(out))) == (1, {1, 3})
+    assert told == [f"Line 2 was skipped: {STOPPED_EARLY}"]
+    failing = [-1]
+    assert run(llm, prompts, out, SamplingParams(logits_processor=break_one)) == (0, [])
+    assert set(rows_of(out)) == {1, 2, 3}
 
 
 def test_a_results_file_is_guarded(llm, tmp_path):

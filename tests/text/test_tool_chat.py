@@ -70,3 +70,30 @@ def test_what_cannot_be_done_is_one_sentence(llm):
         llm.chat(MESSAGES, SamplingParams(regex="a"), tools=TOOLS)
     with pytest.raises(UserError, match="tool_choice must be"):
         llm.chat(MESSAGES, tools=TOOLS, tool_choice="f")
+
+
+def test_contents_are_texts_or_lists_of_text_parts(llm):
+    parts = [{"type": "text", "text": "Is it"}, {"type": "text", "text": " warm?"}]
+    assert llm.encode_chat([{"role": "user", "content": parts}]) == llm.encode_chat(MESSAGES)
+    system = [{"role": "system", "content": parts}, *MESSAGES]
+    joined = [{"role": "system", "content": "Is it warm?"}, *MESSAGES]
+    assert llm.encode_chat(system, tools=TOOLS) == llm.encode_chat(joined, tools=TOOLS)
+    call = {"id": "1", "type": "function", "function": {"name": "weather", "arguments": {"city": "Rome"}}}
+    for message in ({"content": None}, {}):
+        asked = [*MESSAGES, {"role": "assistant", "tool_calls": [call], **message}]
+        assert llm.encode_chat(asked) == llm.encode_chat([*MESSAGES, {**asked[-1], "content": ""}])
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        *({}, {"content": None}, {"content": 5}, {"content": {"text": "hi"}}, {"content": ["hi"]}),
+        *({"content": [{"type": "text"}]}, {"content": [{"type": "image_url", "image_url": {"url": "x"}}]}),
+    ],
+)
+@pytest.mark.parametrize("tools", [None, TOOLS])
+def test_other_contents_are_refused(message, tools, llm):
+    with pytest.raises(UserError, match=r"^messages\[1\]\.content must be a text or a list of .* parts, not .*\.$"):
+        llm.encode_chat([*MESSAGES, {"role": "user", **message}], tools=tools)
+    with pytest.raises(UserError, match=r"^Chat messages must be a list of "):
+        llm.encode_chat("Is it warm?", tools=tools)

@@ -1,7 +1,6 @@
 """gpt-fast's quantize module: int8, int4 and GPTQ handlers, and the command that writes quantized files."""
 
 import argparse
-import os
 import time
 from pathlib import Path
 
@@ -9,7 +8,7 @@ import torch
 from model import Transformer
 from tokenizer import get_tokenizer
 
-from genwright.dropin.transformer.checkpoint import load_modules, read_state, weight_format
+from genwright.dropin.transformer.checkpoint import load_modules, read_state, save_state, weight_format
 from genwright.dropin.transformer.gptq import WeightOnlyInt4GPTQQuantHandler
 from genwright.dropin.transformer.int4 import WeightOnlyInt4Linear, WeightOnlyInt4QuantHandler
 from genwright.dropin.transformer.int8 import (
@@ -77,9 +76,7 @@ def quantize(
         )
     target = checkpoint_path.with_name(checkpoint_path.name.replace(".pth", f"{label}{suffix}.pth"))
     print(f"Writing quantized weights to {target}")
-    part = target.with_suffix(".pth.part")
-    torch.save(state, part)
-    os.replace(part, target)
+    save_state(state, target)
     print(f"Quantization complete took {time.time() - started:.02f} seconds")
 
 

@@ -31,6 +31,18 @@ def read_state(path: Path) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in (inner or loaded).items() if isinstance(tensor, Tensor)}
 
 
+def save_state(state: Mapping[str, Tensor], path: Path) -> None:
+    """Write a .pth file; it appears complete or not at all."""
+    part = path.with_suffix(".pth.part")
+    try:
+        torch.save(state, part)
+        part.replace(path)
+    except RuntimeError:  # which PyTorch raises for every failure to write
+        raise UserError(f"{path} cannot be written; the disk may be full.") from None
+    finally:
+        part.unlink(missing_ok=True)
+
+
 def load_modules(path: Path, kind: type[Transformer], device: str, precision: torch.dtype) -> Transformer:
     """The model that config.json or the folder's name says, with the file's weights, which may be int8 or int4."""
     state, args = read_state(path), find_args(path.parent, kind.args)

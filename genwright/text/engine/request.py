@@ -17,6 +17,7 @@ if TYPE_CHECKING:  # the command line reads SamplingParams without importing tor
     from genwright.text.engine.grammar import Grammar
     from genwright.text.tokenizer.tokenizer import Detokenizer
 
+STOPPED_EARLY = "The answer was stopped early, because the logits contain NaN or memory ran out."  # by "error"
 _MAX_BIAS = 1e30  # a larger one could overflow float32 when divided by the temperature
 
 

@@ -20,6 +20,7 @@ class RunReport:
 
     policy: str
     seconds: float
+    tokens: int  # of all answers
     moved: dict[str, int]  # bytes, such as those from "CPU to GPU"; without a GPU the first tier is "memory"
     peak: dict[str, int]  # bytes of each tier since the model was loaded
     measured: Timing | None  # None if `report` was called without results
@@ -27,12 +28,17 @@ class RunReport:
     bus: float | None  # bytes per second from CPU memory to the GPU, if known
 
     @property
+    def rate(self) -> float:
+        """New tokens per second."""
+        return self.tokens / self.seconds
+
+    @property
     def bus_share(self) -> float | None:
         """What was moved from CPU memory to the GPU, as a share of what the bus could have moved in this time."""
         return None if self.bus is None else self.moved.get("CPU to GPU", 0) / self.seconds / self.bus
 
     def as_json(self) -> dict[str, Any]:
-        found = {**asdict(self), "bus_share": self.bus_share}
+        found = {**asdict(self), "rate": self.rate, "bus_share": self.bus_share}
         for name in ("measured", "predicted"):
             if (timing := getattr(self, name)) is not None:
                 rates = ("prefill_rate", "decode_rate", "total_rate", "seconds")
@@ -69,21 +75,20 @@ class RunMeter:
         self._executor, self._predict, self._bus = executor, predict, bus
         self._moved, self._started = executor.tiers.use.moved.copy(), time.perf_counter()
 
-    def report(self, results: Sequence[Result] | None = None) -> RunReport:
-        """The figures of a run with these results."""
+    def report(self, results: Sequence[Result] | None = None, tokens: int = 0) -> RunReport:
+        """The figures of a run with these results, or of one that kept none and generated so many tokens."""
         seconds, executor = time.perf_counter() - self._started, self._executor
         use, measured, predicted = executor.tiers.use, None, None
         if results:
             samples = [sample for result in results for sample in (result, *result.samples)]
-            prompts, tokens = (
-                round(sum(counts) / len(samples))
-                for counts in ([s.timing.prompt_tokens for s in samples], [len(s.ids) for s in samples])
-            )
+            tokens = sum(len(sample.ids) for sample in samples)
+            prompts = round(sum(sample.timing.prompt_tokens for sample in samples) / len(samples))
+            answer = round(tokens / len(samples))
             prefill = max(sample.timing.first_token for sample in samples)
             total = max(sample.timing.total for sample in samples)
-            measured = Timing(len(samples), prompts, tokens, prefill, total - prefill)
-            if self._predict is not None and tokens:
-                predicted = self._predict(Workload(prompts, tokens, len(samples)))
+            measured = Timing(len(samples), prompts, answer, prefill, total - prefill)
+            if self._predict is not None and answer:
+                predicted = self._predict(Workload(prompts, answer, len(samples)))
         on_gpu = executor.model.device.type == "cuda"
         names = {tier: tier.value for tier in Tier} | ({} if on_gpu else {Tier.GPU: "memory"})
         peak = {names[tier]: use.peak[tier] for tier in Tier if use.peak[tier]}
@@ -92,4 +97,4 @@ class RunMeter:
         moved = {f"{names[a]} to {names[b]}": count for (a, b), count in (use.moved - self._moved).items()}
         policy = executor.policy.describe(names[Tier.GPU])
         bus = self._bus if on_gpu else None
-        return RunReport(policy, seconds, moved, peak, measured, predicted, bus)
+        return RunReport(policy, seconds, tokens, moved, peak, measured, predicted, bus)

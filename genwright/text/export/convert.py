@@ -5,7 +5,7 @@ import mmap
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +51,7 @@ def convert(
     check_tensors(checkpoint, draft)
     if form == "gptfast":
         dtype = dtype or parse_dtype(checkpoint.config.dtype)
-    with new_folder(target) as part:
+    with new_path(target) as part:
         entries = _entries(checkpoint, dtype, draft, dequantize=form == "bf16")
         packed = any(kind == VALUES for _, kind in entries.values())
         config = hugging_face_config(checkpoint, dtype)
@@ -70,20 +70,26 @@ def convert(
 
 
 @contextmanager
-def new_folder(target: Path) -> Iterator[Path]:
-    """A temporary folder that is renamed to `target` at the end, or removed after an error."""
-    if target.exists():
-        raise UserError(f"{target} exists already; name a new folder.")
-    part = target.with_name(target.name + ".part")
-    shutil.rmtree(part, ignore_errors=True)
+def new_path(target: Path, kind: str = "folder") -> Iterator[Path]:
+    """A new folder or file beside `target`, which is renamed to it at the end, or removed after an error."""
     try:
-        part.mkdir(parents=True)
-        yield part
-        part.rename(target)
+        if target.exists():
+            raise UserError(f"{target} exists already; name a new {kind}.")
+        part = target.with_name(target.name + ".part")
+        if part.exists():  # it may hold anything, even the checkpoint that is being read
+            raise UserError(
+                f"{part} exists already; delete it unless another process is writing it, or name a new {kind}."
+            )
+        with suppress(FileExistsError):
+            target.parent.mkdir(parents=True)
+        part.mkdir() if kind == "folder" else part.touch(exist_ok=False)
+        try:
+            yield part
+            part.rename(target)
+        finally:
+            shutil.rmtree(part, ignore_errors=True) if kind == "folder" else part.unlink(missing_ok=True)
     except OSError as error:
         raise UserError(f"{target} cannot be written: {error.strerror}.") from None
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
 
 
 def write_config_files(checkpoint: Checkpoint, folder: Path, config: dict[str, Any]) -> None:
@@ -218,14 +224,21 @@ def _write_shards(
             progress(done, len(entries))
 
 
+def check_gptfast(checkpoint: Checkpoint, experts: bool = True) -> None:
+    """Raise if gpt-fast's model.pth cannot hold a model; only its own script writes experts."""
+    cfg = checkpoint.config
+    extra = cfg.qkv_bias or cfg.out_bias or cfg.mlp_bias or cfg.qk_norm or (cfg.moe and not experts)
+    if cfg.architecture != "llama" or extra:
+        raise UserError(
+            f"{checkpoint.path} has biases, q and k norms{'' if experts else ', experts'} or an architecture other "
+            "than Llama's, which gpt-fast's model.pth cannot hold."
+        )
+
+
 def _write_gptfast(checkpoint: Checkpoint, folder: Path, dtype: torch.dtype, progress: Progress) -> None:
     """Save empty tensors, memory-map the file and fill it in place, so that memory does not hold the model."""
     cfg = checkpoint.config
-    if cfg.architecture != "llama" or cfg.moe or cfg.qkv_bias or cfg.out_bias or cfg.mlp_bias or cfg.qk_norm:
-        raise UserError(
-            f"{checkpoint.path} has biases, q and k norms, experts or an architecture other than Llama's, which "
-            "gpt-fast's model.pth cannot hold."
-        )
+    check_gptfast(checkpoint, experts=False)
     sources = _gptfast_sources(cfg.layers, cfg.tied)
     path = folder / "model.pth"
     shapes: dict[str, tuple[int, ...]] = {}

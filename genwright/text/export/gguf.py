@@ -21,7 +21,7 @@ from genwright.text.checkpoints.gguf_file import TensorEntry, write_gguf_header
 from genwright.text.checkpoints.protocol import Checkpoint, parse_dtype
 from genwright.text.checkpoints.rope_order import neighbours_from_halves
 from genwright.text.config import ModelConfig
-from genwright.text.export.convert import Progress
+from genwright.text.export.convert import Progress, new_path
 from genwright.text.export.gguf_fields import file_metadata, gguf_architecture, rope_factors
 from genwright.text.loader import Loader
 
@@ -50,8 +50,6 @@ def write_gguf(checkpoint: Checkpoint, target: Path, form: str, dtype: torch.dty
     """
     kind = None if form == "gguf" else form.upper()
     dtype = dtype or parse_dtype(checkpoint.config.dtype)
-    if target.exists():
-        raise UserError(f"{target} exists already; name a new file.")
     check_tensors(checkpoint)
     cfg = checkpoint.config
     arch = gguf_architecture(checkpoint)
@@ -60,27 +58,19 @@ def write_gguf(checkpoint: Checkpoint, target: Path, form: str, dtype: torch.dty
     factors = rope_factors(cfg)
     entries = {ROPE_FACTORS: TensorEntry(tuple(factors[0].shape), F32)} if factors else {}
     entries |= {name: item.entry for name, item in items.items()}
-    part = target.with_name(target.name + ".part")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with part.open("wb") as sink:
-            write_gguf_header(sink, metadata, entries)
-            start = sink.tell()
-            for tensor in factors:
-                sink.write(tensor.numpy().data)
-            sink.truncate(start + sum(entry.padded for entry in entries.values()))
-            _check_holds(checkpoint, part)
-            for done, (name, entry) in enumerate(entries.items(), 1):
-                sink.seek(start)
-                for rows in _rows(checkpoint, items[name], ARCHITECTURES[arch]) if name in items else ():
-                    sink.write(rows.contiguous().view(-1).view(torch.uint8).numpy().data)
-                start += entry.padded
-                progress(done, len(entries))
-        part.rename(target)
-    except OSError as error:
-        raise UserError(f"{target} cannot be written: {error.strerror}.") from None
-    finally:
-        part.unlink(missing_ok=True)
+    with new_path(target, "file") as part, part.open("wb") as sink:
+        write_gguf_header(sink, metadata, entries)
+        start = sink.tell()
+        for tensor in factors:
+            sink.write(tensor.numpy().data)
+        sink.truncate(start + sum(entry.padded for entry in entries.values()))
+        _check_holds(checkpoint, part)
+        for done, (name, entry) in enumerate(entries.items(), 1):
+            sink.seek(start)
+            for rows in _rows(checkpoint, items[name], ARCHITECTURES[arch]) if name in items else ():
+                sink.write(rows.contiguous().view(-1).view(torch.uint8).numpy().data)
+            start += entry.padded
+            progress(done, len(entries))
 
 
 def _items(cfg: ModelConfig, names: Gguf, kind: str | None, dtype: torch.dtype) -> Iterator[Item]:

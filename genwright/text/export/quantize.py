@@ -42,7 +42,7 @@ def quantize(
     draft = has_draft(checkpoint)
     check_tensors(checkpoint, draft)
     load = Loader(checkpoint, torch.float32, device, quant=form)
-    with convert.new_folder(target) as folder:
+    with convert.new_path(target) as folder:
         layers = (load.weights.block(layer) for layer in range(checkpoint.config.layers + draft))
         blocks = [_items(load, block) for block in (load.outer_sources(), *layers)]
         entries: dict[str, Entry] = {}

@@ -6,11 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from genwright.arguments import short
 from genwright.errors import UserError
 from genwright.text.config_file import read_text
 
 _NAMED = Path(__file__).parent / "chat_templates"  # NAME.jinja, for checkpoints that have no template
 Messages = list[dict[str, Any]]
+_TEXT_PARTS = ("text", "input_text", "output_text")  # of chat completions and of responses
 _MAX_SOURCE = 64_000  # characters; the largest published templates have about 20,000
 
 
@@ -28,6 +30,35 @@ def find_template(name_or_file: str) -> str:
         names = ", ".join(template_names())
         raise UserError(f"There is no chat template {name_or_file!r}; pass {names} or the path of a Jinja file.")
     return read_text(path)
+
+
+def with_texts(messages: Any) -> Messages:
+    """Messages whose contents are texts: parts are joined, and a content that a tool call replaces is empty."""
+    if not (isinstance(messages, list) and messages and all(isinstance(m, dict) and "role" in m for m in messages)):
+        raise UserError('Chat messages must be a list of {"role": ..., "content": ...} objects, at least one.')
+    found = []
+    for index, message in enumerate(messages):
+        content = joined(message.get("content"))
+        if content is None and message["role"] == "assistant" and message.get("tool_calls"):
+            content = ""
+        if not isinstance(content, str):
+            raise UserError(
+                f'messages[{index}].content must be a text or a list of {{"type": "text", "text": ...}} parts, '
+                f"not {short(content)}."
+            )
+        found.append({**message, "content": content})
+    return found
+
+
+def joined(content: Any) -> Any:
+    """The text of a content that is a list of text parts, as OpenAI's clients send it; another content as it is."""
+    if isinstance(content, list) and all(map(_is_text_part, content)):
+        return "".join(part["text"] for part in content)
+    return content
+
+
+def _is_text_part(part: Any) -> bool:
+    return isinstance(part, dict) and part.get("type") in _TEXT_PARTS and isinstance(part.get("text"), str)
 
 
 class ChatTemplate:
@@ -55,8 +86,7 @@ class ChatTemplate:
         tools: Messages | None = None,
     ) -> str:
         """Render a conversation with the prompt for the assistant's answer; `mark` is applied to all texts first."""
-        if not (isinstance(messages, list) and messages and all(isinstance(m, dict) and "role" in m for m in messages)):
-            raise UserError('Chat messages must be a list of {"role": ..., "content": ...} objects, at least one.')
+        messages = with_texts(messages)
         try:
             # A copy of plain data, so that the template cannot reach the caller's objects.
             messages, tools = json.loads(json.dumps([messages, tools]))

@@ -8,7 +8,9 @@ from types import ModuleType, SimpleNamespace
 import pytest
 import torch
 from dropin.gpt_fast.tiny_gpt_fast import SHAPES
+from text.families import make
 
+from genwright.dropin.transformer.checkpoint import save_state
 from genwright.errors import UserError
 from genwright.text.checkpoints.open import open_checkpoint
 from genwright.text.engine.request import SamplingParams
@@ -60,6 +62,28 @@ def test_mixtrals_own_files_become_model_pth(checkpoints: Path, tmp_path: Path) 
     found = torch.load(tmp_path / "model.pth", weights_only=True)
     assert found.keys() == expected.keys()
     assert all(torch.equal(found[key], expected[key]) for key in expected)
+
+
+def test_a_tied_head_is_written_and_biases_are_refused(tmp_path: Path) -> None:
+    from scripts.convert_hf_checkpoint import from_hugging_face
+
+    make("llama", tmp_path / "tied", {"tie_word_embeddings": True})
+    state = from_hugging_face(open_checkpoint(str(tmp_path / "tied")))
+    assert torch.equal(state["output.weight"], state["tok_embeddings.weight"])
+    make("llama-biased", tmp_path / "biased")
+    with pytest.raises(UserError, match=r"has biases, .*, which gpt-fast's model\.pth cannot hold\.$"):
+        from_hugging_face(open_checkpoint(str(tmp_path / "biased")))
+
+
+def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path: Path, monkeypatch) -> None:
+    def fail(state: object, path: Path) -> None:
+        path.touch()
+        raise RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 64 vs 0")
+
+    monkeypatch.setattr(torch, "save", fail)
+    with pytest.raises(UserError, match=r"model\.pth cannot be written; the disk may be full\.$"):
+        save_state({}, tmp_path / "model.pth")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_folder_that_is_missing_is_one_sentence() -> None:

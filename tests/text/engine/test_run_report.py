@@ -44,6 +44,7 @@ def test_a_placed_run_is_measured(folder, tmp_path):
     assert 0 < report.moved["CPU to memory"] < whole[Tier.CPU, Tier.GPU]
     assert report.moved["disk to memory"] > 0 and set(report.peak) == {"memory", "CPU", "disk"}
     assert report.bus_share is None and report.predicted is None
+    assert report.tokens == 10 and report.rate == 10 / report.seconds
     found = report.as_json()
     assert json.loads(json.dumps(found))["measured"]["decode_rate"] == timing.decode_rate
     assert [line.split()[0] for line in report.lines()] == ["Placement:", "Prefill", "Moved:", "Peak"]
@@ -84,3 +85,21 @@ def test_the_command_writes_a_report(folder, tmp_path, capfd):
     app([*command, "--report", str(path), "--offload", "0,100,100,0,100,0"], standalone_mode=False)
     assert "Moved:" in capfd.readouterr().err
     assert json.loads(path.read_text())["policy"].startswith("weights 100% CPU")
+
+
+def test_a_job_has_a_report_with_its_rate(folder, tmp_path, capfd):
+    prompts, out, path = (tmp_path / name for name in ("prompts.jsonl", "results.jsonl", "report.json"))
+    prompts.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in PROMPTS))
+    command = ["--model", str(folder), "--device", "cpu", "--offload", "0,100,100,0,100,0", "--max-new-tokens", "5"]
+    command += ["--ignore-eos", "--prompts", str(prompts), "--out", str(out)]
+    app([*command, "--report", str(path)], standalone_mode=False)
+    assert "10 tokens in " in capfd.readouterr().err
+    found = json.loads(path.read_text())
+    assert found["tokens"] == 10 and found["rate"] == 10 / found["seconds"]
+    for taken in (prompts, out):
+        before = taken.read_text()
+        with pytest.raises(UserError, match=r"--report would overwrite .*; name another file\.$"):
+            app([*command, "--report", str(taken)], standalone_mode=False)
+        assert taken.read_text() == before
+    with pytest.raises(UserError, match=r"There is no folder .* to write report\.json to\.$"):
+        app([*command, "--report", str(tmp_path / "none" / "report.json")], standalone_mode=False)

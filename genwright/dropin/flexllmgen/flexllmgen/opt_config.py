@@ -15,7 +15,7 @@ import torch
 from genwright.errors import UserError
 from genwright.text.architectures.registry import named_shape
 from genwright.text.checkpoints.open import open_checkpoint
-from genwright.text.export.convert import hugging_face_config, new_folder, write_config_files
+from genwright.text.export.convert import hugging_face_config, new_path, write_config_files
 from genwright.text.hub import fetch
 
 DUMMY_WEIGHT = "_DUMMY_"  # in place of a path: random weights of the model's shape
@@ -114,7 +114,7 @@ def download_opt_weights(model_name: str, path: str) -> None:
         raise UserError(f"{checkpoint.path} is not an OPT model.")
     print(f"Writing the arrays of {checkpoint.path} to {target} ...")
     target.parent.mkdir(parents=True, exist_ok=True)
-    with new_folder(target) as part:
+    with new_path(target) as part:
         for tensor in checkpoint.names():
             kind = checkpoint.dtype(tensor)
             value = checkpoint.tensor(tensor, torch.float16 if kind == torch.bfloat16 else kind)

@@ -1,7 +1,6 @@
 """gpt-fast's conversion script: a Hugging Face folder, or Mixtral's consolidated files, to model.pth beside them."""
 
 import argparse
-import os
 import re
 import shutil
 from pathlib import Path
@@ -10,14 +9,16 @@ import torch
 from model import ModelArgs
 from torch import Tensor
 
-from genwright.dropin.transformer.checkpoint import find_args
+from genwright.dropin.transformer.checkpoint import find_args, save_state
 from genwright.dropin.transformer.model_args import ModelArgs as Args
 from genwright.errors import UserError
+from genwright.text.checkpoints.check_tensors import check_tensors
 from genwright.text.checkpoints.gptfast import EXPERTS, LAYER, OUTER
 from genwright.text.checkpoints.open import open_checkpoint
 from genwright.text.checkpoints.pickled import load_pickled
 from genwright.text.checkpoints.protocol import Checkpoint
 from genwright.text.checkpoints.rope_order import neighbours_from_halves
+from genwright.text.export.convert import check_gptfast
 
 default_folder = Path("checkpoints/meta-llama/llama-2-7b-chat-hf")
 _QKV = re.compile(r"(layers\.\d+\.attention\.)wq\.weight")
@@ -38,9 +39,7 @@ def convert_hf_checkpoint(*, checkpoint_dir: Path = default_folder, model_name: 
         state = from_hugging_face(open_checkpoint(str(checkpoint_dir)))
     target = checkpoint_dir / "model.pth"
     print(f"Saving checkpoint to {target}")
-    part = target.with_suffix(".pth.part")
-    torch.save(state, part)
-    os.replace(part, target)
+    save_state(state, target)
     original = checkpoint_dir / "original"
     for tokenizer in (original / "mp16" / "tokenizer.model", original / "tokenizer.model"):
         if tokenizer.is_file():
@@ -50,7 +49,12 @@ def convert_hf_checkpoint(*, checkpoint_dir: Path = default_folder, model_name: 
 
 def from_hugging_face(checkpoint: Checkpoint) -> dict[str, Tensor]:
     """Tensors by gpt-fast's names: q, k and v fused, rotary channels as neighbours, experts stacked."""
-    cfg, state = checkpoint.config, {ours: checkpoint.tensor(theirs) for theirs, ours in OUTER.items()}
+    check_gptfast(checkpoint)
+    check_tensors(checkpoint)
+    cfg, stored = checkpoint.config, {ours: theirs for theirs, ours in OUTER.items()}
+    if cfg.tied:
+        stored["output.weight"] = stored["tok_embeddings.weight"]
+    state = {ours: checkpoint.tensor(theirs) for ours, theirs in stored.items()}
     for layer in range(cfg.layers):
         theirs, ours = f"model.layers.{layer}.", f"layers.{layer}."
         q, k, v = (checkpoint.tensor(f"{theirs}self_attn.{part}_proj.weight") for part in "qkv")
