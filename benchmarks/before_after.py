@@ -4,6 +4,7 @@ The two run in turn, each time in a new process; the table shows the ratio of me
 A case with further sampling parameters is also compared with the same calls without them, in turns in the same process.
 """
 
+import argparse
 import json
 import os
 import statistics
@@ -97,13 +98,20 @@ def rate(llm: "LLM", case: Case, prompts: list[list[int]], params: Any) -> float
 
 
 def main() -> None:
-    if sys.argv[1] == "--measure":
+    if sys.argv[1:2] == ["--measure"]:
         print(json.dumps(measure(CASES[sys.argv[2]])))
         return
-    other, *names = sys.argv[1:]
-    trees = {"before": other, "after": str(Path(__file__).parents[1])}
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("other", help="the other checkout's folder")
+    parser.add_argument("cases", nargs="*", help=", ".join(CASES))
+    given = parser.parse_args()
+    if unknown := set(given.cases) - set(CASES):
+        parser.error(f"there is no case {min(unknown)}")
+    if not (Path(given.other) / "genwright").is_dir():
+        parser.error(f"{given.other} is no checkout of Genwright")
+    trees = {"before": given.other, "after": str(Path(__file__).parents[1])}
     print(f"{'case':14}{'before':>10}{'after':>10}{'ratio':>8}   first token before, after")
-    for name in names or CASES:
+    for name in given.cases or CASES:
         found: dict[str, list[dict[str, float]]] = {which: [] for which in trees}
         for number in range(ROUNDS):
             # Reversed every other time, because a machine's speed drifts.

@@ -34,6 +34,10 @@ def evaluate(
     """Measure the perplexity of a text model on a file, or run tasks of lm-evaluation-harness."""
     if (text is None) == (tasks is None):
         raise UserError("Pass either --text FILE or --tasks NAMES.")
+    of_text, of_tasks = {"--window": window, "--stride": stride}, {"--task-folder": task_folder, "--limit": limit}
+    for name, value in (of_tasks if tasks is None else of_text).items():
+        if value is not None:
+            raise UserError(f"{name} has no effect with {'--text' if tasks is None else '--tasks'}.")
     if text is not None:
         _text(config, model, text, window, stride, as_json)
         return

@@ -200,4 +200,4 @@ def _run_file(llm: "LLM", prompts: Path, out: Path, params: SamplingParams, chat
         _show_report(meter.report(tokens=tokens), report)
     if invalid:
         raise UserError(f"{invalid} of {total} lines of {prompts} were skipped; results of the others are in {out}.")
-    print(f"{total} results are in {out}.", file=sys.stderr)
+    print(f"{out} has the results of all {total} lines." if total != 1 else f"{out} has the result.", file=sys.stderr)

@@ -54,6 +54,8 @@ def test_a_text_is_evaluated(smollm2, tmp_path):
         (["eval", "smollm2"], "--text FILE or --tasks NAMES"),
         (["eval", "smollm2", "--text", "x", "--tasks", "y"], "--text FILE or --tasks NAMES"),
         (["eval", "smollm2", "--text", "/no/such/text"], "cannot be read"),
+        (["eval", "smollm2", "--text", "x", "--limit", "3"], "--limit has no effect with --text."),
+        (["eval", "smollm2", "--tasks", "x", "--stride", "3"], "--stride has no effect with --tasks."),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
