@@ -68,7 +68,13 @@ def measure(case: Case) -> dict[str, float]:
     from genwright import LLM, SamplingParams
 
     llm = LLM(case.model, device=case.device, quant=case.quant, max_context=1024)
-    settings = {"temperature": 0.8, "top_k": 200, "max_new_tokens": case.new, "ignore_eos": True, "seed": 1}
+    settings: dict[str, Any] = {
+        "temperature": 0.8,
+        "top_k": 200,
+        "max_new_tokens": case.new,
+        "ignore_eos": True,
+        "seed": 1,
+    }
     contenders = {"plain": SamplingParams(**settings)}
     if case.params:
         contenders["rate"] = SamplingParams(**settings, **case.params)

@@ -11,8 +11,8 @@ import mmap
 import os
 import statistics
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -44,7 +44,7 @@ def sequential(files: Sequence[DiskFile], buffers: list[mmap.mmap]) -> int:
 
 def by_requests(file: DiskFile, buffers: list[torch.Tensor], first: int) -> int:
     """Read a file's blocks in order, into each buffer in turn."""
-    size, waiting = len(buffers[0]), []
+    size, waiting = len(buffers[0]), list[Future[None]]()
     offsets = range(first, file.size - size + 1, size)
     for count, offset in enumerate(offsets):
         if count >= AHEAD:
@@ -63,7 +63,7 @@ def decode(llm: LLM, tokens: int) -> int:
     return int(moved[Tier.DISK, Tier.GPU] - before)
 
 
-def compare(files: Sequence[DiskFile], ours: dict[str, Work], rounds: int) -> None:
+def compare(files: Sequence[DiskFile], ours: Mapping[str, Work], rounds: int) -> None:
     """Measure all in turns, and print the median rates."""
     buffers = [mmap.mmap(-1, READ) for _ in range(8)]
     for buffer in buffers:

@@ -34,7 +34,7 @@ class ForcedAcceptance:
     def __init__(self, sampler: Sampler):
         self.sampler, self.sample = sampler, sampler.sample
         self.probability: float | None = None  # None: draw as always
-        sampler.sample = self  # type: ignore[method-assign, assignment]
+        sampler.sample = self  # type: ignore[method-assign]
 
     def __call__(
         self,

@@ -22,6 +22,7 @@ import tempfile
 import tomllib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -124,7 +125,7 @@ def dataset(folder: Path, work: Path) -> dict[str, Callable[[], Row]]:
         scripts = build(json.loads((info / f"{project}.json").read_text()), work / project)
         for number, script in enumerate(scripts):
             job = (project, half, script, info, work / "out" / project / str(number))
-            jobs[f"{project} {number}"] = lambda job=job: dataset_row(*job)
+            jobs[f"{project} {number}"] = partial(dataset_row, *job)
     return jobs
 
 
@@ -155,7 +156,7 @@ def repositories(folder: Path, work: Path) -> dict[str, Callable[[], Row]]:
     jobs: dict[str, Callable[[], Row]] = {}
     for entry in entries:
         job = (entry, folder, work / "out" / entry["name"].replace("/", "+"))
-        jobs[entry["name"]] = lambda job=job: repository_row(*job)
+        jobs[entry["name"]] = partial(repository_row, *job)
     return jobs
 
 
@@ -217,7 +218,7 @@ def show(rows: list[Row], columns: list[str]) -> None:
     """The rows as a table, and how many have each property, in each group and in all."""
     print(f"| {' | '.join(columns)} | drafted |\n| {' --- |' * (len(columns) + 1)}")
     for row in rows:
-        cells = [{True: "yes", False: "no"}.get(row[c], row[c]) for c in columns]
+        cells = [str({True: "yes", False: "no"}.get(row[c], row[c])) for c in columns]
         drafted = row["drafted"]
         cells.append(drafted if isinstance(drafted, str) else ", ".join(f"`{name}`" for name in drafted))
         print(f"| {' | '.join(cells)} |")

@@ -9,6 +9,7 @@ import itertools
 from collections.abc import Callable
 from dataclasses import astuple
 from functools import partial
+from typing import Any
 
 import torch
 from triton.runtime.errors import OutOfResources
@@ -117,7 +118,7 @@ def stack(experts: int, outputs: int, columns: int, quant: str | None) -> Weight
     return one.map(lambda tensor: tensor.repeat(experts, 1)).unflatten(0, (experts, -1))
 
 
-def show(run: Callable[[], object], layers: int, moved: float, tile: object, note: str = "") -> None:
+def show(run: Callable[[], object], layers: int, moved: float, tile: Any, note: str = "") -> None:
     try:
         time = seconds(run) / layers
     except OutOfResources:

@@ -6,8 +6,10 @@ multiprocessor.
 """
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import product
+from typing import TypeVar
 
 import torch
 
@@ -19,6 +21,7 @@ from genwright.quant.ggml import TYPES, repack
 from genwright.quant.packed import Weight, tensors_of
 from genwright.text.ops.triton_ops import TritonOps
 
+W = TypeVar("W", bound=Weight)
 KINDS = {block.name: number for number, block in TYPES.items() if block.stored is None}
 NAMES = ["bf16", "int8", "int4", "int4:asym", *KINDS]
 SHAPES = [(6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336), (17920, 1536), (1536, 8960)]
@@ -35,7 +38,7 @@ def weights(name: str, outputs: int, inputs: int) -> list[Weight]:
     return [first, *(first.map(torch.clone) for _ in range(max(1, BYTES // size)))]
 
 
-def rate(copies: list[Weight], step: Callable[[Weight], object]) -> float:
+def rate(copies: Sequence[W], step: Callable[[W], object]) -> float:
     """GB/s."""
     size = sum(tensor.nbytes for weight in copies for tensor in tensors_of(weight))
     return size / seconds(lambda: [step(weight) for weight in copies]) / 1e9
@@ -45,9 +48,9 @@ def time_type(name: str, outputs: int, inputs: int) -> str:
     ops, copies, rates = TritonOps(torch.device("cuda")), weights(name, outputs, inputs), []
     for tokens in TOKENS:
         x = torch.randn(tokens, inputs, device="cuda", dtype=torch.bfloat16)
-        rates.append(f"{rate(copies, lambda weight, x=x: ops.product(x, weight)):6.0f}")
-    if isinstance(copies[0], BitPlanes):
-        rates.append(f"{rate(copies, lambda weight: unpack_planes(weight, torch.bfloat16)):6.0f}")
+        rates.append(f"{rate(copies, partial(ops.product, x)):6.0f}")
+    if planes := [weight for weight in copies if isinstance(weight, BitPlanes)]:
+        rates.append(f"{rate(planes, lambda weight: unpack_planes(weight, torch.bfloat16)):6.0f}")
     size = sum(tensor.nbytes for tensor in tensors_of(copies[0])) * 8 / outputs / inputs
     return f"{name:<9} {size:6.3f} bits {outputs:>5} x {inputs:<5} {' '.join(rates)}"
 
@@ -61,7 +64,7 @@ def time_tilings(name: str, outputs: int, inputs: int) -> str:
             continue
         tiles = Tiling(warps, depth, turns, blocks)
 
-        found.append((rate(copies, lambda weight, tiles=tiles: planes_product(x, weight, tiles=tiles)), tuple(tiles)))
+        found.append((rate(copies, partial(planes_product, x, tiles=tiles)), tuple(tiles)))
     best = sorted(found, reverse=True)[:5]
     return f"{name:<9} {outputs:>5} x {inputs:<5} " + "  ".join(f"{speed:5.0f} {tiles}" for speed, tiles in best)
 

@@ -7,6 +7,7 @@ others change the case; `--budgets 8 16` are GB of the memory that is computed i
 import argparse
 import gc
 import random
+from typing import Any
 
 import torch
 
@@ -18,7 +19,7 @@ from genwright.placement.prediction import Timing, side_by_side
 from genwright.text.build import open_model, plan_engine
 from genwright.text.settings import EngineConfig
 
-CASES = {
+CASES: dict[str, dict[str, Any]] = {
     "cpu": {"model": "random:opt-1.3b,layers=8", "budgets": (1.0, 1.3, 1.6, 2.0, 4.0), "lengths": (32, 9), "batch": 4},
     "cuda": {"model": "random:opt-13b", "budgets": (8.0, 16.0, 24.0, 40.0, 80.0), "lengths": (256, 32), "batch": 128},
 }

@@ -9,6 +9,7 @@ is the cost of masks; `object` has a schema whose forced tokens are proposed and
 import argparse
 import statistics
 import time
+from typing import Any
 
 from genwright import LLM, SamplingParams
 
@@ -33,8 +34,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=12)
     options = parser.parse_args()
     llm = LLM(options.model)
-    sampled = {"temperature": 1.0, "max_new_tokens": options.tokens, "ignore_eos": True}
-    kinds = {
+    sampled: dict[str, Any] = {"temperature": 1.0, "max_new_tokens": options.tokens, "ignore_eos": True}
+    kinds: dict[str, dict[str, Any]] = {
         "free": {},
         "text": {"regex": r"(.|\n)*"},
         "object": {"schema": {"type": "array", "items": PERSON, "minItems": 99}},
