@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test acceptance browser clients gpu bench format
+.PHONY: demo test acceptance browser clients gpu gpu-tests bench format
 
 demo: .venv/ready
 	$(BIN)/genwright generate "What is the capital of France?" --chat
@@ -36,9 +36,18 @@ clients: .venv/ready
 ALONE := $(filter-out $(addprefix benchmarks/,before_after.py dropin_gpt_fast.py inspect_scripts.py),$(wildcard benchmarks/*.py))
 
 # The GPU's tests, and one table of figures, by the machine's own Python (PyTorch, pytest) and without an installation.
+# Each file has a process of its own, eight at a time, because most of the time kernels are compiled.
 gpu:
-	$(PYTHON) -m pytest -o addopts= --import-mode importlib -p no:cacheprovider -q -m gpu
+	$(MAKE) --jobs 8 --keep-going --output-sync gpu-tests
 	$(PYTHON) -m genwright bench llama2_7b_bf16 llama2_7b_int8 llama2_7b_int4 mixtral_8x7b_int8
+
+GPU_TESTS := $(shell grep -lrE 'mark.gpu|def .*device.[: ]' tests --include='test_*.py')
+
+gpu-tests: $(GPU_TESTS:%=gpu/%)
+
+gpu/%:
+	@echo $*
+	@$(PYTHON) -m pytest -o addopts= --import-mode importlib -p no:cacheprovider -q -m gpu $* || test $$? = 5  # it has none
 
 # A text in the public domain for `genwright eval`.
 build/acts.txt: .venv/ready

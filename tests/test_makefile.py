@@ -1,10 +1,11 @@
-"""`make demo`, as its first user sees it."""
+"""`make demo`, as its first user sees it, and the files that `make gpu` runs."""
 
 import os
 import re
 import sys
 from pathlib import Path
 
+import pytest
 import terminal
 
 ROOT = Path(__file__).parents[1]
@@ -34,3 +35,11 @@ def test_demo_on_a_terminal(smollm2: Path, tmp_path: Path) -> None:
 
 def numbers_left_out(text: str) -> str:
     return re.sub(r"[0-9.]+", "N", text)
+
+
+def test_make_gpu_finds_every_file_with_tests_of_a_gpu(request: pytest.FixtureRequest) -> None:
+    """Of those that this run has collected; with a GPU, tests that ask for a `device` run on it."""
+    found = re.search(r"grep -lrE '(.+?)'", (ROOT / "Makefile").read_text())
+    assert found is not None
+    used = {item.path for item in request.session.items if {"gpu", "device"} & {*item.keywords, *item.fixturenames}}
+    assert [str(path) for path in sorted(used) if not re.search(found[1], path.read_text())] == []
