@@ -90,11 +90,11 @@ inline void transpose(Words* v) {
   if constexpr (2 * STEP < LANES) transpose<2 * STEP>(v);
 }
 
-inline Vector multiply_add(Vector sums, Words keys, Words q) {
+inline Vector add_products(Vector sums, Words keys, Words q) {
 #ifdef __AVX512BF16__
   if constexpr (PAIRS) return (Vector)_mm512_dpbf16_ps((__m512)sums, (__m512bh)keys, (__m512bh)q);
 #endif
-  return sums + (Vector)keys * (Vector)q;
+  return multiply_add((Vector)keys, (Vector)q, sums);
 }
 
 // The scores of a row, key by key: for rows that share their keys with none or one other.
@@ -104,7 +104,7 @@ void score_row(const Block& b, const uint32_t* q, float* scores) {
     Vector sums[4] = {};
     for (int n = 0; n < 4; n++) {
       const char* key = b.a.k + b.key(std::min(i + n, end - 1));
-      for (int c = 0; c < WORD_VECTORS; c++) sums[n] = multiply_add(sums[n], words_of(key, c), load<Words>(q + c * LANES));
+      for (int c = 0; c < WORD_VECTORS; c++) sums[n] = add_products(sums[n], words_of(key, c), load<Words>(q + c * LANES));
     }
     const Vector four = sum4(sums) * b.a.scale;
     memcpy(scores + i - start, &four, 4 * sizeof(float));
@@ -126,7 +126,7 @@ inline void score(const uint32_t* q, const Words* keys, float scale, float* scor
 #pragma GCC unroll 16
     for (int i = 0; i < 4 * R; i++) {
       Vector& sum = sums[i % R][i / R];
-      sum = multiply_add(sum, keys[w + i / R], Words{} + q[i % R * WORD_VECTORS * LANES + w + i / R]);
+      sum = add_products(sum, keys[w + i / R], Words{} + q[i % R * WORD_VECTORS * LANES + w + i / R]);
     }
   for (int r = 0; r < R; r++) {
     const Vector scaled = ((sums[r][0] + sums[r][1]) + (sums[r][2] + sums[r][3])) * scale;
@@ -183,7 +183,7 @@ inline void mix(const Block& b, int64_t row, const float* scores, int64_t stride
     for (int c = 0; c < VECTORS; c++) {
       const Vector v = F::part(value + c * F::BYTES, 0);
 #pragma GCC unroll 4
-      for (int r = 0; r < R; r++) mixed[r][c] += v * scores[r * stride + i - start];
+      for (int r = 0; r < R; r++) mixed[r][c] = multiply_add(v, all_lanes(scores[r * stride + i - start]), mixed[r][c]);
     }
   }
   for (int r = 0; r < R; r++)
@@ -224,20 +224,14 @@ struct Rotation {  // `Rotation` of attention.py
   int64_t tokens, heads, kv_heads;
 };
 
-// A product that is rounded before it is added, as in torch; compilers may fuse what they see.
-Vector rounded_product(Vector a, Vector b) {
-  Vector product = a * b;
-  asm("" : "+m"(product));
-  return product;
-}
-
 void rotate_head(const char* from, const float* cos, const float* sin, char* to) {
   constexpr int HALF = DIM / 2;
   for (int c = 0; c < HALF; c += LANES) {
     const Vector x1 = read(from, c, HALF - c, BF16), x2 = read(from, HALF + c, HALF - c, BF16);
     const Vector cosine = read(cos, c, HALF - c, false), sine = read(sin, c, HALF - c, false);
-    write(rounded(rounded_product(x1, cosine) - rounded_product(x2, sine), BF16), to, c, HALF - c, BF16);
-    write(rounded(rounded_product(x2, cosine) + rounded_product(x1, sine), BF16), to, HALF + c, HALF - c, BF16);
+    // Products are rounded before they are added, as in torch.
+    write(rounded(x1 * cosine - x2 * sine, BF16), to, c, HALF - c, BF16);
+    write(rounded(x2 * cosine + x1 * sine, BF16), to, HALF + c, HALF - c, BF16);
   }
 }
 

@@ -20,7 +20,7 @@ FOLDER = Path(__file__).parent
 NATIVE = "-mcpu=native" if platform.machine() in ("aarch64", "arm64") else "-march=native"
 # On macOS, a linker must be told that OpenMP's functions will be there when the library is loaded.
 LATER = ("-undefined", "dynamic_lookup") if platform.system() == "Darwin" else ()
-FLAGS = ("-O3", NATIVE, "-std=c++17", "-ffp-contract=fast", "-shared", "-fPIC", *LATER)
+FLAGS = ("-O3", NATIVE, "-std=c++17", "-ffp-contract=off", "-shared", "-fPIC", *LATER)
 
 
 @cache

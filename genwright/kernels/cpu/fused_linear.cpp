@@ -84,15 +84,18 @@ void tile(const Inputs& p, int64_t row, int64_t end, int64_t token, float* scrat
 #endif
     for (int j = 0; j < F::PARTS && !PAIRS; j++) {
       const Vector weights = F::part(from, j);
-      for (int t = 0; t < T; t++)
-        (PLAIN ? sums[t][n] : parts[t]) += weights * load<Vector>(here + t * to_token + j * LANES);
+      for (int t = 0; t < T; t++) {
+        Vector& sum = PLAIN ? sums[t][n] : parts[t];
+        sum = multiply_add(weights, load<Vector>(here + t * to_token + j * LANES), sum);
+      }
     }
     const float* scales = scratch + n * 2 * groups.floats;
     const Vector scale = S == ROWS ? Vector{} + 1 : groups.of(scales, k);
-    for (int t = 0; t < T && !PLAIN; t++) sums[t][n] += parts[t] * scale;
+    for (int t = 0; t < T && !PLAIN; t++) sums[t][n] = multiply_add(parts[t], scale, sums[t][n]);
     if constexpr (S == MINIMUMS) {
       const Vector minimum = groups.of(scales + groups.floats, k);
-      for (int t = 0; t < T; t++) sums[t][n] += minimum * load<Vector>(here + t * to_token + COLUMNS);
+      for (int t = 0; t < T; t++)
+        sums[t][n] = multiply_add(minimum, load<Vector>(here + t * to_token + COLUMNS), sums[t][n]);
     }
   };
   if constexpr (one_by_one(T)) {
@@ -145,8 +148,8 @@ void dequantize(void* data) {
       const int64_t from = k * F::BYTES;
       memcpy(step, w.values + row * w.row_bytes + from, std::min<int64_t>(F::BYTES, w.row_bytes - from));
       for (int j = 0; j < F::PARTS; j++, at += LANES) {
-        Vector v = F::part(step, j) * p.groups.of(scales, k);
-        if constexpr (S == MINIMUMS) v += p.groups.of(minimums, k);
+        const Vector minimum = S == MINIMUMS ? p.groups.of(minimums, k) : Vector{};
+        const Vector v = multiply_add(F::part(step, j), p.groups.of(scales, k), minimum);
         write(rounded(v, p.bf16), p.to, at, LANES, p.bf16);
       }
     }

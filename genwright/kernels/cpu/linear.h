@@ -61,7 +61,7 @@ void prepare(const Product<W>& p, int64_t first, int64_t end, int64_t stride, bo
     Vector squares = {};
     for (int64_t i = 0; e.norm && i < inputs; i += LANES) {
       const Vector v = read(p.x, t * inputs + i, inputs - i, e.bf16);
-      squares += v * v;
+      squares = multiply_add(v, v, squares);
     }
     float sum = 0;
     for (int i = 0; i < LANES; i++) sum += squares[i];

@@ -21,7 +21,7 @@ void convert_group(const float* from, int group, int64_t zero, Rounded& to) {
   const float scale = choose_scale(x, group, to), inverse = scale > SMALLEST_SCALE ? 1 / scale : 0;
   for (int i = 0; i < PARTS; i++) {
     // Adding 1.5 * 2^23 rounds to the nearest integer, which is then in the low bits.
-    const Vector rounded = x[i] * inverse + 12582912.0f;
+    const Vector rounded = multiply_add(x[i], all_lanes(inverse), all_lanes(12582912.0f));
     codes[i] = (Ints)rounded - 0x4B400000;
     sums += rounded - 12582912.0f;
   }
@@ -60,8 +60,10 @@ inline void group_products(const Words* q, const Words*, const Exact* x, int gro
   for (int t = 0; t < T; t++) {
     Vector sum = {};
     for (int k = group * GROUP_WORDS; k < (group + 1) * GROUP_WORDS; k++)
-      for (int j = 0; j < 4; j++)
-        sum += __builtin_convertvector((Ints)(q[k] >> (8 * j) & 255) - zero, Vector) * x[t].x[4 * k + j];
+      for (int j = 0; j < 4; j++) {
+        const Vector codes = __builtin_convertvector((Ints)(q[k] >> (8 * j) & 255) - zero, Vector);
+        sum = multiply_add(codes, all_lanes(x[t].x[4 * k + j]), sum);
+      }
     products[t] = sum;
   }
 }
@@ -74,8 +76,8 @@ template <int T, class X>
 inline void add_scaled(const Vector* products, Vector scale, Vector minimum, const X* x, int group, Vector* sums) {
 #pragma GCC unroll 8
   for (int t = 0; t < T; t++) {
-    sums[t] += products[t] * scaled(scale, x[t], group);
-    if (MINIMUMS) sums[t] += minimum * x[t].sums[group];
+    sums[t] = multiply_add(products[t], scaled(scale, x[t], group), sums[t]);
+    if (MINIMUMS) sums[t] = multiply_add(minimum, all_lanes(x[t].sums[group]), sums[t]);
   }
 }
 

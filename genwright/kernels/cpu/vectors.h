@@ -8,7 +8,7 @@
 #include <utility>
 #if defined(__aarch64__)
 #include <arm_neon.h>
-#elif defined(__F16C__) || defined(__AVX2__) || defined(__AVX512F__)
+#elif defined(__F16C__) || defined(__FMA__) || defined(__AVX2__) || defined(__AVX512F__)
 #include <immintrin.h>
 #endif
 
@@ -38,6 +38,22 @@ inline V load(const void* from) {
   memcpy(&v, from, sizeof v);
   return v;
 }
+
+// a b + c, rounded once where the processor can. The compiler is told to fuse nothing itself: it would fuse the same sum in one
+// function and not in another (GCC avoids chains of them on AMD's Zen), and a product's bits would depend on the function.
+inline Vector multiply_add(Vector a, Vector b, Vector c) {
+#if defined(__AVX512F__)
+  return (Vector)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(__FMA__)
+  return (Vector)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#elif defined(__aarch64__)
+  return (Vector)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
+#else
+  return a * b + c;
+#endif
+}
+
+inline Vector all_lanes(float value) { return Vector{} + value; }
 
 inline Vector from_float16(Halves h) {
 #if defined(__AVX512F__)
@@ -138,14 +154,12 @@ inline float largest_lane(Vector v) {
 // e^x for x <= 0, as in the Cephes library.
 inline Vector exponential(Vector x) {
   x = larger(Vector{} - 87, x);  // keeps NaN
-  const Vector n = (x * 1.44269504088896341f + 12582912.0f) - 12582912.0f;  // rounded
-  x = x - n * 0.693359375f + n * 2.12194440e-4f;
-  Vector p = x * 1.9875691500e-4f + 1.3981999507e-3f;
-  p = p * x + 8.3334519073e-3f;
-  p = p * x + 4.1665795894e-2f;
-  p = p * x + 1.6666665459e-1f;
-  p = p * x + 5.0000001201e-1f;
-  return (p * x * x + x + 1) * (Vector)((__builtin_convertvector(n, Ints) + 127) << 23);
+  const Vector n = multiply_add(x, all_lanes(1.44269504088896341f), all_lanes(12582912.0f)) - 12582912.0f;  // rounded
+  x = multiply_add(n, all_lanes(2.12194440e-4f), multiply_add(n, all_lanes(-0.693359375f), x));
+  Vector p = all_lanes(1.9875691500e-4f);
+  for (const float factor : {1.3981999507e-3f, 8.3334519073e-3f, 4.1665795894e-2f, 1.6666665459e-1f, 5.0000001201e-1f})
+    p = multiply_add(p, x, all_lanes(factor));
+  return (multiply_add(p * x, x, x) + 1) * (Vector)((__builtin_convertvector(n, Ints) + 127) << 23);
 }
 
 struct Float32 {

@@ -1,10 +1,13 @@
 """The CPU linear kernel against float64, its independence of the batch, and the fallback to torch."""
 
+import ctypes
+
 import pytest
 import torch
 from torch.nn.functional import linear
 
-from genwright.kernels.cpu import fused_linear
+from genwright.kernels.cpu import build, fused_linear
+from genwright.kernels.cpu.amx import cpu_flags
 from genwright.kernels.cpu.fused_linear import MAX_TOKENS, few_tokens_linear, kernel, operand
 from genwright.quant import fp8, int8
 from genwright.quant.formats import parse_format
@@ -59,6 +62,23 @@ def test_bits_do_not_depend_on_the_batch_or_the_threads(dtype):
                     assert torch.equal(product(x[:tokens], weight, bias), alone[:tokens])
         finally:
             torch.set_num_threads(threads)
+
+
+@needs_kernel
+@pytest.mark.parametrize("form", ["Float32", "Int4"])
+def test_bits_do_not_depend_on_the_batch_when_compiled_for_zen(form, monkeypatch, tmp_path):
+    """For these processors GCC fuses products and sums in some functions and not in others, if it is free to."""
+    if not cpu_flags() >= {"avx2", "fma"}:
+        pytest.skip("the processor is not an x86-64 with AVX2")
+    monkeypatch.setattr(build, "FLAGS", (*build.FLAGS, "-mno-avx512f", "-mtune=znver3"))
+    kind = "ROWS" if form == "Float32" else "GROUPS"
+    library = ctypes.CDLL(str(build.build(tmp_path, "fused_linear", FORMAT=form, SCALES=kind)))
+    monkeypatch.setattr(fused_linear, "kernel", lambda *kind: library)
+    x, plain, _ = operands(MAX_TOKENS, 97, 336, torch.float32)
+    weight = plain if form == "Float32" else parse_format("int4").quantize(plain)
+    alone = torch.cat([product(row, weight) for row in x.split(1)])
+    for tokens in (2, 3, 4, 7, MAX_TOKENS):
+        assert torch.equal(product(x[:tokens], weight), alone[:tokens])
 
 
 @needs_kernel
