@@ -35,9 +35,9 @@ _NAN, _FINE = tl.constexpr(1), tl.constexpr(2)
 
 
 def sample(logits: Tensor, settings: Tensor, allowed: sampling.Allowed | None = None) -> Tensor:
-    """As `sampling.draw`, without waiting for the device."""
+    """As `sampling.draw`, without waiting for the device; logits may have 16 bits."""
     rows, vocab = logits.shape
-    assert logits.dtype == torch.float32 and logits.stride(1) == 1
+    assert logits.stride(1) == 1
     assert settings.dtype == torch.int32 and settings.stride(1) == 1
     tokens = torch.empty(rows, dtype=torch.int64, device=logits.device)
     bits, mask_of = (None, None) if allowed is None else (allowed.bits, allowed.mask_of)
@@ -65,7 +65,7 @@ def _sample(logits, stride, bits, bits_stride, mask_of, settings, words, tokens,
     v2, v3 = v1, v1
     t1 = tl.zeros([BLOCK], tl.int32)
     t2, flags = t1, t1  # flags: _NAN, and _FINE where a logit is not a bf16 number
-    for start in tl.range(0, vocab, BLOCK, loop_unroll_factor=2):
+    for start in tl.range(0, vocab, BLOCK, loop_unroll_factor=4):
         x = _load(logits, bits, masked, start + lane, vocab)
         flags |= tl.where(x != x, _NAN, tl.where((x.to(tl.int32, bitcast=True) & 0xFFFF) != 0, _FINE, 0))
         above1, above2 = x > v1, x > v2
@@ -119,7 +119,7 @@ def _sample(logits, stride, bits, bits_stride, mask_of, settings, words, tokens,
 @triton.jit
 def _load(logits, bits, masked, ids, vocab):
     # Logits; -inf where the mask has no bit, but a NaN stays one.
-    x = tl.load(logits + ids, ids < vocab, float("-inf"))
+    x = tl.load(logits + ids, ids < vocab, float("-inf")).to(tl.float32)
     if bits is not None:
         word = tl.load(bits + ids // 32, (ids < vocab) & masked, -1)
         x = tl.where(((word >> (ids % 32)) & 1 == 1) | (x != x), x, float("-inf"))
@@ -204,7 +204,7 @@ def _search_lanes(logits, v1, v2, ids1, ids2, s1, s2, vocab, k, limit, top, inve
         token = tl.min(tl.minimum(tl.where(s1 == best, ids1, vocab), tl.where(s2 == best, ids2, vocab)), 0)
         searching = False
         if (k < vocab) | (limit < float("inf")):
-            larger = _ordered(tl.load(logits + token)) + 1
+            larger = _ordered(tl.load(logits + token).to(tl.float32)) + 1
             o1, o2 = _ordered(v1) >= larger, _ordered(v2) >= larger
             s1, s2 = tl.where(o1, s1, float("-inf")), tl.where(o2, s2, float("-inf"))
             count = tl.sum(o1.to(tl.int32) + o2.to(tl.int32), 0)
@@ -229,7 +229,7 @@ def _search_row(logits, bits, masked, vocab, k, limit, floor, top, token, invers
         token = tl.min(tl.where(best == tl.max(best, 0), ids, vocab), 0)
         searching = False
         if (k < vocab) | (limit < float("inf")):
-            floor = _ordered(tl.load(logits + token)) + 1
+            floor = _ordered(tl.load(logits + token).to(tl.float32)) + 1
             count, mass = _reaching(logits, bits, masked, vocab, floor, top, inverse, BLOCK)
             searching = (count >= k) | (mass.to(tl.float64) >= limit)
     return token

@@ -42,8 +42,9 @@ class StepExecutor(Protocol):
     def run(self, chunks: Sequence[Chunk], known: torch.Tensor | None = None) -> torch.Tensor:
         """Launch a step; `known` has the tokens that the chunks name by `unread`.
 
-        Returns float32 logits [rows, vocab] of the last `chunk.logits` tokens of each chunk (of one token if none are
-        wanted), or those of this rank's part of the vocabulary; the next step may overwrite them.
+        Returns logits [rows, vocab] of the last `chunk.logits` tokens of each chunk (of one token if none are wanted),
+        or those of this rank's part of the vocabulary; the next step may overwrite them. They are float32, or of the
+        model's type on a GPU, whose sampler reads that.
         """
 
     def decode(
@@ -129,7 +130,9 @@ class ResidentExecutor(PredictingExecutor):
             if self.mtp is not None:
                 self.hidden = ops.norm(x, model.outer, "norm", cfg.norm_eps)
             if pipeline is None or pipeline.is_last:
-                logits: torch.Tensor = model.architecture.head(ops, cfg, model.outer, x, step).float()
+                logits: torch.Tensor = model.architecture.head(ops, cfg, model.outer, x, step)
+                if pipeline is not None or not ops.capturable:
+                    logits = logits.float()
             else:
                 pipeline.send(x)
                 logits = x.new_empty(len(step.logit_rows), model.columns, dtype=torch.float32)

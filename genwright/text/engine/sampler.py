@@ -76,7 +76,7 @@ class Sampler:
     """Samples the tokens of requests; `fused`: by the Triton kernel, otherwise by its definition on the host."""
 
     def __init__(self, vocab: int, device: torch.device, fused: bool, ranks: VocabularyRanks | None = None):
-        self.vocab, self.device, self._ranks = vocab, device, ranks
+        self.vocab, self.device, self._ranks, self._fused = vocab, device, ranks, fused
         self._draw: Callable[[Tensor, Tensor, sampling.Allowed | None], Tensor] = sampling.draw
         if fused:
             from genwright.kernels.triton.sample import sample
@@ -96,9 +96,9 @@ class Sampler:
     ) -> Tensor:
         """Sample the token at each position from its row of logits; int64 [rows], -1 where a row has a NaN.
 
-        logits float32 [rows, vocab], or of this rank's part of the vocabulary. before, int64 [rows, k] padded with -1,
-        are proposed tokens that follow the request's own and precede the row's; without it the sampled tokens are added
-        to the requests' counts, and a request has one row. masks are the tokens that may be sampled.
+        logits [rows, vocab], or of this rank's part of the vocabulary. before, int64 [rows, k] padded with -1, are
+        proposed tokens that follow the request's own and precede the row's; without it the sampled tokens are added to
+        the requests' counts, and a request has one row. masks are the tokens that may be sampled.
         """
         assert len(logits) == len(requests) == len(positions)
         states = [self._states.get(request) or self._admit(request) for request in requests]
@@ -106,6 +106,8 @@ class Sampler:
         adjusts = [row for row, s in enumerate(states) if s.counts or s.biases]
         adjusted = self._adjusted(states, adjusts) if adjusts else None
         ends = [(row, end) for row, s in enumerate(states) if positions[row] < s.first_end for end in s.ends]
+        if self._ranks is not None or adjusts or ends or not self._fused:
+            logits = logits.float()
         if self._ranks is not None:
             logits = self._ranks.candidates(logits, None if adjusts or ends or masks else settings)
         assert logits.shape[1] == self.vocab
@@ -122,7 +124,8 @@ class Sampler:
         return tokens
 
     def whole(self, logits: Tensor) -> Tensor:
-        """Logits of the whole vocabulary, of which each rank may have a part."""
+        """Logits of the whole vocabulary, of which each rank may have a part, in float32."""
+        logits = logits.float()
         return logits if self._ranks is None else self._ranks.candidates(logits, None)
 
     def settings(self, requests: Sequence[Request], positions: Sequence[int]) -> NDArray[np.int32] | None:

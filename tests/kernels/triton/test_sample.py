@@ -21,7 +21,7 @@ def check(logits: torch.Tensor, options: list[dict], free: bool = False) -> None
     masks = allowed(*logits.shape, seed=len(options)).to(logits.device)
     mask_of = torch.arange(len(logits), dtype=torch.int32, device=logits.device) % (len(masks) + 1) - 1
     for some in (sampling.Allowed(masks, mask_of), *([None] if free or logits.is_cuda else [])):
-        assert sample(logits, settings, some).tolist() == sampling.draw(logits, settings, some).tolist()
+        assert sample(logits, settings, some).tolist() == sampling.draw(logits.float(), settings, some).tolist()
 
 
 def allowed(count: int, vocab: int, seed: int) -> torch.Tensor:
@@ -55,6 +55,12 @@ def test_rows_of_a_wider_matrix(device):
     options = mixed(6, seed=3)
     check(wide[:, 100:300], options, free=True)
     check(wide[:1, :200].expand(6, -1), options, free=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_logits_of_16_bits(dtype, device):
+    for vocab in (200, BLOCK + 9):
+        check(awkward_logits("plain", 6, vocab, seed=4).to(device, dtype), mixed(6, seed=vocab), free=True)
 
 
 @triton.jit
