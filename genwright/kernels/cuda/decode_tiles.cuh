@@ -18,15 +18,6 @@ __device__ __forceinline__ u32 place(u32 tile, int row, int chunk) {
     return tile + (row * CHUNKS + (chunk ^ swizzle)) * 16;
 }
 
-__device__ __forceinline__ void copy_async(u32 to, const Chunk* from, bool valid) {  // zeros where not valid
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid ? 16 : 0) : "memory");
-}
-
-__device__ __forceinline__ void wait_for_oldest() {  // of RING copies
-    asm volatile("cp.async.wait_group %0;" ::"n"(RING - 1) : "memory");
-    __syncwarp();
-}
-
 struct Softmax {  // of one warp. A lane has two queries: 2 (lane % 4) and the next one
     float maximum[2], total[2];
     float acc[SEGMENTS][4];  // channels lane / 4 and lane / 4 + 8 of each segment, two queries each

@@ -13,6 +13,7 @@
 // THREADS, BLOCKS (per multiprocessor); flags NORM, ROPE, PDL.
 
 #include "types.cuh"
+#include "copies.cuh"
 #include "decode_tiles.cuh"
 
 struct Range {  // of one block: the `split`-th of `blocks` equal parts of a sequence's pages
@@ -139,7 +140,7 @@ grouped_decode_attention(const void* qkv, const float* cos, const float* sin, co
                 copy_async(place(ring + i % RING * TILE_BYTES, key, chunk), from + at, position >= first && position < length - 1);
             }
         }
-        asm volatile("cp.async.commit_group;" ::: "memory");
+        commit_copies();
     };
 #pragma unroll
     for (int i = 0; i < RING; i++) copy(i);
@@ -198,7 +199,8 @@ grouped_decode_attention(const void* qkv, const float* cos, const float* sin, co
     auto arrived = [&](int i) {
         const u32 tile = ring + i % RING * TILE_BYTES;
         const int at = length - 1 - start_of(i);
-        wait_for_oldest();
+        wait_for_copies<RING - 1>();
+        __syncwarp();
         if (at < KEYS) {
             if (lane < CHUNKS) *(Chunk*)__cvta_shared_to_generic(place(tile, at, lane)) = ((const Chunk*)new_kv[i % 2])[lane];
             __syncwarp();

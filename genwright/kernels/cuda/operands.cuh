@@ -9,7 +9,7 @@
 #else
 #define MMA_TYPE "f16"
 #endif
-#define BF16_INTEGERS (OPERAND == BF16 && FORMAT == INT4)
+#define BF16_INTEGERS (OPERAND == BF16 && (FORMAT == INT4 || FORMAT == INT8))
 #define UNIT (BF16_INTEGERS ? 0x1p19f : 1.0f)
 
 __device__ __forceinline__ u32 add2(u32 a, u32 b) {
@@ -62,7 +62,7 @@ __device__ __forceinline__ Factors factors_of(float scale, float minimum) {
     f.minimum = to_pair(fmaf(8.0f, scale, minimum) / UNIT);
     f.of_bits = to_pair((MINIMUMS ? 1.0f : scale) * 0x1p114f);             // 2^133 / UNIT
     f.of_16_bits = mul2(f.of_bits, 0x3D803D80u);                           // 2^-4
-    f.zero = mul2(f.of_bits, 0x80088008u);                                 // -8 times 2^-133
+    f.zero = mul2(f.of_bits, FORMAT == INT8 ? 0x80808080u : 0x80088008u);  // -128 or -8 times 2^-133
     return f;
 }
 
@@ -99,8 +99,12 @@ template <bool SCALED> __device__ __forceinline__ void scale_piece(const Chunk& 
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         const bool odd = i % 2;
+#if FORMAT == INT8
+        pairs[i] = fma2(__byte_perm(chunk.w[2 * j + i / 2] ^ 0x80808080u, 0, odd ? 0x4342 : 0x4140), f.of_bits, f.zero);
+#else
         const u32 bits = chunk.w[j] >> i / 2 * 8 & (odd ? 0x00F000F0u : 0x000F000Fu);
         pairs[i] = fma2(bits, odd ? f.of_16_bits : f.of_bits, f.zero);
+#endif
         if (MINIMUMS) pairs[i] = fma2(pairs[i], f.scale, f.minimum);
     }
 #else

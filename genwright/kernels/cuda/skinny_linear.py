@@ -4,14 +4,14 @@ from dataclasses import dataclass
 
 import torch
 
-from genwright.kernels.cuda.fused_linear import CHUNK, INT4, PLAIN, Operand
+from genwright.kernels.cuda.fused_linear import CHUNK, INT4, INT8, PLAIN, Operand
 from genwright.kernels.cuda.nvrtc import compiled_kernel, multiprocessors
 
 MAX_SKINNY_TOKENS = 64
 MAX_ROWS = 256  # of all blocks of a multiprocessor
 MAX_BLOCKS_PER_TILE = 12  # that share a tile of rows
 FINISHERS = 128  # threads that write results while the others multiply
-M_TILE, N_TILE = 16, 8  # rows and tokens of an mma
+WARPS, M_TILE, N_TILE = 4, 64, 8  # of a product of the tensor cores: warps, rows, and tokens, or a multiple of them
 WORD = 4  # bytes; scales are copied in whole words
 SHARED_BYTES = 227 << 10  # of a Hopper GPU that a block can have
 NOTHING = -1  # bits of a sum that has not been written
@@ -22,15 +22,15 @@ class SkinnyTiling:
     """Launch parameters of the skinny GEMM."""
 
     threads: int  # per block, without the finishers
-    m_tiles: int  # per warp
+    m_tiles: int  # per four warps
     k_tile: int  # columns per stage
-    stages: int  # two or more: all but one are in flight
+    stages: int  # three or more: all but one are in flight, or all but two of unpacked weights
     blocks: int = 1  # per multiprocessor
 
     @property
     def rows(self) -> int:
         """Per block."""
-        return self.threads // 32 * self.m_tiles * M_TILE
+        return self.threads // 32 // WARPS * self.m_tiles * M_TILE
 
 
 def new_scratch(tokens: int, device: torch.device) -> torch.Tensor:
@@ -49,19 +49,19 @@ def n_tiles(tokens: int) -> int:
 
 
 def serves(x: torch.Tensor, weight: Operand, tiling: SkinnyTiling) -> bool:
-    """Whether the kernel supports the product: a matrix in int4 or of x's type, and few tokens, on a Hopper GPU.
+    """Whether the kernel supports the product: a matrix in int8, int4 or x's type, and few tokens, on a Hopper GPU.
 
     A stage must hold whole groups and fit in shared memory; its scales, and those of a row, must be whole words.
     """
     few = x.dtype in (torch.float16, torch.bfloat16) and len(x) <= MAX_SKINNY_TOKENS
-    if not few or weight.matrix.dim() != 2 or weight.format not in (INT4, PLAIN[x.dtype]):
+    if not few or weight.matrix.dim() != 2 or weight.format not in (INT8, INT4, PLAIN[x.dtype]):
         return False
-    readable = True
-    if weight.scales is not None:
+    readable = tiling.k_tile % max(4 * weight.width, 64) == 0
+    if weight.scales is not None and weight.group:
         counts = (weight.scales.shape[1], tiling.k_tile // weight.group)
         words = all(count * weight.scales.itemsize % WORD == 0 for count in counts)
         aligned = all(each is None or each.data_ptr() % CHUNK == 0 for each in (weight.scales, weight.minimums))
-        readable = tiling.k_tile % weight.group == 0 and words and aligned
+        readable = readable and tiling.k_tile % weight.group == 0 and words and aligned
     fits = readable and shared_bytes(weight, len(x), tiling) <= SHARED_BYTES
     return fits and torch.cuda.get_device_capability(x.device)[0] == 9
 
@@ -98,9 +98,11 @@ def skinny_linear(
 
 
 def shared_bytes(weight: Operand, tokens: int, tiling: SkinnyTiling) -> int:
-    """Shared memory of a block: stages of weights with their scales and minimums and of x, and a tile's sums."""
+    """Shared memory of a block: stages of weights with scales and minimums, a tile's sums, and x of some stages."""
     columns = N_TILE * n_tiles(tokens)
     row = tiling.k_tile // weight.width * CHUNK
-    if weight.scales is not None:
+    if weight.scales is not None and weight.group:
         row += tiling.k_tile // weight.group * weight.scales.itemsize * (1 if weight.minimums is None else 2)
-    return tiling.stages * (tiling.rows * row + columns * tiling.k_tile * 2) + columns * (tiling.rows + 4) * 4
+    packed, x = weight.format in (INT8, INT4), columns * tiling.k_tile * 2
+    stage = -(-(tiling.rows * row + (0 if packed else x)) // 1024) * 1024
+    return tiling.stages * stage + columns * (tiling.rows + 4) * 4 + (3 * x if packed else 0)

@@ -33,7 +33,7 @@ __device__ __forceinline__ void take(float (&to)[4], Four* at, Four found) {
 }
 
 struct Outputs {
-    const void *bias, *residual;
+    const void *bias, *residual, *row_scales;
     void* y;
     u32* parts;  // [block][token][row]: the sums of a block's tile that a later block finishes
     int tokens;
@@ -43,7 +43,7 @@ struct Outputs {
     }
 
     __device__ __forceinline__ float total(float sum, int row) const {
-        sum *= UNIT;
+        sum *= row_scales ? UNIT * load_as_float<SCALE_TYPE>(row_scales, row) : UNIT;
         return bias ? sum + load_as_float<X_TYPE>(bias, row) : sum;
     }
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from genwright.home import keep, kernel_file
-from genwright.kernels.cuda.fused_linear import FP8, INT4, INT8, MAX_TOKENS, PLAIN, Operand, Tiling, product
+from genwright.kernels.cuda.fused_linear import FP8, INT4, INT8, PLAIN, Operand, Tiling, product
 from genwright.kernels.cuda.skinny_linear import SkinnyTiling, n_tiles, serves
 
 F32, F16, BF16 = PLAIN.values()
@@ -33,26 +33,31 @@ HOPPER[F32, False] = {1024: Tiling("gemv", 512, 2, 1)}
 # Of the skinny GEMM with int4, by tiles of tokens: the fastest for Llama-3.1-8B's gate and up, which have many rows,
 # and for its other products (4 tiles: like 8). The second also reads the scales of larger groups.
 SKINNY = {
-    1: (SkinnyTiling(256, 1, 512, 3), SkinnyTiling(256, 1, 512, 3)),
-    2: (SkinnyTiling(512, 1, 512, 2), SkinnyTiling(256, 1, 256, 3)),
-    4: (SkinnyTiling(256, 2, 256, 3), SkinnyTiling(256, 1, 256, 3)),
-    8: (SkinnyTiling(256, 2, 128, 3), SkinnyTiling(256, 1, 256, 3)),
+    1: (SkinnyTiling(256, 2, 256, 3), SkinnyTiling(256, 1, 512, 3)),
+    2: (SkinnyTiling(256, 2, 256, 3), SkinnyTiling(256, 1, 512, 3)),
+    4: (SkinnyTiling(256, 1, 256, 4), SkinnyTiling(256, 1, 256, 4)),
+    8: (SkinnyTiling(256, 1, 256, 3), SkinnyTiling(256, 1, 256, 3)),
 }
 MANY_ROWS = 16384
-SKINNY_PLAIN = SkinnyTiling(256, 1, 128, 5)  # of unpacked weights and up to 8 tokens
+SKINNY_INT8 = SkinnyTiling(256, 1, 256, 3)
+# Of unpacked weights, by tiles of tokens; with more, cuBLAS is faster.
+SKINNY_PLAIN = {1: SkinnyTiling(256, 1, 128, 5), 2: SkinnyTiling(128, 1, 128, 6), 4: SkinnyTiling(128, 1, 128, 6)}
 
 
 def skinny_tiling(weight: Operand, x: torch.Tensor) -> SkinnyTiling | None:
-    """For int4 and 9 to 64 tokens, or fewer whose x does not fit in `mma`'s shared memory; unpacked weights and 2 to 8.
+    """For 2 to 64 tokens in int8 or int4, and 2 to 32 with unpacked weights.
 
-    None if the kernel cannot read the weight, or if others are as fast: `triton/matmul` with int8, and cuBLAS with more
-    tokens and unpacked weights.
+    None if the kernel cannot read the weight, or if others are faster.
     """
+    tokens = n_tiles(len(x))
+    candidates: tuple[SkinnyTiling | None, ...] = ()
     if weight.format == INT4:
-        candidates = SKINNY[n_tiles(len(x))][0 if weight.matrix.shape[0] >= MANY_ROWS else 1 :]
-    else:
-        candidates = (SKINNY_PLAIN,) if weight.scales is None and 1 < len(x) <= MAX_TOKENS else ()
-    return next((tiles for tiles in candidates if serves(x, weight, tiles)), None)
+        candidates = SKINNY[tokens][0 if weight.matrix.shape[0] >= MANY_ROWS else 1 :]
+    elif weight.format == INT8:
+        candidates = (SKINNY_INT8,)
+    elif weight.scales is None and len(x) > 1:
+        candidates = (SKINNY_PLAIN.get(tokens),)
+    return next((tiles for tiles in candidates if tiles is not None and serves(x, weight, tiles)), None)
 
 
 def tiling(weight: Operand, x: torch.Tensor, gate: bool, stack: bool = False) -> Tiling | None:

@@ -16,15 +16,15 @@ from genwright.kernels.cuda.skinny_linear import (
     shared_bytes,
     skinny_linear,
 )
-from genwright.kernels.cuda.tilings import MANY_ROWS, SKINNY, SKINNY_PLAIN, skinny_tiling
+from genwright.kernels.cuda.tilings import MANY_ROWS, SKINNY, SKINNY_INT8, SKINNY_PLAIN, skinny_tiling
 from genwright.quant.formats import parse_format
 from genwright.quant.packed import Weight
 
 ROOM = 228 << 10  # bytes of shared memory of a Hopper GPU's multiprocessor; a block takes 1,024 more than it asks for
-FORMATS = ["plain", "int4", "int4:g64:asym", "int4:g128"]
+FORMATS = ["plain", "int8", "int8:g32", "int4", "int4:g64:asym", "int4:g128"]
 SHAPES = [(37, 576), (1030, 1536), (520, 4096), (24, 14336)]
-TILINGS = sorted({SKINNY_PLAIN, *(tiles for each in SKINNY.values() for tiles in each)}, key=str)
-OTHERS = [SkinnyTiling(64, 2, 256, 2), SkinnyTiling(128, 2, 128, 3, 1), SkinnyTiling(128, 1, 512, 2, 2)]
+TILINGS = sorted({SKINNY_INT8, *SKINNY_PLAIN.values(), *(tiles for each in SKINNY.values() for tiles in each)}, key=str)
+OTHERS = [SkinnyTiling(128, 2, 256, 3), SkinnyTiling(128, 2, 128, 4, 1), SkinnyTiling(128, 1, 512, 3, 2)]
 
 
 def quantized(name: str, weight: torch.Tensor) -> Weight:
@@ -34,7 +34,7 @@ def quantized(name: str, weight: torch.Tensor) -> Weight:
 def fitting(weight: Operand, tokens: int, tiles: SkinnyTiling) -> SkinnyTiling:
     """A tiling with as many of its stages as shared memory has room for, and fewer columns if it has room for one."""
     while shared_bytes(weight, tokens, tiles) > ROOM // tiles.blocks - 1024:
-        fewer = {"stages": tiles.stages - 1} if tiles.stages > 2 else {"k_tile": tiles.k_tile // 2}
+        fewer = {"stages": tiles.stages - 1} if tiles.stages > 3 else {"k_tile": tiles.k_tile // 2}
         tiles = replace(tiles, **fewer)
     return tiles
 
@@ -49,7 +49,7 @@ def check(name, outputs, columns, tokens, gate=False, dtype=torch.bfloat16, tile
     found = [fitting(known, tokens, each) for each in ([tiles] if tiles else SKINNY[n_tiles(tokens)])]
     served = [each for each in found if each.k_tile >= 128 and serves(x, known, each)]
     if not served:
-        assert known.group == 128 or (known.group and columns // known.group % 2)  # scales in half words
+        assert known.group >= 32  # scales in half words, or no room for whole groups
         return
     results = [
         skinny_linear(x, known, served[0], scratch, bias=bias, residual=residual, gate=gate) for _ in range(repeats)
@@ -86,7 +86,7 @@ def test_float16(name):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("tiles", [*TILINGS, *OTHERS], ids=str)
-@pytest.mark.parametrize("name", ["plain", "int4", "int4:asym"])
+@pytest.mark.parametrize("name", ["plain", "int8", "int4", "int4:asym"])
 def test_every_tiling(name, tiles):
     """The same bits again and again: shared tiles are summed in the order of the blocks."""
     for tokens in (16, 64):
@@ -163,7 +163,7 @@ def test_no_nan_is_taken_for_a_sum_that_is_missing():
     weight.view(torch.int16)[3, ::7] = -1
     x.view(torch.int16)[2, ::5] = -1
     scratch = new_scratch(8, x.device)
-    got = skinny_linear(x, operand(weight), SKINNY_PLAIN, scratch)
+    got = skinny_linear(x, operand(weight), SKINNY_PLAIN[1], scratch)
     assert torch.equal(got.isnan(), (x.double() @ weight.double().T).isnan())
     assert (scratch == NOTHING).all()
 
@@ -177,14 +177,16 @@ def test_the_tilings_fit(name):
     weight = operand(parse_format(name).quantize(torch.zeros(16, 1024)))
     for tokens in (8, 16, 32, 64):
         for tiles in SKINNY[n_tiles(tokens)]:
-            assert tiles.rows * tiles.blocks <= MAX_ROWS and tiles.k_tile % 128 == 0 and tiles.stages >= 2
+            assert tiles.rows * tiles.blocks <= MAX_ROWS and tiles.k_tile % 128 == 0 and tiles.stages >= 3
             assert fitting(weight, tokens, tiles) == tiles
 
 
 def test_a_block_holds_stages_of_weights_scales_and_x_and_sums():
     weight = operand(parse_format("int4").quantize(torch.zeros(16, 512)))
-    stage = 128 * 64 + 128 * 4 * 2 + 16 * 128 * 2
-    assert shared_bytes(weight, 16, SkinnyTiling(256, 1, 128, 6)) == 6 * stage + 16 * (128 + 4) * 4
+    stage, x, sums = 128 * 64 + 128 * 4 * 2, 16 * 128 * 2, 16 * (128 + 4) * 4
+    assert shared_bytes(weight, 16, SkinnyTiling(256, 1, 128, 6)) == 6 * stage + sums + 3 * x
+    plain = operand(torch.zeros(16, 512, dtype=torch.bfloat16))
+    assert shared_bytes(plain, 16, SkinnyTiling(256, 1, 128, 6)) == 6 * (128 * 256 + x) + sums
 
 
 @pytest.fixture
@@ -200,9 +202,10 @@ def test_which_products_the_kernel_takes(hopper):
     assert skinny_tiling(packed["int4:g128"], x) == SKINNY[8][1]  # a stage of the first has half a word of scales
     odd = operand(parse_format("int4").quantize(wide[:, :992]))  # 31 scales in a row
     assert skinny_tiling(odd, x[:, :992]) is None
-    assert skinny_tiling(packed["int8"], x) is None and not serves(x, packed["int8"], SKINNY[8][0])
+    assert skinny_tiling(packed["int8"], x) == SKINNY_INT8
     plain = operand(wide.bfloat16())
-    assert [skinny_tiling(plain, x[:tokens]) for tokens in (1, 2, 8, 9)] == [None, SKINNY_PLAIN, SKINNY_PLAIN, None]
+    found = [skinny_tiling(plain, x[:tokens]) for tokens in (1, 2, 8, 9, 32, 33)]
+    assert found == [None, *[SKINNY_PLAIN[tiles] for tiles in (1, 1, 2, 4)], None]
     assert skinny_tiling(operand(wide), x[:2]) is None
 
 
@@ -224,4 +227,5 @@ def test_a_stage_has_whole_groups_and_a_row_whole_words_of_scales(name, columns,
 
 def test_a_tiling_that_shared_memory_has_no_room_for_is_not_taken(hopper):
     weight = operand(parse_format("int4:asym:f32").quantize(torch.zeros(MANY_ROWS, 512)))
-    assert skinny_tiling(weight, torch.zeros(16, 512, dtype=torch.bfloat16)) == SKINNY[2][1]
+    x = torch.zeros(16, 512, dtype=torch.bfloat16)
+    assert [serves(x, weight, SkinnyTiling(256, tiles, 512, 3)) for tiles in (1, 2)] == [True, False]
