@@ -1,10 +1,12 @@
 """Compare the speed of this tree and another checkout: `python benchmarks/before_after.py OTHER [CASE ...]`.
 
-The two run in turn, each time in a new process; the table shows the ratio of medians, and the fastest start.
+The two run in turn, each time in a new process that measures all cases, each time in another order. The table has the
+ratio of medians, and the fastest start of those processes in which a case was the first.
 A case with further sampling parameters is also compared with the same calls without them, in turns in the same process.
 """
 
 import argparse
+import gc
 import json
 import os
 import statistics
@@ -19,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from genwright import LLM
 
-ROUNDS, CALLS = 4, 5
+CALLS = 5
 PENALTIES = {"repetition_penalty": 1.1, "presence_penalty": 0.5, "frequency_penalty": 0.5}
 
 
@@ -62,9 +64,8 @@ CASES = {
 }
 
 
-def measure(case: Case) -> dict[str, float]:
-    """Seconds from the start of the process to the first token, and the median rate in tokens/s."""
-    started = time.perf_counter()
+def measure(case: Case, started: float) -> dict[str, float]:
+    """Seconds until the first token, and the median rate in tokens/s."""
     from genwright import LLM, SamplingParams
 
     llm = LLM(case.model, device=case.device, quant=case.quant, max_context=1024)
@@ -103,39 +104,68 @@ def rate(llm: "LLM", case: Case, prompts: list[list[int]], params: Any) -> float
     return sum(begin < moment <= end for each in times for moment in each) / (end - begin)
 
 
+def measure_all(names: list[str]) -> None:
+    """Print each case's figures; only the first has seconds from the start of the process to its first token."""
+    for number, name in enumerate(names):
+        found = measure(CASES[name], time.perf_counter())
+        if number:
+            del found["first"]
+        print(json.dumps({"case": name, **found}), flush=True)
+        gc.collect()
+        if (torch := sys.modules["torch"]).cuda.is_available():
+            torch.cuda.empty_cache()
+
+
+def compare(trees: Mapping[str, str], names: list[str], rounds: int) -> dict[str, dict[str, list[dict[str, float]]]]:
+    """The figures of each case by tree."""
+    found: dict[str, dict[str, list[dict[str, float]]]] = {name: {which: [] for which in trees} for name in names}
+    for number in range(rounds):
+        first = number * max(1, len(names) // rounds) % len(names)
+        order = names[first:] + names[:first]
+        # Reversed every other time, because a machine's speed drifts.
+        for which, tree in list(trees.items())[:: 1 if number % 2 == 0 else -1]:
+            command, environment = [sys.executable, __file__, "--measure", *order], {**os.environ, "PYTHONPATH": tree}
+            run = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+            for line in run.stdout.splitlines():
+                if line.startswith('{"case"'):
+                    figures = json.loads(line)
+                    found[figures.pop("case")][which].append(figures)
+            print(f"round {number + 1} of {rounds}, {which}", file=sys.stderr)
+    return found
+
+
+def report(name: str, found: Mapping[str, list[dict[str, float]]]) -> None:
+    """Print a line of the table."""
+    rates, plain = (
+        [statistics.median(each[key] for each in figures) for figures in found.values()] for key in ("rate", "plain")
+    )
+    firsts = [min((each["first"] for each in figures if "first" in each), default=None) for figures in found.values()]
+    notes = ", ".join("not measured" if seconds is None else f"{seconds:.2f} s" for seconds in firsts)
+    if CASES[name].params:
+        costs = (f"{1 - with_params / without:.1%}" for with_params, without in zip(rates, plain, strict=True))
+        notes += f"; slower than without these parameters by {', '.join(costs)}"
+    print(f"{name:14}{rates[0]:10.1f}{rates[1]:10.1f}{rates[1] / rates[0]:8.3f}   {notes}", flush=True)
+
+
 def main() -> None:
     if sys.argv[1:2] == ["--measure"]:
-        print(json.dumps(measure(CASES[sys.argv[2]])))
+        measure_all(sys.argv[2:])
         return
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("other", help="the other checkout's folder")
     parser.add_argument("cases", nargs="*", help=", ".join(CASES))
+    parser.add_argument("--rounds", type=int, default=4)
     given = parser.parse_args()
     if unknown := set(given.cases) - set(CASES):
         parser.error(f"there is no case {min(unknown)}")
     if not (Path(given.other) / "genwright").is_dir():
         parser.error(f"{given.other} is no checkout of Genwright")
     trees = {"before": given.other, "after": str(Path(__file__).parents[1])}
+    names = list(dict.fromkeys(given.cases or CASES))
+    found = compare(trees, names, given.rounds)
     print(f"{'case':14}{'before':>10}{'after':>10}{'ratio':>8}   first token before, after")
-    for name in given.cases or CASES:
-        found: dict[str, list[dict[str, float]]] = {which: [] for which in trees}
-        for number in range(ROUNDS):
-            # Reversed every other time, because a machine's speed drifts.
-            for which, tree in list(trees.items())[:: 1 if number % 2 == 0 else -1]:
-                command = [sys.executable, __file__, "--measure", name]
-                run = subprocess.run(
-                    command, env={**os.environ, "PYTHONPATH": tree}, stdout=subprocess.PIPE, text=True, check=True
-                )
-                found[which].append(json.loads(run.stdout.splitlines()[-1]))
-        rates, plain = (
-            [statistics.median(result[key] for result in found[which]) for which in trees] for key in ("rate", "plain")
-        )
-        firsts = [min(result["first"] for result in found[which]) for which in trees]  # the first round compiles
-        notes = ", ".join(f"{seconds:.2f} s" for seconds in firsts)
-        if CASES[name].params:
-            costs = (f"{1 - with_params / without:.1%}" for with_params, without in zip(rates, plain, strict=True))
-            notes += f"; slower than without these parameters by {', '.join(costs)}"
-        print(f"{name:14}{rates[0]:10.1f}{rates[1]:10.1f}{rates[1] / rates[0]:8.3f}   {notes}", flush=True)
+    for name in names:
+        report(name, found[name])
 
 
 if __name__ == "__main__":

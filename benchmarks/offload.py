@@ -1,7 +1,8 @@
 """Time a model with random weights that is placed over GPU memory, CPU memory and disk, beside the bus's own rate.
 
 `python benchmarks/offload.py` is OPT-13B in float16 with all blocks in CPU memory, 128 prompts of 256 tokens and 32 new
-tokens each; `--quant int4`, `--model random:opt-30b`, `--gpu-mem 16GiB` and others change the case.
+tokens each; `--quant int4`, `--model random:opt-30b`, `--gpu-mem 16GiB` and others change the case. Several batch sizes
+are measured one after the other, on the model as it was loaded for the first.
 """
 
 import argparse
@@ -27,7 +28,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--quant")
     parser.add_argument("--kv", default="auto")
     parser.add_argument("--dtype", default="auto")
-    parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--batch", type=int, nargs="+", default=[128])
     parser.add_argument("--prompt-length", type=int, default=256)
     parser.add_argument("--max-new-tokens", type=int, default=32)
     parser.add_argument("--gpu-mem")
@@ -68,12 +69,17 @@ def main() -> None:
     length = given.prompt_length + given.max_new_tokens
     llm = LLM(given.model, tell=print, max_context=length, **settings)
     print(f"loaded in {time.perf_counter() - started:.1f} s")
+    for batch in given.batch:
+        measure(llm, given, batch, rate)
+
+
+def measure(llm: LLM, given: argparse.Namespace, batch: int, rate: float) -> None:
     executor, vocab = llm.engine.executor, llm.model.cfg.vocab_size
     if not isinstance(executor, StreamedExecutor):
         raise SystemExit("The model fits and is resident; pass a smaller --gpu-mem.")
     for new in (3, given.max_new_tokens):  # the first compiles kernels
         params = SamplingParams(max_new_tokens=new, ignore_eos=True)
-        ids, meter, steps = prompts(given.batch, given.prompt_length, vocab, new), llm.meter(), llm.engine.steps
+        ids, meter, steps = prompts(batch, given.prompt_length, vocab, new), llm.meter(), llm.engine.steps
         results = llm.generate(ids, params)
     assert meter is not None
     report = meter.report(results)
@@ -81,16 +87,16 @@ def main() -> None:
     assert timing is not None
     steps = llm.engine.steps - steps
     crossed = report.moved.get(f"{Tier.CPU.value} to {Tier.GPU.value}", 0) / steps
-    limit = given.batch / (crossed / rate) if crossed else float("inf")
+    limit = batch / (crossed / rate) if crossed else float("inf")
     found = {
-        "model": given.model, "quant": given.quant, "policy": str(executor.policy), "batch": given.batch,
+        "model": given.model, "quant": given.quant, "policy": str(executor.policy), "batch": batch,
         "decode tok/s": timing.decode_rate, "total tok/s": timing.total_rate, "prefill s": timing.prefill_seconds,
         "steps": steps, "bus GB/s": rate / 1e9, "GB over the bus per step": crossed / 1e9,
         "decode limit tok/s": limit, "share of the limit": timing.decode_rate / limit,
         "peak GB": {tier: count / 1e9 for tier, count in report.peak.items()},
     }  # fmt: skip
     print("\n".join(report.lines()))
-    print(json.dumps(found, indent=1))
+    print(json.dumps(found, indent=1), flush=True)
 
 
 if __name__ == "__main__":
