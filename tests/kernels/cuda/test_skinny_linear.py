@@ -1,5 +1,7 @@
 """The skinny GEMM against float64: every format, 2 to 64 tokens, odd sizes, and tiles that blocks share."""
 
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -67,14 +69,19 @@ def check(name, outputs, columns, tokens, gate=False, dtype=torch.bfloat16, tile
     assert (scratch == NOTHING).all()
 
 
+def check_all(cases: Iterable[dict]) -> None:
+    """Check cases in several threads, because most of the time is that of compiling kernels."""
+    with ThreadPoolExecutor(8) as pool:
+        for each in [pool.submit(check, **case) for case in cases]:
+            each.result()
+
+
 @pytest.mark.gpu
-@pytest.mark.parametrize("tokens", [2, 8, 9, 16, 31, 64])
 @pytest.mark.parametrize("name", FORMATS)
-def test_every_format_and_size(name, tokens):
-    for outputs, columns in SHAPES:
-        if name != "int4:g128" or columns % 128 == 0:
-            check(name, outputs, columns, tokens)
-    check(name, 1000, 1536, tokens, gate=True)
+def test_every_format_and_size(name):
+    sizes = [{"outputs": n, "columns": k} for n, k in SHAPES if name != "int4:g128" or k % 128 == 0]
+    sizes.append({"outputs": 1000, "columns": 1536, "gate": True})
+    check_all({"name": name, "tokens": tokens, **size} for tokens in (2, 8, 9, 16, 31, 64) for size in sizes)
 
 
 @pytest.mark.gpu
@@ -85,12 +92,11 @@ def test_float16(name):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("tiles", [*TILINGS, *OTHERS], ids=str)
 @pytest.mark.parametrize("name", ["plain", "int8", "int4", "int4:asym"])
-def test_every_tiling(name, tiles):
+def test_every_tiling(name):
     """The same bits again and again: shared tiles are summed in the order of the blocks."""
-    for tokens in (16, 64):
-        check(name, 4096, 4096, tokens, tiles=tiles, repeats=5)
+    given = {"name": name, "outputs": 4096, "columns": 4096, "repeats": 5}
+    check_all({**given, "tiles": tiles, "tokens": tokens} for tiles in (*TILINGS, *OTHERS) for tokens in (16, 64))
 
 
 @pytest.mark.gpu
