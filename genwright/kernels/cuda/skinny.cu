@@ -86,7 +86,7 @@ __device__ __forceinline__ constexpr int row_after(int r) { return output_after(
 
 #define X_TURNS ((STAGE_PIECES * TOKENS + THREADS - 1) / THREADS)  // pieces of x that a thread brings to a stage
 // Pieces whose products are issued together: registers hold twice as many. A stage has an even number of such groups.
-#define TOGETHER (M_TILES * N_TILES <= 2 && STAGE_PIECES >= 8 ? 4 : STAGE_PIECES >= 4 ? 2 : 1)
+#define TOGETHER (M_TILES == 1 && N_TILES <= 2 && STAGE_PIECES >= 8 ? 4 : STAGE_PIECES >= 4 ? 2 : 1)
 extern "C" __global__ void __launch_bounds__(ALL_THREADS, BLOCKS)
 skinny(const void* x, const Chunk* weight, const void* scales, const void* minimums, const void* bias, const void* residual,
        void* y, u32* parts, int tokens) {

@@ -33,7 +33,7 @@ HOPPER[F32, False] = {1024: Tiling("gemv", 512, 2, 1)}
 # Of the skinny GEMM with int4, by tiles of tokens: the fastest for Llama-3.1-8B's gate and up, which have many rows,
 # and for its other products (4 tiles: like 8). The second also reads the scales of larger groups.
 SKINNY = {
-    1: (SkinnyTiling(256, 2, 256, 3), SkinnyTiling(256, 1, 512, 3)),
+    1: (SkinnyTiling(256, 1, 512, 3), SkinnyTiling(256, 1, 512, 3)),
     2: (SkinnyTiling(256, 2, 256, 3), SkinnyTiling(256, 1, 512, 3)),
     4: (SkinnyTiling(256, 1, 256, 4), SkinnyTiling(256, 1, 256, 4)),
     8: (SkinnyTiling(256, 1, 256, 3), SkinnyTiling(256, 1, 256, 3)),

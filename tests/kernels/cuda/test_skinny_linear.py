@@ -49,7 +49,7 @@ def check(name, outputs, columns, tokens, gate=False, dtype=torch.bfloat16, tile
     residual = None if gate else torch.randn(tokens, outputs, device="cuda", dtype=dtype)
     known, scratch = operand(weight), new_scratch(tokens, x.device)
     found = [fitting(known, tokens, each) for each in ([tiles] if tiles else SKINNY[n_tiles(tokens)])]
-    served = [each for each in found if each.k_tile >= 128 and serves(x, known, each)]
+    served = [each for each in found if serves(x, known, each)]
     if not served:
         assert known.group >= 32  # scales in half words, or no room for whole groups
         return
