@@ -91,7 +91,8 @@ def _prefill(
     first = 0
     if WINDOW:
         first = tl.maximum(low - window + 1, 0) // BLOCK_K
-    whole = (low + 1) // BLOCK_K  # blocks below this one are visible to every query and need no causal mask
+    # Blocks below this one are visible to every query and need no causal mask; in padding `low` is negative.
+    whole = tl.maximum(low + 1, 0) // BLOCK_K
     last = tl.cdiv(tl.minimum(low + BLOCK_Q, length), BLOCK_K)
     # Page numbers are loaded one block ahead, because a load in the loop would take a pipeline stage.
     page = tl.load(table + first // PER_PAGE)

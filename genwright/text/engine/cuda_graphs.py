@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -14,13 +15,24 @@ from genwright.parallel.pipeline import Pipeline
 from genwright.text.engine.executor import Int32s, ResidentExecutor, Verified
 from genwright.text.loader import Model
 from genwright.text.ops.protocol import Weights
-from genwright.text.ops.step import Chunk, Layout, Step
+from genwright.text.ops.step import Chunk, Layout, QueryGroup, Step, padding
 from genwright.text.ops.torch_ops import TorchOps
 from genwright.text.ops.triton_ops import MAX_DECODE_QUERIES
 
+# The tokens of prompt chunks beside decoding sequences are padded to one of these numbers. Launching the kernels of 32
+# layers one by one takes an H200's host 14 ms, and more tokens take the device longer than that. With sizes 64 apart,
+# the captures of three times as many graphs held up the first requests.
+PROMPT_TOKENS = (32, 64, 128, 256, 512)
+MAX_PROMPTS = 8  # of which the last is padding
+MIN_BUCKET = 16  # decoding sequences
+
 
 class GraphExecutor(ResidentExecutor):
-    """One graph for each (batch bucket, tokens and logits per sequence); other steps run without a graph."""
+    """Steps of decoding sequences, also beside a few prompt chunks, are padded to a size that has a graph.
+
+    Sequences with the same few tokens have one graph for each (batch bucket, tokens and logits per sequence), decoding
+    sequences with prompt chunks one for each (batch bucket, prompt tokens). Other steps run without a graph.
+    """
 
     def __init__(
         self,
@@ -34,9 +46,14 @@ class GraphExecutor(ResidentExecutor):
         pipeline: Pipeline | None = None,
         max_graph_tokens: int = 0,  # larger steps run without a graph
     ):
-        super().__init__(model, ops, pages, max_batch, max_tokens, mtp, cache_bits, pipeline)
-        self.max_graph_tokens = max_graph_tokens
+        super().__init__(model, ops, pages, max_batch + MAX_PROMPTS, max_tokens, mtp, cache_bits, pipeline)
+        self.max_batch, self.max_graph_tokens = max_batch, max_graph_tokens
+        # Latent attention reads the length of a prompt on the host.
+        mixes = mtp is None and pipeline is None and model.cfg.mla is None
+        self.max_mixed_tokens = min(max_tokens, max_graph_tokens) if mixes else 0
         self._graphs: dict[tuple[int, int, int], tuple[torch.cuda.CUDAGraph, torch.Tensor, torch.Tensor | None]] = {}
+        # None for a shape that has run once, without a graph, because many shapes occur only once.
+        self._mixed: dict[tuple[int, int], tuple[torch.cuda.CUDAGraph, torch.Tensor] | None] = {}
         self._pool: Any = None
         self._decoding: dict[tuple[int, int], torch.cuda.CUDAGraph] = {}  # by batch bucket and tokens per sequence
         self._inputs = torch.zeros(max_batch, 5, dtype=torch.int64, device=model.device)  # bounds, then settings
@@ -47,10 +64,11 @@ class GraphExecutor(ResidentExecutor):
         same = all(len(chunk.tokens) == queries and chunk.logits == wanted for chunk in chunks)
         bucket = self.bucket(len(chunks))
         if not same or queries > MAX_DECODE_QUERIES or wanted not in (1, queries):
-            return super().run(chunks, known)
+            return self._run_mixed(chunks, known)
         if bucket * queries > self.max_graph_tokens:
             return super().run(chunks, known)
-        layout = self.buffers.write(chunks, bucket, known)
+        padded = [*chunks, *[padding(queries, wanted)] * (bucket - len(chunks))]
+        layout = self.buffers.write(padded, known).for_graph()
         shape = bucket, queries, wanted
         if shape not in self._graphs:
             step = self.buffers.view(layout)
@@ -59,6 +77,38 @@ class GraphExecutor(ResidentExecutor):
         graph, logits, self.hidden = self._graphs[shape]
         graph.replay()
         return logits[: len(chunks) * wanted]
+
+    @torch.inference_mode()
+    def _run_mixed(self, chunks: Sequence[Chunk], known: torch.Tensor | None) -> torch.Tensor:
+        """The graph ends before the head, whose logits would take much memory in each graph."""
+        decoding = len(list(takewhile(lambda chunk: len(chunk.tokens) == 1, chunks)))
+        prompts, tokens = chunks[decoding:], sum(len(chunk.tokens) for chunk in chunks[decoding:])
+        bucket = self.bucket(max(decoding, MIN_BUCKET)) if decoding else 0
+        rows = prompt_rows(tokens)
+        if rows is None or bucket + rows > self.max_mixed_tokens or len(prompts) >= MAX_PROMPTS:
+            return super().run(chunks, known)
+        if any(chunk.logits > 1 for chunk in chunks):
+            return super().run(chunks, known)
+        padded = [
+            *chunks[:decoding], *[padding(1)] * (bucket - decoding),
+            *prompts, padding(rows - tokens), *[padding(0)] * (MAX_PROMPTS - 1 - len(prompts)),
+        ]  # fmt: skip
+        layout = self.buffers.write(padded, known, least_logits=bucket + MAX_PROMPTS).for_graph()
+        groups = [QueryGroup(0, bucket, 1, 0, 0)] if bucket else []
+        groups.append(QueryGroup(bucket, MAX_PROMPTS, rows, bucket, 0))
+        step = self.buffers.view(replace(layout, logits=bucket + MAX_PROMPTS, groups=groups))
+        x = self._replay_mixed((bucket, rows), step)
+        return self.head(x[: layout.logits], self.buffers.view(layout))
+
+    def _replay_mixed(self, shape: tuple[int, int], step: Step) -> torch.Tensor:
+        """The hidden states whose logits are wanted."""
+        if shape not in self._mixed:
+            self._mixed[shape] = None
+            return self.layers(step)
+        graph, x = self._mixed[shape] or self.record(lambda: self.layers(step))
+        self._mixed[shape] = graph, x
+        graph.replay()
+        return x
 
     @torch.inference_mode()
     def decode(
@@ -97,7 +147,8 @@ class GraphExecutor(ResidentExecutor):
         firsts = [chunk.start + len(chunk.tokens) for chunk in chunks]
         inputs[: len(chunks)] = np.column_stack((firsts, np.add(firsts, counts) - 1, settings.view(np.int64)))
         self._inputs[:bucket].copy_(torch.from_numpy(inputs).pin_memory(), non_blocking=True)
-        return self.buffers.write(chunks, bucket, further=max(counts) + accepted)
+        padded = [*chunks, *[padding(len(chunks[0].tokens), chunks[0].logits)] * (bucket - len(chunks))]
+        return self.buffers.write(padded, further=max(counts) + accepted).for_graph()
 
     def _capture_decoding(self, step: Step) -> torch.cuda.CUDAGraph:
         sequences, buffers = len(step.lengths), self.buffers
@@ -115,12 +166,16 @@ class GraphExecutor(ResidentExecutor):
 
     def bucket(self, sequences: int) -> int:
         """The batch size of the graph for this number of sequences: the next power of two."""
-        return min(1 << (sequences - 1).bit_length(), self.buffers.most_sequences)
+        return min(1 << (sequences - 1).bit_length(), self.max_batch)
 
     @torch.inference_mode()
     def capture(self, work: Callable[[], torch.Tensor]) -> tuple[torch.cuda.CUDAGraph, torch.Tensor]:
         """Capture `work` as a graph; it runs once first, so that kernels are compiled and libraries initialised."""
         work()
+        return self.record(work)
+
+    def record(self, work: Callable[[], torch.Tensor]) -> tuple[torch.cuda.CUDAGraph, torch.Tensor]:
+        """Capture `work`, which has run before, as a graph."""
         torch.cuda.synchronize(self.model.device)
         graph = torch.cuda.CUDAGraph()
         # Other threads, such as an image model's, may allocate memory meanwhile.
@@ -128,6 +183,11 @@ class GraphExecutor(ResidentExecutor):
             result = work()
         self._pool = self._pool or graph.pool()
         return graph, result
+
+
+def prompt_rows(tokens: int) -> int | None:
+    """The tokens of the graph for prompt chunks of so many tokens; None if there is none."""
+    return next((rows for rows in PROMPT_TOKENS if tokens <= rows), None)
 
 
 def _settings(inputs: torch.Tensor) -> torch.Tensor:

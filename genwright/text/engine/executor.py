@@ -108,34 +108,39 @@ class ResidentExecutor(PredictingExecutor):
     @torch.inference_mode()
     def hidden_states(self, chunk: Chunk) -> torch.Tensor:
         """The final hidden states [chunk.logits, dim] of the chunk's last tokens, in float32."""
-        model, cfg, ops, step = self.model, self.model.cfg, self.ops, self.buffers.fill([chunk])
+        model, step = self.model, self.buffers.fill([chunk])
         with amx_guard(model):
-            x = model.architecture.embed(ops, cfg, model.outer, step)
-            for weights, cache in zip(model.blocks, self.cache.layers[: len(model.blocks)], strict=True):
-                x = model.architecture.block(ops, cfg, weights, cache, x, step)
-            return model.architecture.final_norm(ops, cfg, model.outer, x).float()
+            return model.architecture.final_norm(self.ops, model.cfg, model.outer, self.layers(step)).float()
 
     @torch.inference_mode()
     def forward(self, step: Step) -> torch.Tensor:
         """One forward pass over a step."""
-        model, cfg, ops = self.model, self.model.cfg, self.ops
-        pipeline = self.pipeline
-        with amx_guard(model):
-            if pipeline is None or pipeline.is_first:
-                x = model.architecture.embed(ops, cfg, model.outer, step)
-            else:
-                x = pipeline.receive((len(step.tokens), cfg.dim), model.dtype, model.device)
-            for weights, cache in zip(model.blocks, self.cache.layers[: len(model.blocks)], strict=True):
-                x = model.architecture.block(ops, cfg, weights, cache, x, step)
-            if self.mtp is not None:
-                self.hidden = ops.norm(x, model.outer, "norm", cfg.norm_eps)
-            if pipeline is None or pipeline.is_last:
-                logits: torch.Tensor = model.architecture.head(ops, cfg, model.outer, x, step)
-                if pipeline is not None or not ops.capturable:
-                    logits = logits.float()
-            else:
-                pipeline.send(x)
-                logits = x.new_empty(len(step.logit_rows), model.columns, dtype=torch.float32)
+        with amx_guard(self.model):
+            return self.head(self.layers(step), step)
+
+    def layers(self, step: Step) -> torch.Tensor:
+        """The hidden states after this stage's layers."""
+        model, cfg, ops, pipeline = self.model, self.model.cfg, self.ops, self.pipeline
+        if pipeline is None or pipeline.is_first:
+            x = model.architecture.embed(ops, cfg, model.outer, step)
+        else:
+            x = pipeline.receive((len(step.tokens), cfg.dim), model.dtype, model.device)
+        for weights, cache in zip(model.blocks, self.cache.layers[: len(model.blocks)], strict=True):
+            x = model.architecture.block(ops, cfg, weights, cache, x, step)
+        return x
+
+    def head(self, x: torch.Tensor, step: Step) -> torch.Tensor:
+        """The logits, which the last stage computes from its hidden states."""
+        model, cfg, ops, pipeline = self.model, self.model.cfg, self.ops, self.pipeline
+        if self.mtp is not None:
+            self.hidden = ops.norm(x, model.outer, "norm", cfg.norm_eps)
+        if pipeline is None or pipeline.is_last:
+            logits: torch.Tensor = model.architecture.head(ops, cfg, model.outer, x, step)
+            if pipeline is not None or not ops.capturable:
+                logits = logits.float()
+        else:
+            pipeline.send(x)
+            logits = x.new_empty(len(step.logit_rows), model.columns, dtype=torch.float32)
         return logits if pipeline is None else pipeline.share_last(logits)
 
     @torch.inference_mode()

@@ -1,7 +1,7 @@
 """Step: the input tensors of one forward pass, at fixed addresses so that CUDA graphs can be replayed."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import chain, pairwise
 
@@ -33,6 +33,11 @@ class Chunk:
 def unread(index: int) -> int:
     """The id that stands for element `index` of the tokens that are on the device only."""
     return -1 - index
+
+
+def padding(tokens: int, logits: int = 0) -> Chunk:
+    """Tokens of no sequence, which fill a CUDA graph: nothing is written for them, and they attend to nothing."""
+    return Chunk([0] * tokens, -tokens, (), logits)
 
 
 @dataclass
@@ -101,8 +106,12 @@ class Layout:
     tokens: int
     logits: int
     sequences: int
-    width: int | None  # pages of a page table; None for all that there is room for, as in a CUDA graph
+    width: int | None  # pages of a page table; None for all that there is room for
     groups: list[QueryGroup]
+
+    def for_graph(self) -> "Layout":
+        """The same for any pages: a CUDA graph reads none beyond a sequence's length either."""
+        return replace(self, width=None)
 
 
 class StepBuffers:
@@ -128,46 +137,34 @@ class StepBuffers:
         self._starts = np.cumsum([0, *self._sizes[:-1]]).tolist()  # of the parts
         self._sent = np.zeros((0, 0, 0), np.int64)  # the page tables that are in the buffers
 
-    @property
-    def most_sequences(self) -> int:
-        return self.page_tables.shape[1]
-
     def fill(self, chunks: Sequence[Chunk], known: Tensor | None = None) -> Step:
         """Write a step to the buffers, as `write` does; chunks of equal length should be neighbours."""
         return self.view(self.write(chunks, known=known))
 
-    def write(self, chunks: Sequence[Chunk], padded: int = 0, known: Tensor | None = None, further: int = 0) -> Layout:
+    def write(
+        self, chunks: Sequence[Chunk], known: Tensor | None = None, further: int = 0, least_logits: int = 0
+    ) -> Layout:
         """Write the inputs of a step without waiting for the device.
 
-        `padded` is the number of sequences of a CUDA graph, which all have the same number of tokens. Padding
-        sequences have length 0 and slot -1, so that nothing is written for them. `known` [n] has the tokens that are
-        on the device only. `further` is the number of tokens per sequence that the device will append by itself.
+        `known` [n] has the tokens that are on the device only. `further` is the number of tokens per sequence that the
+        device will append by itself. A graph reads `least_logits` rows, of which the layout has those that are wanted.
         """
-        missing = max(0, padded - len(chunks))
-        shape = _shape(
-            tuple([len(chunk.tokens) for chunk in chunks]), tuple([chunk.logits for chunk in chunks]), missing
-        )
+        shape = _shape(tuple([len(chunk.tokens) for chunk in chunks]), tuple([chunk.logits for chunk in chunks]))
         starts = np.array([chunk.start for chunk in chunks], np.int64)
-        lengths, positions = starts + shape.counts, starts[shape.sequence] + shape.place
-        tokens = np.fromiter(chain.from_iterable([chunk.tokens for chunk in chunks]), np.int64, len(positions))
-        groups = shape.query_groups(lengths)
+        lengths, places = starts + shape.counts, starts[shape.sequence] + shape.place
+        tokens = np.fromiter(chain.from_iterable([chunk.tokens for chunk in chunks]), np.int64, len(places))
         longest = min(int(lengths.max()) + further, self.page_tables.shape[2] * PAGE)
         tables = self._pages(chunks, -(-longest // PAGE))
+        positions = places.clip(0)  # negative in padding
         slots = tables[:, shape.sequence, positions // PAGE] * PAGE + positions % PAGE
-        if missing:
-            rows = int(shape.offsets[-1]) - len(tokens)
-            tokens, positions, slots = (
-                np.concatenate((value, np.full((*value.shape[:-1], rows), filler)), axis=-1)
-                for value, filler in ((tokens, 0), (positions, 0), (slots, -1))
-            )
-            lengths = np.concatenate((lengths, np.zeros(missing, np.int64)))
-            groups[0].count += missing
-        values = [tokens, positions, shape.logit_rows, lengths, shape.offsets, *slots]
-        self._send(values, tables)
+        slots[:, places < 0] = -1
+        missing = max(0, least_logits - len(shape.logit_rows))
+        logit_rows = np.pad(shape.logit_rows, (0, missing)) if missing else shape.logit_rows
+        self._send([tokens, positions, logit_rows, lengths, shape.offsets, *slots], tables)
         if known is not None:
-            self._take_unread(self.tokens[: len(shape.sequence)], known)
-        width = None if padded else tables.shape[2]
-        return Layout(len(tokens), len(shape.logit_rows), len(lengths), width, groups)
+            self._take_unread(self.tokens[: len(tokens)], known)
+        groups = shape.query_groups(lengths)
+        return Layout(len(tokens), len(shape.logit_rows), len(lengths), tables.shape[2], groups)
 
     def _take_unread(self, ids: Tensor, known: Tensor) -> None:
         """Put tokens that only the device knows in place of `unread` ids.
@@ -182,14 +179,15 @@ class StepBuffers:
             ids.copy_(torch.where(ids < 0, known[(-1 - ids).clamp(min=0)].clamp(min=0), ids))
 
     def _pages(self, chunks: Sequence[Chunk], width: int) -> Int64s:
-        """The page tables [groups, sequences, width]; a graph reads no page beyond a sequence's length either."""
-        parts = [np.asarray(chunk.tables, np.int64)[:, :width] for chunk in chunks]
+        """The page tables [groups, sequences, width]."""
+        groups = len(self.slots)
+        parts = [np.asarray(chunk.tables, np.int64).reshape(groups, -1)[:, :width] for chunk in chunks]
         if len(parts) == 1:
             return parts[0][:, None]
         widths = np.fromiter((part.shape[1] for part in parts), np.int64, len(parts))
         sequence = np.repeat(np.arange(len(parts)), widths)
         column = np.arange(len(sequence)) - np.repeat(widths.cumsum() - widths, widths)
-        tables = np.zeros((len(self.slots), len(chunks), width), np.int64)
+        tables = np.zeros((groups, len(chunks), width), np.int64)
         tables[:, sequence, column] = np.concatenate(parts, axis=1)
         return tables
 
@@ -235,7 +233,7 @@ class _Shape:
     counts: Int64s  # [sequences]
     sequence: Int64s  # [tokens]
     place: Int64s  # [tokens], in its chunk
-    offsets: Int64s  # of padding sequences too, and so are the rows
+    offsets: Int64s
     logit_rows: Int64s
     runs: list[int]  # the first sequence of each run with the same number of tokens, and the end
 
@@ -249,15 +247,13 @@ class _Shape:
 
 
 @lru_cache(maxsize=64)  # decoding repeats a few shapes
-def _shape(counts: tuple[int, ...], wanted: tuple[int, ...], missing: int) -> _Shape:
-    """The shape of a step, with padding sequences that are like the first one."""
-    real, tokens = len(counts), sum(counts)
-    numbers = np.array([*counts, *counts[:1] * missing], np.int64)
+def _shape(counts: tuple[int, ...], wanted: tuple[int, ...]) -> _Shape:
+    """The shape of a step."""
+    numbers = np.array(counts, np.int64)
     offsets = np.concatenate(([0], numbers.cumsum()))
     place = np.arange(offsets[-1]) - np.repeat(offsets[:-1], numbers)
-    logit_rows = np.flatnonzero(place >= np.repeat(numbers - np.array([*wanted, *wanted[:1] * missing]), numbers))
+    logit_rows = np.flatnonzero(place >= np.repeat(numbers - np.array(wanted), numbers))
     if not len(logit_rows):
         logit_rows = offsets[-1:] - 1  # an output of no rows would be a special case of every product
-    runs = [0, *(np.flatnonzero(np.diff(numbers[:real])) + 1).tolist(), real]
-    sequence = np.repeat(np.arange(real), numbers[:real])
-    return _Shape(numbers[:real], sequence, place[:tokens], offsets, logit_rows, runs)
+    runs = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(counts)]
+    return _Shape(numbers, np.repeat(np.arange(len(counts)), numbers), place, offsets, logit_rows, runs)

@@ -47,6 +47,14 @@ def test_a_padding_sequence_writes_nothing():
     check([0, 70, 0], [0, 7, 0], 2, 1, 64, torch.float32)
 
 
+@pytest.mark.parametrize("window", [None, 40])
+def test_padding_tokens_attend_to_nothing(window):
+    cache = draw([70, 0], 1, 64, torch.float32, DEVICE)
+    q = torch.randn(7 + 130, 2, 64, device=DEVICE)
+    out = run(q, cache, [7, 130], 0.125, window, SMALL)
+    assert out[:7].all() and not out[7:].any()
+
+
 @pytest.mark.parametrize("bits", [None, 8, 4])
 def test_equals_the_reference_on_a_step(bits):
     step = StepBuffers(64, 4, 2, torch.device(DEVICE)).fill([Chunk(range(40), 50, [[3, 1]]), Chunk([7, 8], 0, [[2]])])

@@ -8,6 +8,8 @@ from text.drafts.setup import proposed
 
 from genwright import LLM, SamplingParams
 from genwright.text.cache.pages import SequencePages
+from genwright.text.engine.cuda_graphs import prompt_rows
+from genwright.text.engine.executor import ResidentExecutor
 from genwright.text.ops.step import Chunk
 
 pytestmark = pytest.mark.gpu
@@ -143,6 +145,28 @@ def test_deterministic_logits_are_bitwise_alone_in_a_batch_and_chunked(quant):
         for start in range(max(0, len(texts[i]) - 3), len(texts[i])):
             stepped = executor.run([Chunk(texts[i][start : start + 1], start, pages[i])])
         assert torch.equal(stepped[0], together[row]), "token by token"
+
+
+@pytest.mark.parametrize(
+    ("settings", "tolerance"), [({}, 1e-4), ({"deterministic": True}, 0), ({"kv": "int8"}, 1e-2)], ids=str
+)
+@pytest.mark.parametrize("model", [TINY, MIXTURE, "random:gemma-3-270m,layers=6", "random:opt-125m,layers=2"])
+def test_prompt_chunks_beside_decoding_have_the_same_logits_in_a_graph(model, settings, tolerance):
+    llm = LLM(model, device="cuda", dtype="float32", max_context=1024, gpu_mem=16, **settings)
+    executor = llm.engine.executor
+    groups = len(executor.cache.spec.groups)
+    for turn, (decoding, sizes, wanted) in enumerate([(3, (70, 40), 1), (5, (97,), 0), (16, (9, 30, 150), 1)]):
+        texts = prompts(decoding + turn, 100)[:decoding]
+        prompt_texts = [[(7 * turn + 31 * token) % 30_000 for token in range(size)] for size in sizes]
+        pages = [[[2 * place + 1, 2 * place + 2]] * groups for place in range(decoding + len(sizes))]
+        for text, own in zip(texts, pages, strict=False):
+            executor.run([Chunk(text[:-1] or text, 0, own)])
+        steps = [Chunk(text[-1:], len(text) - 1, own) for text, own in zip(texts, pages, strict=False)]
+        steps += [Chunk(text, 0, own, logits=wanted) for text, own in zip(prompt_texts, pages[decoding:], strict=True)]
+        expected = ResidentExecutor.run(executor, steps)
+        for _ in range(3):  # without a graph, captured, and replayed
+            assert (executor.run(steps) - expected).norm() <= tolerance * expected.norm()
+        assert executor._mixed[16, prompt_rows(sum(sizes))] is not None
 
 
 def test_sampled_tokens_do_not_depend_on_the_batch_or_the_graph():

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from genwright.kernels import PAGE
-from genwright.text.ops.step import Chunk, StepBuffers
+from genwright.text.ops.step import Chunk, StepBuffers, padding
 
 CPU = torch.device("cpu")
 
@@ -66,7 +66,7 @@ def test_padding_writes_nowhere_and_reads_nothing(queries: int) -> None:
     storage = buffers(groups=2)
     storage.fill(random_chunks(random.Random(1), 8, 2))
     chunks = [Chunk([7] * queries, 100, [[4, 5], [6, 9]], logits=queries) for _ in range(3)]
-    step = storage.view(storage.write(chunks, padded=4))
+    step = storage.view(storage.write([*chunks, padding(queries, queries)]).for_graph())
     assert len(step.tokens) == len(step.logit_rows) == 4 * queries
     assert step.lengths.tolist() == [100 + queries] * 3 + [0]
     assert step.offsets.tolist() == [queries * place for place in range(5)]
@@ -74,6 +74,23 @@ def test_padding_writes_nowhere_and_reads_nothing(queries: int) -> None:
     assert [(group.count, group.queries) for group in step.groups] == [(4, queries)]
     assert all(table.shape == (4, 8) for table in step.page_tables), "a graph has the whole page table"
     assert [table[:3, :2].tolist() for table in step.page_tables] == [[[4, 5]] * 3, [[6, 9]] * 3]
+
+
+def test_a_graph_of_prompt_chunks_is_padded_between_and_after_them() -> None:
+    storage = buffers(groups=2)
+    storage.fill(random_chunks(random.Random(1), 8, 2))
+    decoding, prompt = Chunk([7], 100, [[4, 5], [6, 9]]), Chunk([8] * 5, 62, [[1, 2], [3, 8]], logits=1)
+    layout = storage.write([decoding, padding(1), prompt, padding(3), padding(0)], least_logits=4)
+    step = storage.view(layout)
+    assert step.tokens.tolist() == [7, 0, *[8] * 5, 0, 0, 0]
+    assert step.positions.tolist() == [100, 0, *range(62, 67), 0, 0, 0]
+    assert step.lengths.tolist() == [101, 0, 67, 0, 0] and step.offsets.tolist() == [0, 1, 2, 7, 10, 10]
+    pages = [(5, 1, 2), (9, 3, 8)]
+    for slots, (own, first, second) in zip(step.slots, pages, strict=True):
+        written = [PAGE * first + 62, PAGE * first + 63, PAGE * second, PAGE * second + 1, PAGE * second + 2]
+        assert slots.tolist() == [PAGE * own + 36, -1, *written, -1, -1, -1]
+    assert step.logit_rows.tolist() == [0, 6] and storage.logit_rows[:4].tolist() == [0, 6, 0, 0]
+    assert [table[2, :2].tolist() for table in step.page_tables] == [[1, 2], [3, 8]]
 
 
 def test_a_steps_tensors_lie_where_those_of_the_step_before_lay() -> None:
