@@ -2,9 +2,9 @@
 
 Both forms compute the same integers and the same float32 bits, so they give the same tokens.
 
-For a small top_k or top_p only a few tokens matter, so the first pass over a row keeps the three largest logits of each
-of its BLOCK lanes (lane i reads tokens i, i + BLOCK, ...). A token above `third`, the largest third logit of all lanes,
-is the first or second of its lane. What concerns only such tokens is computed without reading the row again.
+For a small top_k or top_p only a few tokens matter, so the first pass over a row keeps the four largest logits of each
+of its BLOCK lanes (lane i reads tokens i, i + BLOCK, ...). A token above `fourth`, the largest fourth logit of all
+lanes, is among the first three of its lane. What concerns only such tokens is computed without reading the row again.
 
 The winner is found by rejection: the best score among all tokens wins if its token is one that top_k and top_p keep. If
 not, they keep no token with the same or a smaller logit either, and the best score among the larger ones is next.
@@ -61,15 +61,17 @@ def _sample(logits, stride, bits, bits_stride, mask_of, settings, words, tokens,
         bits += tl.maximum(mask, 0).to(tl.int64) * bits_stride
     settings += row * words
     lane = tl.arange(0, BLOCK)
-    v1 = tl.full([BLOCK], float("-inf"), tl.float32)  # v1 to v3: a lane's largest logits; t1, t2: their tiles
-    v2, v3 = v1, v1
+    v1 = tl.full([BLOCK], float("-inf"), tl.float32)  # v1 to v4: a lane's largest logits; t1 to t3: their tiles
+    v2, v3, v4 = v1, v1, v1
     t1 = tl.zeros([BLOCK], tl.int32)
-    t2, flags = t1, t1  # flags: _NAN, and _FINE where a logit is not a bf16 number
+    t2, t3, flags = t1, t1, t1  # flags: _NAN, and _FINE where a logit is not a bf16 number
     for start in tl.range(0, vocab, BLOCK, loop_unroll_factor=4):
         x = _load(logits, bits, masked, start + lane, vocab)
         flags |= tl.where(x != x, _NAN, tl.where((x.to(tl.int32, bitcast=True) & 0xFFFF) != 0, _FINE, 0))
-        above1, above2 = x > v1, x > v2
-        v3 = tl.where(above2, v2, tl.maximum(x, v3))
+        above1, above2, above3 = x > v1, x > v2, x > v3
+        v4 = tl.where(above3, v3, tl.maximum(x, v4))
+        t3 = tl.where(above2, t2, tl.where(above3, start, t3))
+        v3 = tl.where(above2, v2, tl.where(above3, x, v3))
         t2 = tl.where(above1, t1, tl.where(above2, start, t2))
         v2 = tl.where(above1, v1, tl.where(above2, x, v2))
         t1 = tl.where(above1, start, t1)
@@ -84,8 +86,8 @@ def _sample(logits, stride, bits, bits_stride, mask_of, settings, words, tokens,
         k = tl.load(settings + _TOP_K)
         top_p = tl.load(settings + _TOP_P).to(tl.float32, bitcast=True)
         log_min_p = tl.load(settings + _LOG_MIN_P).to(tl.float32, bitcast=True)
-        third = tl.max(v3, 0)
-        above = _ordered(third) + 1
+        fourth = tl.max(v4, 0)
+        above = _ordered(fourth) + 1
         floor = _ordered(tl.full([], float("-inf"), tl.float32))  # the smallest logit that is kept, at least
         if k < vocab:
             if k <= 3 * BLOCK:
@@ -95,20 +97,23 @@ def _sample(logits, stride, bits, bits_stride, mask_of, settings, words, tokens,
                 k = vocab
             k = tl.where(floor < above, k, vocab)  # vocab: `floor` is enough
         limit = tl.full([], float("inf"), tl.float64)  # of the mass of tokens with larger logits
-        in_lanes = (floor >= above) | ((third - top) * inverse < log_min_p)
+        in_lanes = (floor >= above) | ((fourth - top) * inverse < log_min_p)
         if top_p < 1:
             if floor >= above:
-                total = _mass_reaching(v1, v2, floor, top, inverse)
+                total = _mass_reaching(v1, v2, v3, floor, top, inverse)
             else:
                 _, total = _reaching(logits, bits, masked, vocab, floor, top, inverse, BLOCK)
             limit = tl.maximum(top_p.to(tl.float64) * total.to(tl.float64), 1.0)
-            in_lanes |= _mass_reaching(v1, v2, above, top, inverse).to(tl.float64) >= limit
+            in_lanes |= _mass_reaching(v1, v2, v3, above, top, inverse).to(tl.float64) >= limit
         key = _mix(_mix(_bits(tl.load(settings + _KEY)) ^ _bits(tl.load(settings + _POSITION))))
         if in_lanes:
             floor = tl.maximum(floor, above)
             s1 = _score(v1, t1 + lane, floor, top, inverse, log_min_p, key)
             s2 = _score(v2, t2 + lane, floor, top, inverse, log_min_p, key)
-            token = _search_lanes(logits, v1, v2, t1 + lane, t2 + lane, s1, s2, vocab, k, limit, top, inverse)
+            s3 = _score(v3, t3 + lane, floor, top, inverse, log_min_p, key)
+            token = _search_lanes(
+                logits, v1, v2, v3, t1 + lane, t2 + lane, t3 + lane, s1, s2, s3, vocab, k, limit, top, inverse
+            )
         else:
             token = _search_row(
                 logits, bits, masked, vocab, k, limit, floor, top, token, inverse, log_min_p, key, BLOCK
@@ -129,7 +134,7 @@ def _load(logits, bits, masked, ids, vocab):
 @triton.jit
 def _kth_largest(v1, v2, v3, top, k, shift, BLOCK: tl.constexpr):
     # Of the three values of each lane: the interval is divided until exactly k reach the bound, or is empty. The bound
-    # is at most the k-th largest of the row, and if it is above `third`, it separates the k largest from the others.
+    # is at most the k-th largest of the row, and if it is above `fourth`, it separates the k largest from the others.
     # Logits of a bf16 model are often equal, so the interval would become empty at last; with `shift` it is short.
     o1, o2, o3 = _ordered(v1) >> shift, _ordered(v2) >> shift, _ordered(v3) >> shift
     low = tl.min(tl.where(k <= BLOCK, o1, o3), 0)  # at least k are >= low, fewer are >= high
@@ -187,28 +192,31 @@ def _reaching(logits, bits, masked, vocab, bound, top, inverse, BLOCK: tl.conste
 
 
 @triton.jit
-def _mass_reaching(v1, v2, bound, top, inverse):
-    # The mass of the lanes' logits that reach a bound above `third`, which is the mass of the row's.
+def _mass_reaching(v1, v2, v3, bound, top, inverse):
+    # The mass of the lanes' logits that reach a bound above `fourth`, which is the mass of the row's.
     m1 = tl.where(_ordered(v1) >= bound, _mass((v1 - top) * inverse), 0)
     m2 = tl.where(_ordered(v2) >= bound, _mass((v2 - top) * inverse), 0)
-    return tl.sum(m1 + m2, 0)
+    m3 = tl.where(_ordered(v3) >= bound, _mass((v3 - top) * inverse), 0)
+    return tl.sum(m1 + m2 + m3, 0)
 
 
 @triton.jit
-def _search_lanes(logits, v1, v2, ids1, ids2, s1, s2, vocab, k, limit, top, inverse):
-    # The winner, if it is the first or second of its lane.
+def _search_lanes(logits, v1, v2, v3, ids1, ids2, ids3, s1, s2, s3, vocab, k, limit, top, inverse):
+    # The winner, if it is among the first three of its lane.
     token = tl.full([], 0, tl.int32)
     searching = True
     while searching:
-        best = tl.max(tl.maximum(s1, s2), 0)
-        token = tl.min(tl.minimum(tl.where(s1 == best, ids1, vocab), tl.where(s2 == best, ids2, vocab)), 0)
+        best = tl.max(tl.maximum(tl.maximum(s1, s2), s3), 0)
+        first = tl.minimum(tl.where(s1 == best, ids1, vocab), tl.where(s2 == best, ids2, vocab))
+        token = tl.min(tl.minimum(first, tl.where(s3 == best, ids3, vocab)), 0)
         searching = False
         if (k < vocab) | (limit < float("inf")):
             larger = _ordered(tl.load(logits + token).to(tl.float32)) + 1
-            o1, o2 = _ordered(v1) >= larger, _ordered(v2) >= larger
+            o1, o2, o3 = _ordered(v1) >= larger, _ordered(v2) >= larger, _ordered(v3) >= larger
             s1, s2 = tl.where(o1, s1, float("-inf")), tl.where(o2, s2, float("-inf"))
-            count = tl.sum(o1.to(tl.int32) + o2.to(tl.int32), 0)
-            mass = _mass_reaching(v1, v2, larger, top, inverse)
+            s3 = tl.where(o3, s3, float("-inf"))
+            count = tl.sum(o1.to(tl.int32) + o2.to(tl.int32) + o3.to(tl.int32), 0)
+            mass = _mass_reaching(v1, v2, v3, larger, top, inverse)
             searching = (count >= k) | (mass.to(tl.float64) >= limit)
     return token
 
