@@ -145,6 +145,7 @@ def measure(
             starts[contender] = _start(contender, experiment, llm, empty, tell)
         except FAILURES as error:
             rows.append(_failed(replace(empty, engine=peer.name), error))
+    gc.freeze()  # as in the server: looking for garbage in all that was imported would stop a step for 0.1 s
     vocab = llm.model.cfg.vocab_size
     speeds: Speeds = {}
     found = []
@@ -157,6 +158,7 @@ def measure(
         trace(partial(_sample, ours, experiment.points[-1], experiment.samples, vocab, speeds))
     dtype = llm.model.dtype
     del ours, llm, starts, contender, speeds
+    gc.unfreeze()
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
