@@ -61,8 +61,13 @@ def check(ops, sequences, head_dim, dtype, bits, device, window=None, bound=1e-5
     out = ops.rope_attend(qkv, weights, attention, ours, buffers.fill(chunks))
     expected = TorchOps().rope_attend(qkv, weights, attention, theirs, buffers.fill(chunks))
     torch.testing.assert_close(out, expected, atol=bound, rtol=bound)
-    for name, rows in theirs.rows.items():
-        torch.testing.assert_close(ours.rows[name], rows, atol=bound, rtol=bound)
+    for name in ("k", "v"):
+        mine, rows = (cache.read(name, torch.arange(PAGES * 3, device=device), dtype) for cache in (ours, theirs))
+        if bits is None:
+            torch.testing.assert_close(mine, rows, atol=bound, rtol=bound)
+        else:  # a sum in another order may round a value to the next integer
+            differs = (mine - rows).abs() > 1e-4
+            assert differs.sum() < 10 and (mine - rows).abs().max() < {8: 0.1, 4: 1}[bits]
 
 
 @pytest.mark.parametrize("sequences", STEPS.values(), ids=STEPS)
@@ -74,7 +79,6 @@ def test_attention_equals_the_torch_backend(ops, sequences, window, device):
 @pytest.mark.parametrize("sequences", STEPS.values(), ids=STEPS)
 @pytest.mark.parametrize("bits", [8, 4])
 def test_attention_over_a_quantized_cache_equals_the_torch_backend(ops, sequences, bits, device):
-    # A sum in another order may round a value of the cache to the next integer.
     check(ops, sequences, 64, torch.float32, bits, device, bound=0.05)
 
 
