@@ -39,7 +39,7 @@ def test_tokens_are_the_definitions(kind, vocab, device):
 
 
 def test_a_row_is_read_again_if_one_lane_has_many_candidates(device):
-    """A lane keeps three logits, and here more of the largest are in the same lane."""
+    """A lane keeps three tokens, and here more of the best are in the same lane."""
     vocab = 5 * BLOCK + 17
     options = [{"temperature": 1.0, "top_k": k} for k in (4, 9, 3000, 3 * BLOCK + 1)]
     options += [{"temperature": 5.0, "min_p": 0.1}, {"temperature": 1.0, "top_k": 9, "top_p": 0.9}]
