@@ -60,7 +60,7 @@ def test_rows_have_the_format_and_bytes_of_their_engine(tmp_path: Path, monkeypa
 
 def test_transformers_serves_by_continuous_batching(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("genwright.bench.measure.measure_roofline", lambda *_: Roofline(1e10, 1e12))
-    # It would fill most of the machine's memory with a cache, which takes a minute.
+    # Its cache would fill most of the machine's memory, which takes a minute.
     handler = "transformers.generation.continuous_batching.cache.PagedAttentionMemoryHandler"
     monkeypatch.setattr(f"{handler}.get_available_memory", lambda self: 2 << 30, raising=False)
     traffic = Traffic(5, (4, 30), (3, 6))

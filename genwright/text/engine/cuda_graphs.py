@@ -80,7 +80,10 @@ class GraphExecutor(ResidentExecutor):
 
     @torch.inference_mode()
     def _run_mixed(self, chunks: Sequence[Chunk], known: torch.Tensor | None) -> torch.Tensor:
-        """The graph ends before the head, whose logits would take much memory in each graph."""
+        """Run decoding sequences and then prompt chunks, by a graph of the layers if they fit in one.
+
+        The head is not part of it, because its logits would take much memory in each graph.
+        """
         decoding = len(list(takewhile(lambda chunk: len(chunk.tokens) == 1, chunks)))
         prompts, tokens = chunks[decoding:], sum(len(chunk.tokens) for chunk in chunks[decoding:])
         bucket = self.bucket(max(decoding, MIN_BUCKET)) if decoding else 0
@@ -101,7 +104,7 @@ class GraphExecutor(ResidentExecutor):
         return self.head(x[: layout.logits], self.buffers.view(layout))
 
     def _replay_mixed(self, shape: tuple[int, int], step: Step) -> torch.Tensor:
-        """The hidden states whose logits are wanted."""
+        """The hidden states whose logits are wanted; a graph is captured when its shape occurs again."""
         if shape not in self._mixed:
             self._mixed[shape] = None
             return self.layers(step)
