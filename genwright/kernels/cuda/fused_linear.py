@@ -22,7 +22,7 @@ class Tiling:
 
     kernel: str
     threads: int  # at most, per block
-    depth: int  # rows at a time (gemv), or chunks in flight (the other kernels)
+    depth: int  # rows at a time (gemv), or chunks in flight (mma)
     blocks: int  # per multiprocessor
 
 
@@ -97,13 +97,9 @@ def product(
         threads, rows = tiling.threads, 16
         unit = threads // 8 * tiling.depth
         padded_chunks = -(-chunks // unit) * unit
-        shape |= {"THREADS": threads, "DEPTH": tiling.depth}
-        if tiling.kernel == "integer_mma":
-            shared = padded_chunks * (2 * weight.width + 8) + CHUNK
-        else:
-            assert experts is None
-            shared = tokens * (padded_chunks * weight.width * 2 + 64) + 8 * weight.width
-            shape["TOKENS"] = tokens
+        assert experts is None
+        shared = tokens * (padded_chunks * weight.width * 2 + 64) + 8 * weight.width
+        shape |= {"THREADS": threads, "DEPTH": tiling.depth, "TOKENS": tokens}
     tiles = -(-outputs // (rows // 2 if gate else rows))
     grid_y = 1 if experts is None else pairs
     grid_x = min(tiles, -(-tiling.blocks * multiprocessors(x.device.index) // grid_y))

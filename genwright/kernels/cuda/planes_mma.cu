@@ -1,4 +1,4 @@
-// y = W x for 1 to 8 tokens and weights in bit planes (quant/bit_planes.py), on the integer tensor cores as integer_mma.cu:
+// y = W x for 1 to 8 tokens and weights in bit planes (quant/bit_planes.py), on the integer tensor cores:
 // 16 rows of W are the left matrix of mma.m16n8k32, and x, as two 8-bit digits, is in the columns of the right one.
 //
 // A lane has a chunk of 32 columns of two rows, and the four lanes of a quad have four chunks of the same rows. The right

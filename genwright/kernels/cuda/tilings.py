@@ -16,12 +16,19 @@ SHARED = 200 << 10  # bytes of shared memory that a block may use
 # Llama-2-7B's and Llama-3.1-8B's products in a CUDA graph over more weights than the L2 cache holds.
 HOPPER: dict[tuple[int, bool], dict[int, Tiling]] = {
     (BF16, False): {512: Tiling("gemv", 256, 4, 2), 1376: Tiling("gemv", 256, 2, 1)},
-    (INT8, False): {256: Tiling("integer_mma", 512, 2, 1), 688: Tiling("integer_mma", 512, 1, 2)},
+    (INT8, False): {
+        256: Tiling("gemv", 256, 8, 2),
+        512: Tiling("gemv", 256, 4, 2),
+        688: Tiling("gemv", 352, 2, 2),
+        896: Tiling("gemv", 224, 2, 2),
+        1792: Tiling("gemv", 448, 2, 1),
+    },
     (INT4, False): {
-        128: Tiling("integer_mma", 512, 2, 1),
-        256: Tiling("integer_mma", 512, 4, 1),
-        344: Tiling("integer_mma", 512, 2, 1),
-        896: Tiling("integer_mma", 512, 1, 2),
+        128: Tiling("gemv", 128, 8, 3),
+        256: Tiling("gemv", 128, 4, 3),
+        344: Tiling("gemv", 192, 4, 2),
+        448: Tiling("gemv", 448, 4, 1),
+        896: Tiling("gemv", 448, 2, 1),
     },
     (FP8, False): {256: Tiling("gemv", 256, 8, 1), 688: Tiling("gemv", 512, 4, 1)},
     (INT8, True): {256: Tiling("mma", 512, 4, 1), 688: Tiling("mma", 512, 1, 1)},
@@ -49,13 +56,15 @@ def skinny_tiling(weight: Operand, x: torch.Tensor) -> SkinnyTiling | None:
 
     None if the kernel cannot read the weight, or if others are faster.
     """
+    if len(x) == 1:
+        return None
     tokens = n_tiles(len(x))
     candidates: tuple[SkinnyTiling | None, ...] = ()
     if weight.format == INT4:
         candidates = SKINNY[tokens][0 if weight.matrix.shape[0] >= MANY_ROWS else 1 :]
     elif weight.format == INT8:
         candidates = (SKINNY_INT8,)
-    elif weight.scales is None and len(x) > 1:
+    elif weight.scales is None:
         candidates = (SKINNY_PLAIN.get(tokens),)
     return next((tiles for tiles in candidates if tiles is not None and serves(x, weight, tiles)), None)
 
@@ -76,8 +85,7 @@ def tiling(weight: Operand, x: torch.Tensor, gate: bool, stack: bool = False) ->
 
 def kernels_for(weight: Operand, tokens: int) -> set[str]:
     """The kernels that can read the weight; none for an unpacked weight with several tokens."""
-    one_token = {"integer_mma"} if weight.format in (INT8, INT4) else {"gemv"}
-    return (one_token if tokens == 1 else set()) | ({"mma"} if weight.scales is not None else set())
+    return ({"gemv"} if tokens == 1 else set()) | ({"mma"} if weight.scales is not None else set())
 
 
 def _timed(weight: Operand, x: torch.Tensor, gate: bool, kernels: set[str]) -> Tiling | None:

@@ -81,10 +81,10 @@ class TritonProducts(TorchOps):
         matrix = operand(weight) if len(x) <= skinny_linear.MAX_SKINNY_TOKENS else None
         if matrix is None:
             return None
-        if len(x) <= MAX_TOKENS and (tiles := tiling(matrix, x, fused.get("gate", False))) is not None:
-            return product(_aligned(x), matrix, tiles, bias=bias, dependent=self._pdl, **fused)
         if (skinny := skinny_tiling(matrix, x)) is not None:
             return self._skinny_linear(_aligned(x), matrix, skinny, bias, **fused)
+        if len(x) <= MAX_TOKENS and (tiles := tiling(matrix, x, fused.get("gate", False))) is not None:
+            return product(_aligned(x), matrix, tiles, bias=bias, dependent=self._pdl, **fused)
         return None
 
     def _skinny_linear(

@@ -115,7 +115,7 @@ def test_every_tiling_of_the_table(cut):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("kernel", ["mma", "integer_mma"])
+@pytest.mark.parametrize("kernel", ["mma", "gemv"])
 def test_large_values_and_zeros_survive_the_scaling(kernel):
     weight, cut = weight_of("int4", 64, 1024, torch.bfloat16), Tiling(kernel, 256, 2, 2)
     x = torch.randn(3, 1024, device="cuda", dtype=torch.bfloat16)

@@ -28,14 +28,14 @@ def weights(name: str):
     return operand(parse_format(name).quantize(torch.randn(128, 256)))
 
 
-@pytest.mark.parametrize(("name", "alone"), [("int8", "integer_mma"), ("int4", "integer_mma"), ("fp8", "gemv")])
-def test_only_kernels_that_can_read_the_weight_are_timed(name, alone, other_gpu):
+@pytest.mark.parametrize("name", ["int8", "int4", "fp8"])
+def test_only_kernels_that_can_read_the_weight_are_timed(name, other_gpu):
     weight, x = weights(name), torch.zeros(3, 256)
     tiling(weight, x[:1], gate=False)
-    assert {cut.kernel for cut in other_gpu} == {alone, "mma"}
+    assert {cut.kernel for cut in other_gpu} == {"gemv", "mma"}
     other_gpu.clear()
-    assert tiling(weight, x[:1], gate=False, stack=True).kernel == alone
-    assert {cut.kernel for cut in other_gpu} == {alone}
+    assert tiling(weight, x[:1], gate=False, stack=True).kernel == "gemv"
+    assert {cut.kernel for cut in other_gpu} == {"gemv"}
     other_gpu.clear()
     assert tiling(weight, x, gate=False).kernel == "mma"
     assert {cut.kernel for cut in other_gpu} == {"mma"}
