@@ -73,18 +73,11 @@ decode_attention(const void* qkv, const float* cos, const float* sin, const long
     __shared__ int last;
     const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
     const int head = blockIdx.x, split = blockIdx.y, b = blockIdx.z;
-    join_stream();
+    start_next();
     const int length = (int)lengths[b];
-    if (length == 0) {  // padding
-        if (split == 0)
-            for (int i = thread; i < SHARE * HEAD_DIM; i += THREADS)
-                store_float<X_TYPE>(out, ((long)b * HEADS + head * SHARE) * HEAD_DIM + i, 0.0f);
-        return;
-    }
     const int first = window ? max(length - window, 0) : 0;
     const int low = first / PAGE, pages = (length - 1) / PAGE + 1 - low;
     const int run = max((pages + SPLITS - 1) / SPLITS, MIN_PAGES), blocks = (pages + run - 1) / run;
-    if (split >= blocks) return;
     const int begin = low + split * run, end = min(begin + run, low + pages);
     const bool newest = split == blocks - 1;  // this block's range has the new token's page
 
@@ -106,18 +99,39 @@ decode_attention(const void* qkv, const float* cos, const float* sin, const long
             load_chunk(some.value[i], values + at, sees(page, i));
         }
     };
+    // What earlier forward passes wrote, and the angles, are loaded before the wait for q, k and v.
     Keys even{};  // zeros, so that masked keys stay finite
-    fetch(even, begin, table[begin]);
+    fetch(even, begin, table[min(begin, end - 1)]);
     long number = table[min(begin + 1, end - 1)];
+    constexpr int PAIRS = (HALF + 31) / 32;
+    float cosine[PAIRS] = {}, sine[PAIRS] = {};
+#pragma unroll
+    for (int i = 0; i < PAIRS && ROPE; i++) {
+        const int d = lane + 32 * i;
+        if (d >= HALF) continue;
+        cosine[i] = cos[positions[b] * HALF + d];
+        sine[i] = sin[positions[b] * HALF + d];
+    }
+    const long slot = slots[b];
+    wait_for_previous();
+    if (length == 0) {  // padding
+        if (split == 0)
+            for (int i = thread; i < SHARE * HEAD_DIM; i += THREADS)
+                store_float<X_TYPE>(out, ((long)b * HEADS + head * SHARE) * HEAD_DIM + i, 0.0f);
+        return;
+    }
+    if (split >= blocks) return;
 
     // One warp per head: the query heads of this key-value head, then k.
     const long row = (long)b * (HEADS + 2 * KV_HEADS);
+    Chunk new_value;
+    load_chunk(new_value, (const Chunk*)qkv + (row + HEADS + KV_HEADS + head) * LANES + thread, thread < LANES);
     for (int h = warp; h <= SHARE; h += THREADS / 32) {
         const bool is_k = h == SHARE;
         const long from = (row + (is_k ? HEADS + head : head * SHARE + h)) * HEAD_DIM;
-        float x1[(HALF + 31) / 32], x2[(HALF + 31) / 32], square = 0.0f;
+        float x1[PAIRS], x2[PAIRS], square = 0.0f;
 #pragma unroll
-        for (int i = 0; i < (HALF + 31) / 32; i++) {
+        for (int i = 0; i < PAIRS; i++) {
             const int d = lane + 32 * i;
             x1[i] = d < HALF ? load_as_float<X_TYPE>(qkv, from + d) : 0.0f;
             x2[i] = d < HALF ? load_as_float<X_TYPE>(qkv, from + HALF + d) : 0.0f;
@@ -128,7 +142,7 @@ decode_attention(const void* qkv, const float* cos, const float* sin, const long
             for (int offset = 16; offset; offset /= 2) square += __shfl_xor_sync(~0u, square, offset);
         const float factor = NORM ? rsqrtf(square / HEAD_DIM + eps) : 1.0f;
 #pragma unroll
-        for (int i = 0; i < (HALF + 31) / 32; i++) {
+        for (int i = 0; i < PAIRS; i++) {
             const int d = lane + 32 * i;
             if (d >= HALF) continue;
             float y1 = x1[i], y2 = x2[i];
@@ -138,10 +152,9 @@ decode_attention(const void* qkv, const float* cos, const float* sin, const long
                 y2 = rounded<X_TYPE>(rounded<X_TYPE>(y2 * factor) * load_as_float<X_TYPE>(gain, HALF + d));
             }
             if (ROPE) {
-                const long angle = positions[b] * HALF + d;
-                const float c = cos[angle], s = sin[angle], z1 = y1;
-                y1 = y1 * c - y2 * s;
-                y2 = y2 * c + z1 * s;
+                const float z1 = y1;
+                y1 = y1 * cosine[i] - y2 * sine[i];
+                y2 = y2 * cosine[i] + z1 * sine[i];
             }
             if (is_k) {
                 store_float<X_TYPE>(new_kv[0], d, y1);
@@ -152,10 +165,8 @@ decode_attention(const void* qkv, const float* cos, const float* sin, const long
             }
         }
     }
-    const long value_row = (row + HEADS + KV_HEADS + head) * HEAD_DIM;
-    for (int d = thread; d < HEAD_DIM; d += THREADS) store_float<X_TYPE>(new_kv[1], d, load_as_float<X_TYPE>(qkv, value_row + d));
+    if (thread < LANES) ((Chunk*)new_kv[1])[thread] = new_value;
     __syncthreads();
-    const long slot = slots[b];
     if (newest && thread < 2 * LANES && slot >= 0) {
         Chunk* cache = (Chunk*)(thread < LANES ? k_cache : v_cache);
         cache[(slot * KV_HEADS + head) * LANES + thread % LANES] = ((const Chunk*)new_kv[thread / LANES])[thread % LANES];

@@ -78,20 +78,15 @@ grouped_decode_attention(const void* qkv, const float* cos, const float* sin, co
     __shared__ int last;
     const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32, head = blockIdx.x;
     for (int i = thread; i < sizeof(queries) / 16; i += THREADS) ((Chunk*)queries)[i] = Chunk{};  // those past SHARE stay so
-    join_stream();
+    start_next();
     auto first_key = [&](int length) { return window ? max(length - window, 0) : 0; };
     const Range range = find(blockIdx.y, sequences, target, short_target, lane, [&](int b) {
         const int length = (int)lengths[b];
         return length ? (length - 1) / PAGE + 1 - first_key(length) / PAGE : 0;
     });
-    const int b = range.sequence, split = range.split, blocks = range.blocks;
-    if (b < 0) return;
-    const int length = (int)lengths[b], first = first_key(length);
-    if (length == 0) {  // padding
-        for (int i = thread; i < SHARE * HEAD_DIM; i += THREADS)
-            store_float<X_TYPE>(out, ((long)b * HEADS + head * SHARE) * HEAD_DIM + i, 0.0f);
-        return;
-    }
+    const bool idle = range.sequence < 0;  // a block without a range takes no pages of the first sequence
+    const int b = idle ? 0 : range.sequence, split = idle ? 0 : range.split, blocks = idle ? 1 : range.blocks;
+    const int length = idle ? 0 : (int)lengths[b], first = first_key(length);
     const int low = first / PAGE, pages = (length - 1) / PAGE + 1 - low;
     const int begin = low + pages * split / blocks, end = low + pages * (split + 1) / blocks;
     const bool newest = split == blocks - 1;  // this block's range has the new token's page
@@ -100,24 +95,17 @@ grouped_decode_attention(const void* qkv, const float* cos, const float* sin, co
     const long* table = page_table + (long)b * table_stride;
     int numbers = (int)table[min(begin + lane, end - 1)], held = 0;
 
-    // One warp per head: the query heads of this key-value head, then k. Their loads start before the first keys'.
+    // What earlier forward passes wrote, and the angles, are loaded before the wait for q, k and v.
     constexpr int ROUNDS = (SHARE + WARPS) / WARPS, PAIRS = (HALF + 31) / 32;
-    const long row = (long)b * (HEADS + 2 * KV_HEADS);
-    u32 bits[ROUNDS][PAIRS][2];
+    float cosine[PAIRS] = {}, sine[PAIRS] = {};
 #pragma unroll
-    for (int r = 0; r < ROUNDS; r++) {
-        const int h = warp + r * WARPS;
-        const long from = (row + (h < SHARE ? head * SHARE + h : HEADS + head)) * HEAD_DIM;
-#pragma unroll
-        for (int i = 0; i < PAIRS; i++) {
-            const int d = lane + 32 * i;
-            bits[r][i][0] = d < HALF ? load_bits<X_TYPE>(qkv, from + d) : 0;
-            bits[r][i][1] = d < HALF ? load_bits<X_TYPE>(qkv, from + HALF + d) : 0;
-        }
+    for (int i = 0; i < PAIRS && ROPE; i++) {
+        const int d = lane + 32 * i;
+        if (d >= HALF) continue;
+        cosine[i] = cos[positions[b] * HALF + d];
+        sine[i] = sin[positions[b] * HALF + d];
     }
-    const long angle = ROPE ? positions[b] * HALF : 0, slot = slots[b];
-    Chunk new_value;
-    load_chunk(new_value, (const Chunk*)qkv + (row + HEADS + KV_HEADS + head) * CHUNKS + thread, thread < CHUNKS);
+    const long slot = slots[b];
 
     // Copies 2 i and 2 i + 1 of a warp are the keys and the values of its i-th tile.
     const u32 ring = (u32)__cvta_generic_to_shared(rings) + warp * RING * TILE_BYTES;
@@ -144,6 +132,30 @@ grouped_decode_attention(const void* qkv, const float* cos, const float* sin, co
     };
 #pragma unroll
     for (int i = 0; i < RING; i++) copy(i);
+    wait_for_previous();
+    if (idle) return;
+    if (length == 0) {  // padding
+        for (int i = thread; i < SHARE * HEAD_DIM; i += THREADS)
+            store_float<X_TYPE>(out, ((long)b * HEADS + head * SHARE) * HEAD_DIM + i, 0.0f);
+        return;
+    }
+
+    // One warp per head: the query heads of this key-value head, then k.
+    const long row = (long)b * (HEADS + 2 * KV_HEADS);
+    u32 bits[ROUNDS][PAIRS][2];
+#pragma unroll
+    for (int r = 0; r < ROUNDS; r++) {
+        const int h = warp + r * WARPS;
+        const long from = (row + (h < SHARE ? head * SHARE + h : HEADS + head)) * HEAD_DIM;
+#pragma unroll
+        for (int i = 0; i < PAIRS; i++) {
+            const int d = lane + 32 * i;
+            bits[r][i][0] = d < HALF ? load_bits<X_TYPE>(qkv, from + d) : 0;
+            bits[r][i][1] = d < HALF ? load_bits<X_TYPE>(qkv, from + HALF + d) : 0;
+        }
+    }
+    Chunk new_value;
+    load_chunk(new_value, (const Chunk*)qkv + (row + HEADS + KV_HEADS + head) * CHUNKS + thread, thread < CHUNKS);
 
 #pragma unroll
     for (int r = 0; r < ROUNDS; r++) {
@@ -171,9 +183,9 @@ grouped_decode_attention(const void* qkv, const float* cos, const float* sin, co
                 y2 = rounded<X_TYPE>(rounded<X_TYPE>(y2 * factor) * load_as_float<X_TYPE>(gain, HALF + d));
             }
             if (ROPE) {
-                const float c = cos[angle + d], s = sin[angle + d], z1 = y1;
-                y1 = y1 * c - y2 * s;
-                y2 = y2 * c + z1 * s;
+                const float z1 = y1;
+                y1 = y1 * cosine[i] - y2 * sine[i];
+                y2 = y2 * cosine[i] + z1 * sine[i];
             }
             void* to = is_k ? new_kv[0] : queries[h];
             store_float<X_TYPE>(to, d, y1);

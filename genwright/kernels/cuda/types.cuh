@@ -27,7 +27,7 @@ typedef unsigned char u8;
 #define WARPS (THREADS / 32)
 #define X_BYTES (X_TYPE == F32 ? 4 : 2)
 #define SCALES ((COLUMNS + (GROUP ? GROUP : 1) - 1) / (GROUP ? GROUP : 1))  // per row
-// Of the product kernels (gemv, mma, integer_mma), which compute tiles of ROWS rows; with GATE, half of them are the gate's.
+// Of the product kernels (gemv, mma), which compute tiles of ROWS rows; with GATE, half of them are the gate's.
 #define STEP (GATE ? ROWS / 2 : ROWS)  // outputs per tile
 #define TILES ((OUTPUTS + STEP - 1) / STEP)
 #define ROW_CHUNKS (COLUMNS / WIDTH)
@@ -120,12 +120,24 @@ template <int TYPE> __device__ __forceinline__ void load_eight(const void* at, l
     to_floats<TYPE>(load_stored<TYPE>(at, index), values);
 }
 
-// Programmatic dependent launch: let the next kernel start, and wait for the previous one to finish.
-__device__ __forceinline__ void join_stream() {
+// Programmatic dependent launch: let the next kernel start.
+__device__ __forceinline__ void start_next() {
 #if PDL
     asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
+// Wait for the previous kernel to finish. A kernel may start several kernels early, so what it reads before it waits must not
+// have been written by a kernel of the same forward pass; what it writes before it waits may still be read.
+__device__ __forceinline__ void wait_for_previous() {
+#if PDL
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
+}
+
+__device__ __forceinline__ void join_stream() {
+    start_next();
+    wait_for_previous();
 }
 
 #ifdef OUTPUTS
