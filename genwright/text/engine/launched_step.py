@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from genwright.arguments import short
-from genwright.device import upload
+from genwright.device import Download, upload
 from genwright.errors import UserError
 from genwright.text.engine.executor import StepExecutor, Verified
 from genwright.text.engine.grammar import Grammar, StepMasks
@@ -99,7 +99,7 @@ class LaunchedStep:
         self._drawn: list[Part] = []  # the parts in the order of `tokens`
         # Those whose tokens a grammar restricts, and what was proposed for them.
         self.constrained = [part for part in parts if part.grammar is not None and part.processor is None]
-        self._proposals = Readback(proposed) if any(part.proposed for part in self.constrained) else None
+        self._proposals = Download(proposed) if any(part.proposed for part in self.constrained) else None
         self._masks: NDArray[np.int32] | None = None
 
     def compute_masks(self, masks: StepMasks) -> None:
@@ -138,7 +138,7 @@ class LaunchedStep:
         self.row_of = {part.request: row for row, part in enumerate(plain)}
         self.tokens = _joined(self._draw(sampler, plain), self._draw_after(sampler, proposing))
         logprobs = self._logprobs(sampler), self._prompt_logprobs(sampler)
-        self._results = Readback(self.tokens, self.proposed, *logprobs[0], *logprobs[1])
+        self._results = Download(self.tokens, self.proposed, *logprobs[0], *logprobs[1])
         for part in self.parts:
             if part.is_live():
                 part.request.in_flight += part.count
@@ -243,33 +243,11 @@ class LaunchedStep:
                 part.prompt_logprobs = [_logprob(token, next(known), top) for token in part.known]
 
 
-class Readback:
-    """Copies of tensors that are on their way to the host."""
-
-    def __init__(self, *tensors: Tensor | None):
-        self._host = [None if tensor is None else _to_host(tensor) for tensor in tensors]
-        self._event = torch.cuda.Event() if any(each is not None and each.is_pinned() for each in self._host) else None
-        if self._event is not None:
-            self._event.record()
-
-    def wait(self) -> list[list[Any]]:
-        """The tensors as lists; an empty list for None."""
-        if self._event is not None:
-            self._event.synchronize()
-        return [[] if each is None else each.tolist() for each in self._host]
-
-
 def _joined(first: Tensor | None, second: Tensor | None) -> Tensor | None:
     """Both one after the other, without a copy if there is only one."""
     if first is None or second is None:
         return second if first is None else first
     return torch.cat((first, second))
-
-
-def _to_host(tensor: Tensor) -> Tensor:
-    if not tensor.is_cuda:
-        return tensor
-    return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor, non_blocking=True)
 
 
 def _on_device(values: Sequence[Any], device: torch.device) -> Tensor:

@@ -160,23 +160,9 @@ class StepBuffers:
         slots[:, places < 0] = -1
         missing = max(0, least_logits - len(shape.logit_rows))
         logit_rows = np.pad(shape.logit_rows, (0, missing)) if missing else shape.logit_rows
-        self._send([tokens, positions, logit_rows, lengths, shape.offsets, *slots], tables)
-        if known is not None:
-            self._take_unread(self.tokens[: len(tokens)], known)
+        self._send([tokens, positions, logit_rows, lengths, shape.offsets, *slots], tables, known)
         groups = shape.query_groups(lengths)
         return Layout(len(tokens), len(shape.logit_rows), len(lengths), tables.shape[2], groups)
-
-    def _take_unread(self, ids: Tensor, known: Tensor) -> None:
-        """Put tokens that only the device knows in place of `unread` ids.
-
-        A row with a NaN has the token -1; its sequence ends as soon as the host reads that.
-        """
-        if ids.is_cuda:
-            from genwright.kernels.triton.unread import take_unread
-
-            take_unread(ids, known)
-        else:
-            ids.copy_(torch.where(ids < 0, known[(-1 - ids).clamp(min=0)].clamp(min=0), ids))
 
     def _pages(self, chunks: Sequence[Chunk], width: int) -> Int64s:
         """The page tables [groups, sequences, width]."""
@@ -191,10 +177,11 @@ class StepBuffers:
         tables[:, sequence, column] = np.concatenate(parts, axis=1)
         return tables
 
-    def _send(self, values: Sequence[Int64s], tables: Int64s) -> None:
+    def _send(self, values: Sequence[Int64s], tables: Int64s, known: Tensor | None) -> None:
         """Copy values to the start of each buffer in one transfer, and the page tables if they have changed.
 
-        On a GPU the copies wait in its queue, so each step has pinned memory of its own.
+        Tokens that only the device knows take the place of `unread` ids. A row with a NaN has the token -1; its
+        sequence ends as soon as the host reads that.
         """
         on_gpu = self._flat.is_cuda
         flat = torch.empty(len(self._flat), dtype=torch.int64, pin_memory=True) if on_gpu else self._flat
@@ -202,7 +189,12 @@ class StepBuffers:
         for start, value in zip(self._starts, values, strict=True):
             host[start : start + len(value)] = value
         if on_gpu:
-            self._flat.copy_(flat, non_blocking=True)
+            from genwright.kernels.triton.step_inputs import write_inputs
+
+            write_inputs(self._flat, upload(flat, self._flat.device), known, len(values[0]))
+        elif known is not None:
+            ids = self.tokens[: len(values[0])]
+            ids.copy_(torch.where(ids < 0, known[(-1 - ids).clamp(min=0)].clamp(min=0), ids))
         if np.array_equal(tables, self._sent):
             return
         self._sent = tables
