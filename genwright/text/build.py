@@ -3,11 +3,13 @@
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from genwright.errors import UserError
+from genwright.kernels.compile_ahead import KernelCompiler
 from genwright.kernels.cpu.amx import has_bf16
 from genwright.kernels.cpu.calls import runner
 from genwright.parallel.pipeline import Pipeline
@@ -31,7 +33,7 @@ from genwright.text.drafts.speculation import Draft, Speculation, verification_c
 from genwright.text.engine.engine import Engine
 from genwright.text.engine.executor import PredictingExecutor
 from genwright.text.engine.recorded_steps import RecordingExecutor
-from genwright.text.engine.resident_executor import resident_executor
+from genwright.text.engine.resident_executor import compile_decoding, resident_executor
 from genwright.text.engine.sharded import ShardedEngine
 from genwright.text.engine.vocabulary_ranks import VocabularyRanks
 from genwright.text.loader import Loader
@@ -261,8 +263,9 @@ def _load(
     pipeline = Pipeline(ranks) if ranks is not None and ranks.layout.pp > 1 else None
     if policy is not None:
         return load_placed(loader, ops, config, context, pages, policy, pipeline)
-    model = loader.model(context)
-    mtp = loader.block(model.cfg.layers) if config.draft == MTP else None
+    with KernelCompiler() as compiler:
+        model = loader.model(context, grown=partial(compile_decoding, compiler, ops, most, max_tokens, bits))
+        mtp = loader.block(model.cfg.layers) if config.draft == MTP else None
     sizes = pages[0], most, max_tokens
     if isinstance(ops, CpuOps) and ranks is None and config.graph:
         return RecordingExecutor(model, ops, *sizes, mtp, bits)

@@ -38,6 +38,8 @@ EXPERTS = "experts."  # the names of weights that are stacks of matrices begin w
 LOOKED_UP = ("embed", "positions")  # tables, of which a step reads some rows
 BEFORE_BLOCKS = (*LOOKED_UP, "project_in")  # weights of the first pipeline stage; the other outer ones are of the last
 PIECE = {"cpu": 1 << 19, "cuda": 1 << 24}  # elements to quantize at a time; temporaries take ten times as much
+Place = Callable[[Weights], Weights]
+Grown = Callable[["Model"], None]
 
 
 @dataclass(frozen=True)
@@ -104,22 +106,24 @@ class Loader:
     def weights(self) -> WeightMap:
         return architecture(self.checkpoint.config).weight_map(self.checkpoint.config)
 
-    def model(self, max_context: int, place: Callable[[Weights], Weights] = lambda block: block) -> Model:
-        """The model without its multi-token-prediction layer; `place` gets each block as soon as it is loaded."""
+    def model(self, max_context: int, place: Place = lambda block: block, grown: Grown = lambda model: None) -> Model:
+        """The model without its multi-token-prediction layer; `place` gets each block, then `grown` the model."""
         check_tensors(self.checkpoint)
         cfg = self.checkpoint.config
         blocks = [self.outer_sources(), *(self.weights.block(layer) for layer in self.own_layers)]
         self._done, self._total = 0, sum(len(self._own(sources)) for block in blocks for sources in block.values())
-        outer = self.load(blocks[0])
-        loaded = [place(self.load(block)) for block in blocks[1:]]
+        outer, loaded = self.load(blocks[0]), list[Weights]()
         if "embed" in outer:
             outer.setdefault("head", matrix_of(outer["embed"]))
         context, tables = -(-max_context // PAGE) * PAGE, rope_tables(cfg, max_context, self.device)
         head = self.weights.outer.get("head", self.weights.outer["embed"])
         forms = self.forms("head", head)
-        columns = self._part(head[0], None if forms is None else forms[0]).length
-        own = columns, self.cache_spec()
-        return Model(cfg, architecture(cfg), outer, loaded, self.dtype, self.device, context, tables, *own)
+        own = self._part(head[0], None if forms is None else forms[0]).length, self.cache_spec()
+        model = Model(cfg, architecture(cfg), outer, loaded, self.dtype, self.device, context, tables, *own)
+        for block in blocks[1:]:
+            loaded.append(place(self.load(block)))
+            grown(model)
+        return model
 
     def cache_spec(self, bits: int | None = None) -> CacheSpec:
         """What this rank stores of each token."""

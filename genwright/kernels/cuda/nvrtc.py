@@ -2,7 +2,9 @@
 
 import ctypes
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -10,6 +12,7 @@ from pathlib import Path
 import torch
 
 from genwright.home import keep, kernel_file
+from genwright.kernels.compile_ahead import dry_run_compiler
 
 _DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _PROGRAMMATIC_SERIALIZATION = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
@@ -63,24 +66,82 @@ class Kernel:
         _check(self._driver.cuLaunchKernelEx(ctypes.byref(launch), self._function, pointers, None), "cuLaunchKernelEx")
 
 
+def compiled_kernel(device: int, name: str, **defines: int) -> Callable[..., None]:
+    """The function `name` of name.cu for the current device, whose index is `device`; compiled code is kept on disk.
+
+    In a dry run a thread compiles it, and a call does not launch it.
+    """
+    compiler = dry_run_compiler()
+    if compiler is None:
+        return _loaded_kernel(device, name, **defines)
+    program = Program.of(name, torch.cuda.get_device_capability(), defines)
+    compiler.submit(program, program.code)
+    return _launch_nothing
+
+
 @cache
-def compiled_kernel(device: int, name: str, **defines: int) -> Kernel:
-    """The function `name` of name.cu for the current device, whose index is `device`; compiled code is kept on disk."""
-    source, headers = (files(__package__) / f"{name}.cu").read_text(), _headers()
-    major, minor = torch.cuda.get_device_capability()
-    own = "a" if major == 9 else ""  # with the instructions that only Hopper has
-    options = [f"--gpu-architecture=sm_{major}{minor}{own}", "--std=c++17", "--use_fast_math"]
-    options += [f"-D{key}={int(value)}" for key, value in defines.items()]
-    digest = hashlib.sha256(
-        "\n".join([str(torch.version.cuda), *headers.values(), source, *options]).encode()
-    ).hexdigest()
-    cubin = kernel_file(f"{name}-{digest[:32]}.cubin")
+def _loaded_kernel(device: int, name: str, **defines: int) -> Kernel:
+    program = Program.of(name, torch.cuda.get_device_capability(), defines)
     try:
-        return Kernel(cubin.read_bytes(), name)
-    except (OSError, RuntimeError):  # missing or damaged
-        code = _compile(source, headers, options)
-        keep(cubin, code)
-        return Kernel(code, name)
+        return Kernel(program.code(), name)
+    except RuntimeError:  # the file is damaged
+        return Kernel(program.compile(), name)
+
+
+def _launch_nothing(*_: object, **__: object) -> None:
+    """Takes the place of a kernel in a dry run."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """A CUDA C++ file and the options that it is compiled with."""
+
+    name: str
+    options: tuple[str, ...]
+
+    @staticmethod
+    def of(name: str, capability: tuple[int, int], defines: Mapping[str, int]) -> "Program":
+        major, minor = capability
+        own = "a" if major == 9 else ""  # with the instructions that only Hopper has
+        options = (f"--gpu-architecture=sm_{major}{minor}{own}", "--std=c++17", "--use_fast_math")
+        return Program(name, (*options, *(f"-D{key}={int(value)}" for key, value in defines.items())))
+
+    def code(self) -> bytes:
+        """The machine code, from the cache folder or compiled; threads that want the same code wait for one of them."""
+        own: Future[bytes] = Future()
+        first = _codes.setdefault(self, own)
+        if first is own:
+            try:
+                own.set_result(self._read())
+            except BaseException as error:
+                del _codes[self]  # the next to ask tries again
+                own.set_exception(error)
+        return first.result()
+
+    def _read(self) -> bytes:
+        try:
+            return self._path.read_bytes()
+        except OSError:
+            return self.compile()
+
+    def compile(self) -> bytes:
+        """Compile the program, whether or not the cache folder has it, and keep the machine code there."""
+        code = _compile(self._source, _headers(), self.options)
+        keep(self._path, code)
+        return code
+
+    @property
+    def _source(self) -> str:
+        return (files(__package__) / f"{self.name}.cu").read_text()
+
+    @property
+    def _path(self) -> Path:
+        parts = str(torch.version.cuda), *_headers().values(), self._source, *self.options
+        digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()
+        return kernel_file(f"{self.name}-{digest[:32]}.cubin")
+
+
+_codes: dict[Program, "Future[bytes]"] = {}
 
 
 @cache

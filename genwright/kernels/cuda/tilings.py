@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 
 from genwright.home import keep, kernel_file
+from genwright.kernels.compile_ahead import launching
 from genwright.kernels.cuda.fused_linear import FP8, INT4, INT8, PLAIN, Operand, Tiling, product
 from genwright.kernels.cuda.skinny_linear import SkinnyTiling, n_tiles, serves
 
@@ -110,7 +111,8 @@ def _fastest(weight: Operand, x: torch.Tensor, gate: bool, kernels: set[str]) ->
     times = {}
     for each in sorted(candidates, key=str):
         try:
-            times[each] = _milliseconds(weight, x, gate, each)
+            with launching():
+                times[each] = _milliseconds(weight, x, gate, each)
         except RuntimeError:
             continue
     return min(times, key=times.__getitem__, default=None)

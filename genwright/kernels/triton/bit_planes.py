@@ -10,6 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from genwright.kernels.triton.grouped_matmul import Groups
+from genwright.kernels.triton.jit import jit
 from genwright.quant.bit_planes import BitPlanes
 from genwright.quant.tiles import BLOCK
 
@@ -78,7 +79,7 @@ def _code(weight: BitPlanes) -> dict[str, int]:
     return {**code, "TABLE": weight.table is not None, "LOW": low, "HIGH": high, "BLOCK": BLOCK}
 
 
-@triton.jit
+@jit
 def _unpack(
     nibbles, pairs, singles, scales, factors, rows, out, N, K,
     BITS: tl.constexpr, GROUP: tl.constexpr, ZERO: tl.constexpr, PER: tl.constexpr,
@@ -99,7 +100,7 @@ def _unpack(
     tl.store(out + row[:, None] * K + k[None, :], w, (n < N)[:, None] & (k < K)[None, :])
 
 
-@triton.jit(do_not_specialize=["M"])
+@jit(do_not_specialize=["M"])
 def _product(
     x, nibbles, pairs, singles, scales, factors, bias, order, ends, y, M, N, K, x_stride, SHARE: tl.constexpr,
     BITS: tl.constexpr, GROUP: tl.constexpr, ZERO: tl.constexpr, PER: tl.constexpr,
@@ -137,7 +138,7 @@ def _product(
         tl.store(y + pair[None, :] * N + n[:, None], acc.to(dtype), (m < end)[None, :] & (n < N)[:, None])
 
 
-@triton.jit
+@jit
 def _weights(
     nibbles, pairs, singles, scales, factors, row, start, K,
     BITS: tl.constexpr, GROUP: tl.constexpr, ZERO: tl.constexpr, PER: tl.constexpr,
@@ -179,7 +180,7 @@ def _weights(
     return tl.reshape(tl.join(even, odd), [w0.shape[0], BLOCK_K])
 
 
-@triton.jit
+@jit
 def _weight(
     i: tl.constexpr, nibble, pair, single, scale, low, BITS: tl.constexpr, ZERO: tl.constexpr, PER: tl.constexpr,
     TABLE: tl.constexpr, LOW: tl.constexpr, HIGH: tl.constexpr, dtype: tl.constexpr,

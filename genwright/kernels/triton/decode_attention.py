@@ -10,13 +10,14 @@ import triton.language as tl
 from torch import Tensor
 
 from genwright.kernels import PAGE
+from genwright.kernels.triton.jit import jit
 from genwright.kernels.triton.pages import elements, packing
 from genwright.kernels.triton.prefill_attention import Tile, attend_block, launch_options
 
 PROGRAMS = 528  # upper limit of programs per launch: 4 per multiprocessor of a Hopper GPU
 
 
-@triton.jit
+@jit
 def _join(
     maxima, sums, mixed, first_part, parts, d,
     ROWS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_S: tl.constexpr,
@@ -46,7 +47,7 @@ def _join(
 
 
 # One binary for every context length, and for sequences after any number of others.
-@triton.jit(
+@jit(
     do_not_specialize=["window", "table_stride", "table_width"],
     do_not_specialize_on_alignment=["page_table", "lengths"],
 )

@@ -5,8 +5,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from genwright.kernels.triton.jit import jit
 
-@triton.jit
+
+@jit
 def _rms_norm(x, weight, y, dim, x_stride, eps, BLOCK: tl.constexpr, PDL: tl.constexpr):
     i = tl.arange(0, BLOCK)
     w = tl.load(weight + i, i < dim, 0.0).to(tl.float32)
@@ -21,7 +23,7 @@ def _rms_norm(x, weight, y, dim, x_stride, eps, BLOCK: tl.constexpr, PDL: tl.con
     tl.store(y + row * dim + i, (normed * w).to(dtype), i < dim)
 
 
-@triton.jit
+@jit
 def _silu_mul(gate_up, y, ffn, BLOCK: tl.constexpr, PDL: tl.constexpr):
     if PDL:
         tl.extra.cuda.gdc_wait()

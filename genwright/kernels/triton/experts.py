@@ -5,8 +5,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from genwright.kernels.triton.jit import jit
 
-@triton.jit
+
+@jit
 def _norm_router(x, norm, weight, normed, logits, dim, experts, eps, BLOCK: tl.constexpr, PDL: tl.constexpr):
     # Program (expert, token); the programs of expert 0 store the norm.
     expert, row = tl.program_id(0), tl.program_id(1).to(tl.int64)
@@ -25,7 +27,7 @@ def _norm_router(x, norm, weight, normed, logits, dim, experts, eps, BLOCK: tl.c
     tl.store(logits + row * experts + expert, tl.sum(y.to(tl.float32) * w, 0))
 
 
-@triton.jit
+@jit
 def _open_groups(
     choice, e, SIZE: tl.constexpr, GROUPS: tl.constexpr, TOP_GROUPS: tl.constexpr, BIAS: tl.constexpr,
     BLOCK: tl.constexpr, BLOCK_G: tl.constexpr,
@@ -48,7 +50,7 @@ def _open_groups(
     return inside > 0
 
 
-@triton.jit
+@jit
 def _route(
     logits, bias, shares, ids, experts, scale, epsilon,
     SIGMOID: tl.constexpr, BIAS: tl.constexpr, NORMALISE: tl.constexpr,
@@ -85,7 +87,7 @@ def _route(
     tl.store(shares + row * TOP_K + places, share * scale, places < TOP_K)
 
 
-@triton.jit
+@jit
 def _mix(y, shares, base, out, dim, TOP_K: tl.constexpr, BASE: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr):
     if PDL:
         tl.extra.cuda.gdc_wait()

@@ -1,11 +1,11 @@
 """Make drawn tokens the next step's inputs, in one launch each, so that a GPU can decode without the host."""
 
-import triton
 import triton.language as tl
 from torch import Tensor
 
 from genwright.kernels import PAGE
 from genwright.kernels.sampling import POSITION
+from genwright.kernels.triton.jit import jit
 
 _POSITION = tl.constexpr(POSITION)
 _PAGE = tl.constexpr(PAGE)
@@ -31,7 +31,7 @@ def feed_back(
     )  # fmt: skip
 
 
-@triton.jit
+@jit
 def _feed_back(
     drawn, bounds, bounds_stride, settings, settings_stride, tokens, tokens_stride,
     ids, positions, lengths, offsets,
@@ -77,7 +77,7 @@ def accept(
     )  # fmt: skip
 
 
-@triton.jit
+@jit
 def _accept(
     verified, drawn, proposed, bounds, bounds_stride, settings, settings_stride, ids, positions, lengths,
     slots, slots_stride, tables, group_stride, table_stride,

@@ -10,11 +10,12 @@ from torch import Tensor
 
 from genwright.kernels.triton.fp8_inputs import quantize_inputs
 from genwright.kernels.triton.grouped_matmul import GroupedTiles, Groups
+from genwright.kernels.triton.jit import jit
 from genwright.quant.fp8 import BLOCK, Fp8Blocks
 from genwright.quant.packed import Weight
 
 
-@triton.jit
+@jit
 def _grouped_fp8(
     x, x_scales, values, scales, order, ends, y, N, K, x_scale_stride, groups,
     SHARE: tl.constexpr, GATE: tl.constexpr, HEIGHT: tl.constexpr, SWAP: tl.constexpr,

@@ -8,13 +8,14 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn.functional import ScalingType, scaled_mm
 
+from genwright.kernels.triton.jit import jit
 from genwright.quant.fp8 import BLOCK, LARGEST, VALUES, Fp8Blocks
 from genwright.quant.packed import Weight
 
 SMALLEST = 1e-4  # what the largest value of 128 columns is taken for, at least
 
 
-@triton.jit
+@jit
 def _quantize(
     x, values, scales, x_stride, columns, scale_stride, largest, smallest,
     BLOCK: tl.constexpr, GROUPS: tl.constexpr, PDL: tl.constexpr,

@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from genwright.kernels.triton.jit import jit
 from genwright.kernels.triton.weights import load_scales, parts, widen
 from genwright.quant.int4 import Int4
 from genwright.quant.packed import Weight
@@ -37,7 +38,7 @@ class Groups:
     ends: Tensor  # int32 [experts]
 
 
-@triton.jit(do_not_specialize=["pairs"])
+@jit(do_not_specialize=["pairs"])
 def _group_pairs(ids, order, ends, pairs, SCAN: tl.constexpr, PDL: tl.constexpr):
     # Program e places the pairs of expert e after those of all experts below it.
     if PDL:
@@ -56,7 +57,7 @@ def _group_pairs(ids, order, ends, pairs, SCAN: tl.constexpr, PDL: tl.constexpr)
     tl.store(ends + expert, start)
 
 
-@triton.jit
+@jit
 def _load_step(
     values, scales, minimums, row, scale_row, start, stride, groups, K,
     INT4: tl.constexpr, SCALED: tl.constexpr, MINIMUMS: tl.constexpr, WIDTH: tl.constexpr, UNIT: tl.constexpr,
@@ -83,7 +84,7 @@ def _load_step(
     return w
 
 
-@triton.jit
+@jit
 def _step_scale(scales, scale_row, start, groups, SCALED: tl.constexpr, WIDTH: tl.constexpr):
     # The scale [1, N] of columns from `start`, if a step has one; at the end, any.
     scale = 1.0
@@ -92,7 +93,7 @@ def _step_scale(scales, scale_row, start, groups, SCALED: tl.constexpr, WIDTH: t
     return scale
 
 
-@triton.jit
+@jit
 def _grouped(
     x, values, scales, minimums, order, ends, y, N, K, x_stride, stride, groups,
     SHARE: tl.constexpr, GATE: tl.constexpr, INT4: tl.constexpr, SCALED: tl.constexpr, MINIMUMS: tl.constexpr,

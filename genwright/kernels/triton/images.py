@@ -9,10 +9,12 @@ import triton
 import triton.language as tl
 from torch import Tensor, nn
 
+from genwright.kernels.triton.jit import jit
+
 BLOCK_C = 64
 
 
-@triton.jit
+@jit
 def _chunk_stats(x, mean, m2, S, C, chunks, BLOCK_S: tl.constexpr, BLOCK_C: tl.constexpr):
     # x [N, S, C] -> mean, m2 [N, chunks, C]
     chunk, n = tl.program_id(0), tl.program_id(2).to(tl.int64)
@@ -28,7 +30,7 @@ def _chunk_stats(x, mean, m2, S, C, chunks, BLOCK_S: tl.constexpr, BLOCK_C: tl.c
     tl.store(m2 + out, tl.sum(centred * centred, 0), c < C)
 
 
-@triton.jit
+@jit
 def _coefficients(
     mean, m2, weight, bias, add, scale, shift, factor, offset, S, C, chunks, eps, add_stride, film_stride,
     HAS_ADD: tl.constexpr, HAS_FILM: tl.constexpr, GROUPS: tl.constexpr, WIDTH: tl.constexpr,
@@ -64,7 +66,7 @@ def _coefficients(
     tl.store(offset + n * C + c, b, in_c)
 
 
-@triton.jit
+@jit
 def _apply(
     x, y, factor, offset, pixels, width, C,
     NORM: tl.constexpr, SILU: tl.constexpr, RESAMPLE: tl.constexpr, BLOCK_S: tl.constexpr, BLOCK_C: tl.constexpr,
@@ -99,7 +101,7 @@ def _apply(
     tl.store(y + (n * pixels + s[:, None]) * C + c[None, :], total.to(y.dtype.element_ty), mask)
 
 
-@triton.jit
+@jit
 def _add_residual(h, x, bias, y, rows, C, BLOCK_S: tl.constexpr, BLOCK_C: tl.constexpr):
     s = tl.program_id(0).to(tl.int64) * BLOCK_S + tl.arange(0, BLOCK_S)
     c = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)

@@ -13,6 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from genwright.kernels import PAGE
+from genwright.kernels.triton.jit import jit
 from genwright.kernels.triton.latent_queries import LatentShape, block_of
 
 PROGRAMS = 264  # upper limit of programs per launch that splits sequences: 2 per multiprocessor of a Hopper GPU
@@ -48,7 +49,7 @@ class LatentScratch:
 
 
 # One binary for every context length, and for sequences after any number of others.
-@triton.jit(do_not_specialize=["table_stride", "table_width"], do_not_specialize_on_alignment=["page_table", "lengths"])
+@jit(do_not_specialize=["table_stride", "table_width"], do_not_specialize_on_alignment=["page_table", "lengths"])
 def _attend(
     queries, latents, page_table, lengths, maxima, sums, mixed, scale, table_stride, table_width,
     ROWS: tl.constexpr, HEADS: tl.constexpr, ROPE: tl.constexpr, RANK: tl.constexpr, PAGE: tl.constexpr,
@@ -110,7 +111,7 @@ def _attend(
         tl.store(mixed + row[:, None] * RANK + c[None, :], acc.to(dtype), inside)
 
 
-@triton.jit(do_not_specialize=["tokens"], do_not_specialize_on_alignment=["lengths"])
+@jit(do_not_specialize=["tokens"], do_not_specialize_on_alignment=["lengths"])
 def _project(
     maxima, sums, mixed, kv_b, lengths, out, tokens, splits,
     QUERIES: tl.constexpr, HEADS: tl.constexpr, NOPE: tl.constexpr, VALUE: tl.constexpr, RANK: tl.constexpr,

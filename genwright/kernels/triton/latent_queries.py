@@ -7,6 +7,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from genwright.kernels.triton.jit import jit
+
 
 @dataclass(frozen=True)
 class LatentShape:
@@ -24,7 +26,7 @@ class LatentShape:
         return {"HEADS": self.heads, "NOPE": self.nope, "VALUE": self.value, "RANK": self.rank}
 
 
-@triton.jit(do_not_specialize=["tokens"], do_not_specialize_on_alignment=["positions", "slots"])
+@jit(do_not_specialize=["tokens"], do_not_specialize_on_alignment=["positions", "slots"])
 def _absorb(
     q, kv, kv_norm, kv_b, cos, sin, positions, slots, latents, queries, tokens, eps, q_stride, kv_stride,
     HEADS: tl.constexpr, NOPE: tl.constexpr, ROPE: tl.constexpr, VALUE: tl.constexpr, RANK: tl.constexpr,

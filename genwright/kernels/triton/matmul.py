@@ -18,6 +18,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from genwright.kernels.triton.jit import jit
 from genwright.kernels.triton.weights import load_scales, parts, widen
 from genwright.quant.int4 import Int4
 from genwright.quant.packed import Packed, Weight
@@ -78,7 +79,7 @@ def pick_tiles(weight: Weight, rows: int = 16) -> Tiles:
     return Tiles(32 if many else 16, 256, 4, 4, split=True)
 
 
-@triton.jit(do_not_specialize=["M"])
+@jit(do_not_specialize=["M"])
 def _matmul(
     x, values, scales, minimums, bias, y, M, N, K, x_stride, stride, groups,
     INT4: tl.constexpr, SCALED: tl.constexpr, MINIMUMS: tl.constexpr, BIAS: tl.constexpr,
@@ -142,7 +143,7 @@ def _matmul(
     tl.store(y_at, acc.to(dtype), (m < M)[:, None] & (n < N)[None, :])
 
 
-@triton.jit
+@jit
 def _slice_scales(scales, scale_row, group, groups):
     # [slices, 1, outputs]
     at = scale_row[None, :] + tl.minimum(group, groups - 1)[:, None]

@@ -7,10 +7,10 @@ kv_heads + head. BITS is 0 for the model's own dtype.
 from collections.abc import Mapping
 
 import torch
-import triton
 import triton.language as tl
 from torch import Tensor
 
+from genwright.kernels.triton.jit import jit
 from genwright.quant import kv_cache
 
 GROUP = tl.constexpr(kv_cache.GROUP[4])  # elements per scale in 4 bits; in 8 bits a row has one scale
@@ -28,7 +28,7 @@ def packing(tensors: Mapping[str, Tensor] | None) -> tuple[Tensor | None, ...]:
     return tuple((tensors or {}).get(name) for name in ("k.scale", "v.scale", "k.minimum", "v.minimum"))
 
 
-@triton.jit
+@jit
 def elements(HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, BITS: tl.constexpr):
     # Which element of a row each column of a tile holds; HEAD_DIM or more for padding. In 4 bits the halves of the tile
     # are the halves of the row, because a byte holds one element of each half.
@@ -39,7 +39,7 @@ def elements(HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, BITS: tl.constexpr):
     return d
 
 
-@triton.jit
+@jit
 def load_rows(
     rows, scales, minimums, row, live, dtype: tl.constexpr, STRIDE: tl.constexpr,
     HEAD_DIM: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_D: tl.constexpr, BITS: tl.constexpr,
@@ -61,7 +61,7 @@ def load_rows(
     return tile.to(dtype)
 
 
-@triton.jit
+@jit
 def store_rows(
     rows, scales, minimums, row, x1, x2, inside,
     HEAD_DIM: tl.constexpr, BLOCK_H: tl.constexpr, HALF_BLOCK: tl.constexpr, BITS: tl.constexpr,

@@ -14,10 +14,11 @@ import triton.language as tl
 from torch import Tensor
 
 from genwright.kernels import PAGE
+from genwright.kernels.triton.jit import jit
 from genwright.kernels.triton.pages import bits_of, elements, load_rows, packing
 
 
-@triton.jit
+@jit
 def attend_block(
     q, k_cache, v_cache, k_scales, v_scales, k_minimums, v_minimums, page,
     block, kv_head, position, length, m, total, acc, scale, window,
@@ -53,9 +54,7 @@ def attend_block(
 
 
 # One binary for every context length, and for sequences after any number of others.
-@triton.jit(
-    do_not_specialize=["window", "table_stride"], do_not_specialize_on_alignment=["page_table", "lengths", "offsets"]
-)
+@jit(do_not_specialize=["window", "table_stride"], do_not_specialize_on_alignment=["page_table", "lengths", "offsets"])
 def _prefill(
     q, k_cache, v_cache, k_scales, v_scales, k_minimums, v_minimums, page_table, lengths, offsets, out,
     scale, window, table_stride,

@@ -6,12 +6,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from genwright.kernels.triton.jit import jit
 from genwright.kernels.triton.pages import bits_of, packing, store_rows
 
 BLOCK_H = 4  # heads per program
 
 
-@triton.jit(do_not_specialize_on_alignment=["positions", "slots"])  # of the rows after any number of others
+@jit(do_not_specialize_on_alignment=["positions", "slots"])  # of the rows after any number of others
 def _rope_write(
     qkv, cos, sin, positions, slots, q, k_cache, v_cache, k_scales, v_scales, k_minimums, v_minimums,
     q_norm, k_norm, eps, row_stride,

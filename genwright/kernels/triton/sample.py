@@ -11,11 +11,11 @@ not, they keep no token with the same or a smaller logit either, and the best sc
 """
 
 import torch
-import triton
 import triton.language as tl
 from torch import Tensor
 
 from genwright.kernels import sampling
+from genwright.kernels.triton.jit import jit
 
 BLOCK = 4096
 WARPS = 16
@@ -50,7 +50,7 @@ def sample(logits: Tensor, settings: Tensor, allowed: sampling.Allowed | None = 
     return tokens
 
 
-@triton.jit
+@jit
 def _sample(logits, stride, bits, bits_stride, mask_of, settings, words, tokens, vocab, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     logits += row * stride
@@ -121,7 +121,7 @@ def _sample(logits, stride, bits, bits_stride, mask_of, settings, words, tokens,
     tl.store(tokens + row, tl.where(nan > 0, -1, token).to(tl.int64))
 
 
-@triton.jit
+@jit
 def _load(logits, bits, masked, ids, vocab):
     # Logits; -inf where the mask has no bit, but a NaN stays one.
     x = tl.load(logits + ids, ids < vocab, float("-inf")).to(tl.float32)
@@ -131,7 +131,7 @@ def _load(logits, bits, masked, ids, vocab):
     return x
 
 
-@triton.jit
+@jit
 def _kth_largest(v1, v2, v3, top, k, shift, BLOCK: tl.constexpr):
     # Of the three values of each lane: the interval is divided until exactly k reach the bound, or is empty. The bound
     # is at most the k-th largest of the row, and if it is above `fourth`, it separates the k largest from the others.
@@ -153,19 +153,19 @@ def _kth_largest(v1, v2, v3, top, k, shift, BLOCK: tl.constexpr):
     return low << shift
 
 
-@triton.jit
+@jit
 def _mean(low, high):
     # Without overflow.
     return (low & high) + ((low ^ high) >> 1)
 
 
-@triton.jit
+@jit
 def _reached(x, b1, b2, b3):
     # Which bounds x reaches, as counts of 20 bits each.
     return (x >= b1).to(tl.int64) + ((x >= b2).to(tl.int64) << 20) + ((x >= b3).to(tl.int64) << 40)
 
 
-@triton.jit
+@jit
 def _kth_largest_of_row(logits, bits, masked, vocab, low, top, k, BLOCK: tl.constexpr):
     # As `_kth_largest`, but reads the row in each step. At least k logits are >= low.
     high = _ordered(top) + 1
@@ -177,7 +177,7 @@ def _kth_largest_of_row(logits, bits, masked, vocab, low, top, k, BLOCK: tl.cons
     return low
 
 
-@triton.jit
+@jit
 def _reaching(logits, bits, masked, vocab, bound, top, inverse, BLOCK: tl.constexpr):
     # How many logits reach a bound (in the order of `_ordered`), and their mass.
     lane = tl.arange(0, BLOCK)
@@ -191,7 +191,7 @@ def _reaching(logits, bits, masked, vocab, bound, top, inverse, BLOCK: tl.conste
     return tl.sum(count, 0), tl.sum(masses, 0)
 
 
-@triton.jit
+@jit
 def _mass_reaching(v1, v2, v3, bound, top, inverse):
     # The mass of the lanes' logits that reach a bound above `fourth`, which is the mass of the row's.
     m1 = tl.where(_ordered(v1) >= bound, _mass((v1 - top) * inverse), 0)
@@ -200,7 +200,7 @@ def _mass_reaching(v1, v2, v3, bound, top, inverse):
     return tl.sum(m1 + m2 + m3, 0)
 
 
-@triton.jit
+@jit
 def _search_lanes(logits, v1, v2, v3, ids1, ids2, ids3, s1, s2, s3, vocab, k, limit, top, inverse):
     # The winner, if it is among the first three of its lane.
     token = tl.full([], 0, tl.int32)
@@ -221,7 +221,7 @@ def _search_lanes(logits, v1, v2, v3, ids1, ids2, ids3, s1, s2, s3, vocab, k, li
     return token
 
 
-@triton.jit
+@jit
 def _search_row(logits, bits, masked, vocab, k, limit, floor, top, token, inverse, log_min_p, key, BLOCK: tl.constexpr):
     # The winner, by reading the whole row. The tokens with the largest logit are always kept, so there is one.
     lane = tl.arange(0, BLOCK)
@@ -243,14 +243,14 @@ def _search_row(logits, bits, masked, vocab, k, limit, floor, top, token, invers
     return token
 
 
-@triton.jit
+@jit
 def _score(x, ids, floor, top, inverse, log_min_p, key):
     y = (x - top) * inverse
     u = ((_mix(_mix(_bits(ids)) ^ key) >> 9).to(tl.float32) + 0.5) * (1.0 / 8388608)
     return tl.where((_ordered(x) >= floor) & (y >= log_min_p), y - _log(-_log(u)), float("-inf"))
 
 
-@triton.jit
+@jit
 def _mass(y):
     # sampling.mass
     t = tl.minimum(y * -_LOG2E, 63.0)
@@ -263,7 +263,7 @@ def _mass(y):
     return (p.to(tl.int32).to(tl.int64) << 8) >> whole.to(tl.int64)
 
 
-@triton.jit
+@jit
 def _log(x):
     # sampling._log
     bits = x.to(tl.int32, bitcast=True)
@@ -275,7 +275,7 @@ def _log(x):
     return exponent.to(tl.float32) * _LN2 + (p * (f * f) + f)
 
 
-@triton.jit
+@jit
 def _mix(x):
     # genwright.rng.mix, on uint32
     x ^= x >> 16
@@ -285,17 +285,17 @@ def _mix(x):
     return x ^ (x >> 16)
 
 
-@triton.jit
+@jit
 def _either(a, b):
     return a | b
 
 
-@triton.jit
+@jit
 def _bits(x):
     return x.to(tl.uint32)
 
 
-@triton.jit
+@jit
 def _ordered(x):
     # An int32 that compares as the float32 does: -0.0 and 0.0 are equal.
     bits = x.to(tl.int32, bitcast=True)

@@ -4,11 +4,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from genwright.kernels.triton.jit import jit
+
 BLOCK = 1024
 
 
 # One binary for every step, so that no stream waits for a compiler.
-@triton.jit(do_not_specialize=["count", "tokens"], do_not_specialize_on_alignment=["staged", "known"])
+@jit(do_not_specialize=["count", "tokens"], do_not_specialize_on_alignment=["staged", "known"])
 def _write_inputs(inputs, staged, known, count, tokens, BLOCK: tl.constexpr):
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     value = tl.load(staged + i, i < count, 0)

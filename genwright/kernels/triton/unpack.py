@@ -5,6 +5,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from genwright.kernels.triton.jit import jit
 from genwright.kernels.triton.weights import load_scales, parts, widen
 from genwright.quant.int4 import Int4
 from genwright.quant.packed import Packed
@@ -28,7 +29,7 @@ def unpack(weight: Packed, dtype: torch.dtype) -> Tensor:
     return out
 
 
-@triton.jit
+@jit
 def _unpack(
     values, scales, minimums, out, N, K, stride, groups,
     INT4: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, UNIT: tl.constexpr,

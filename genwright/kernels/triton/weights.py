@@ -1,9 +1,9 @@
 """Weight formats as the Triton kernels see them: the tensors of each format, and dequantization in registers."""
 
-import triton
 import triton.language as tl
 from torch import Tensor
 
+from genwright.kernels.triton.jit import jit
 from genwright.quant.fp8 import Fp8Blocks
 from genwright.quant.int4 import Int4
 from genwright.quant.int8 import Int8
@@ -22,7 +22,7 @@ def parts(weight: Weight) -> tuple[Tensor, Tensor | None, Tensor | None, int, in
     return weight, None, None, 1, weight.shape[1]
 
 
-@triton.jit
+@jit
 def load_scales(
     scales, row, start, groups, COLUMNS: tl.constexpr, PER: tl.constexpr, WIDTH: tl.constexpr, UNIT: tl.constexpr
 ):
@@ -35,7 +35,7 @@ def load_scales(
     return tl.reshape(repeated, [s.shape[0], COLUMNS // PER])
 
 
-@triton.jit
+@jit
 def widen(q, scale, low, INT4: tl.constexpr, SCALED: tl.constexpr, MINIMUMS: tl.constexpr, dtype: tl.constexpr):
     # q [outputs, values] -> [outputs, columns] in `dtype`; scale and low, if used, broadcast to q's shape
     if INT4:
@@ -56,7 +56,7 @@ def widen(q, scale, low, INT4: tl.constexpr, SCALED: tl.constexpr, MINIMUMS: tl.
     return w
 
 
-@triton.jit
+@jit
 def _nibbles(words, i: tl.constexpr, scale, low, SCALED: tl.constexpr, MINIMUMS: tl.constexpr, dtype: tl.constexpr):
     # Weight i of each word. Putting q into the low mantissa bits of ONE gives ONE + q without a conversion instruction;
     # in 16 bits, one instruction does this for both halves of a word.
@@ -75,7 +75,7 @@ def _nibbles(words, i: tl.constexpr, scale, low, SCALED: tl.constexpr, MINIMUMS:
     return w
 
 
-@triton.jit
+@jit
 def _join(q0, q1, q2, q3, q4, q5, q6, q7):
     # Nibbles i and i + 4 [outputs, words] are weights 2 i and 2 i + 1 of the word's eight -> [outputs, 8 words]
     even = tl.join(tl.join(q0, q2), tl.join(q1, q3))

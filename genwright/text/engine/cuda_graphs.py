@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from genwright.device import upload
+from genwright.kernels.compile_ahead import compile_together
 from genwright.kernels.triton.feed_back import accept, feed_back
 from genwright.kernels.triton.sample import sample
 from genwright.parallel.pipeline import Pipeline
@@ -107,6 +108,7 @@ class GraphExecutor(ResidentExecutor):
         """The hidden states whose logits are wanted; a graph is captured when its shape occurs again."""
         if shape not in self._mixed:
             self._mixed[shape] = None
+            self._compile(lambda: self.head(self.layers(step), step))
             return self.layers(step)
         graph, x = self._mixed[shape] or self.record(lambda: self.layers(step))
         self._mixed[shape] = graph, x
@@ -174,8 +176,21 @@ class GraphExecutor(ResidentExecutor):
     @torch.inference_mode()
     def capture(self, work: Callable[[], torch.Tensor]) -> tuple[torch.cuda.CUDAGraph, torch.Tensor]:
         """Capture `work` as a graph; it runs once first, so that kernels are compiled and libraries initialised."""
+        self._compile(work)
         work()
         return self.record(work)
+
+    def _compile(self, work: Callable[[], torch.Tensor]) -> None:
+        """Compile the kernels of `work` together; with several ranks, each when it is first launched."""
+        if self.ops.group is None and self.pipeline is None:  # a dry run that fails would leave the other ranks waiting
+            compile_together(work)
+
+    @torch.inference_mode()
+    def draw_token(self) -> torch.Tensor:
+        """Decode one token of a sequence that begins with it, in the first page."""
+        first = Chunk([0], 0, [[0]] * len(self.buffers.slots))
+        step = self.buffers.view(self.buffers.write([first]).for_graph())
+        return sample(self.forward(step), _settings(self._inputs[:1]))
 
     def record(self, work: Callable[[], torch.Tensor]) -> tuple[torch.cuda.CUDAGraph, torch.Tensor]:
         """Capture `work`, which has run before, as a graph."""

@@ -1,6 +1,6 @@
 """Executors: run one step of a model."""
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -10,10 +10,12 @@ import torch
 from numpy.typing import NDArray
 
 from genwright.kernels import PAGE
+from genwright.kernels.compile_ahead import dry_run_compiler
 from genwright.kernels.cpu.amx import without_broken_amx
 from genwright.parallel.pipeline import Pipeline
+from genwright.quant.packed import tensors_of
 from genwright.text.architectures.deepseek import predict
-from genwright.text.cache.layout import Cache
+from genwright.text.cache.layout import Cache, LayerCache
 from genwright.text.cache.tiered import TieredCache
 from genwright.text.loader import Model
 from genwright.text.ops.protocol import Weights
@@ -125,9 +127,14 @@ class ResidentExecutor(PredictingExecutor):
             x = model.architecture.embed(ops, cfg, model.outer, step)
         else:
             x = pipeline.receive((len(step.tokens), cfg.dim), model.dtype, model.device)
-        for weights, cache in zip(model.blocks, self.cache.layers[: len(model.blocks)], strict=True):
+        for weights, cache in self._blocks(step):
             x = model.architecture.block(ops, cfg, weights, cache, x, step)
         return x
+
+    def _blocks(self, step: Step) -> Iterable[tuple[Weights, LayerCache]]:
+        """The weights and the cache of each layer; in a dry run, of one layer of each kind."""
+        blocks = zip(self.model.blocks, self.cache.layers[: len(self.model.blocks)], strict=True)
+        return blocks if dry_run_compiler() is None else {_kind(*block, step): block for block in blocks}.values()
 
     def head(self, x: torch.Tensor, step: Step) -> torch.Tensor:
         """The logits, which the last stage computes from its hidden states."""
@@ -155,6 +162,12 @@ class ResidentExecutor(PredictingExecutor):
 
     def close(self) -> None:
         """Nothing is on disk."""
+
+
+def _kind(weights: Weights, cache: LayerCache, step: Step) -> Hashable:
+    """Layers of the same kind have the same kernels."""
+    parts = [(name, tensor.shape, tensor.dtype) for name in weights for tensor in tensors_of(weights[name])]
+    return cache.layer == step.last_layer, cache.spec.layers[cache.layer].window, *parts
 
 
 def amx_guard(model: Model) -> AbstractContextManager[None]:

@@ -1,5 +1,6 @@
 """resident_executor: the executor of a model on one device, with CUDA graphs where its ops allow them."""
 
+from genwright.kernels.compile_ahead import KernelCompiler
 from genwright.parallel.pipeline import Pipeline
 from genwright.text.engine.executor import ResidentExecutor
 from genwright.text.loader import Model
@@ -27,3 +28,15 @@ def resident_executor(
     assert isinstance(ops, TritonOps)
     graph_tokens = ops.max_graph_tokens(model.cfg, model.blocks, bits) if graph else 0
     return GraphExecutor(model, ops, pages, max_batch, max_tokens, mtp, bits, pipeline, graph_tokens)
+
+
+def compile_decoding(
+    compiler: KernelCompiler, ops: TorchOps, max_batch: int, max_tokens: int, bits: int | None, model: Model
+) -> None:
+    """Start to compile the kernels that decode a token, when the first block of a model has been loaded."""
+    if len(model.blocks) > 1 or not ops.capturable or ops.group is not None:
+        return
+    from genwright.text.engine.cuda_graphs import GraphExecutor
+
+    # Its own cache of one page; everything else has the sizes of the executor to come, which kernels may depend on.
+    compiler.dry_run(lambda: GraphExecutor(model, ops, 1, max_batch, max_tokens, cache_bits=bits).draw_token())
