@@ -1,5 +1,6 @@
 """Products of the triton backend: linear layers with weights of any format, norms and gates."""
 
+from collections.abc import Callable, Sequence
 from typing import TypeGuard, Unpack
 
 import torch
@@ -22,6 +23,7 @@ from genwright.quant.table import PackedTable
 from genwright.quant.tiles import Table
 from genwright.text.ops.protocol import Fused, Weights
 from genwright.text.ops.torch_ops import TorchOps
+from genwright.text.ops.unpack_ahead import UnpackAhead
 
 MAX_UNPACKING_ROWS = 128  # of a product that unpacks weights in its kernel; for more it pays to unpack them first
 
@@ -39,7 +41,13 @@ class TritonProducts(TorchOps):
         super().__init__(deterministic, group)
         self.fp8_inputs = fp8_inputs
         self._pdl = torch.cuda.get_device_capability(device) >= (9, 0)
+        self._unpack_ahead: UnpackAhead | None = None
         self._skinny_scratch: dict[int, Tensor] = {}
+
+    def unpack_ahead(self, blocks: Sequence[Weights], device: torch.device) -> None:
+        """Dequantize weights of these blocks, which must stay in the device's memory, before cuBLAS needs them."""
+        self._unpack_ahead = self._unpack_ahead or UnpackAhead(device)
+        self._unpack_ahead.add(blocks)
 
     def look_up(self, rows: Tensor, table: Tensor | Table | PackedTable) -> Tensor:
         if not isinstance(table, PackedTable):
@@ -61,7 +69,17 @@ class TritonProducts(TorchOps):
             return fp8_linear(quantize_inputs(x, pdl=self._pdl), weight, len(x), x.dtype, bias)
         if isinstance(weight, Packed) and len(x) <= MAX_UNPACKING_ROWS:
             return _unpacking_product(x, weight, bias)
-        return linear(x, _unpacked(weight, x.dtype), bias)
+        return self._cublas(weight, x.dtype, lambda matrix: linear(x, matrix, bias))
+
+    def _cublas(self, weight: Weight, dtype: torch.dtype, product: Callable[[Tensor], Tensor]) -> Tensor:
+        """cuBLAS's product of the weight, or of what it is dequantized to."""
+        if isinstance(weight, Tensor):
+            return product(weight)
+        if isinstance(weight, BitPlanes):
+            return product(unpack_planes(weight, dtype))
+        if self._unpack_ahead is None:
+            return product(unpack(weight, dtype))
+        return self._unpack_ahead.multiply(weight, dtype, product)
 
     def _rounds_inputs(self, weight: Weight, x: Tensor) -> TypeGuard[Fp8Blocks]:
         return self.fp8_inputs and not self.deterministic and serves(x, weight)
@@ -135,7 +153,8 @@ class TritonProducts(TorchOps):
 
     def add_product(self, residual: Tensor | None, x: Tensor, weight: Weight, bias: Tensor | None) -> Tensor:
         if residual is not None and bias is None and self._uses_cublas(x, weight):
-            return residual.addmm_(x, _unpacked(weight, x.dtype).t())  # out of place, PyTorch would copy the residual
+            # Out of place, PyTorch would copy the residual.
+            return self._cublas(weight, x.dtype, lambda matrix: residual.addmm_(x, matrix.t()))
         return super().add_product(residual, x, weight, bias)
 
     def _uses_cublas(self, x: Tensor, weight: Weight) -> bool:
@@ -149,13 +168,6 @@ class TritonProducts(TorchOps):
 
     def gate(self, gate_up: Tensor, activation: str) -> Tensor:
         return silu_mul(gate_up, pdl=self._pdl) if activation == "silu" else super().gate(gate_up, activation)
-
-
-def _unpacked(weight: Weight, dtype: torch.dtype) -> Tensor:
-    """The matrix that cuBLAS multiplies."""
-    if isinstance(weight, BitPlanes):
-        return unpack_planes(weight, dtype)
-    return weight if isinstance(weight, Tensor) else unpack(weight, dtype)
 
 
 def _unpacking_product(x: Tensor, weight: Weight, bias: Tensor | None, deterministic: bool = False) -> Tensor:
