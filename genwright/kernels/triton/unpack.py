@@ -13,12 +13,12 @@ from genwright.quant.packed import Packed
 ROWS, COLUMNS = 16, 256  # per program
 
 
-def unpack(weight: Packed, dtype: torch.dtype) -> Tensor:
+def unpack(weight: Packed, dtype: torch.dtype, out: Tensor | None = None) -> Tensor:
     """[outputs, inputs], bit for bit what `dequantize` gives: computed in float32 and rounded to `dtype` at the end."""
     n, k = weight.shape
     values, scales, minimums, height, width = parts(weight)
     assert scales is not None
-    out = torch.empty(n, k, dtype=dtype, device=values.device)
+    out = torch.empty(n, k, dtype=dtype, device=values.device) if out is None else out
     width = 0 if width >= k else width  # 0: one scale per row, and one binary for every row length
     _unpack[(triton.cdiv(k, COLUMNS), triton.cdiv(n, ROWS))](
         values, scales, minimums, out, n, k, values.shape[1], scales.shape[1],

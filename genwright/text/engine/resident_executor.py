@@ -26,6 +26,7 @@ def resident_executor(
     from genwright.text.ops.triton_ops import TritonOps
 
     assert isinstance(ops, TritonOps)
+    ops.unpack_ahead(model.blocks, model.device)
     graph_tokens = ops.max_graph_tokens(model.cfg, model.blocks, bits) if graph else 0
     return GraphExecutor(model, ops, pages, max_batch, max_tokens, mtp, bits, pipeline, graph_tokens)
 

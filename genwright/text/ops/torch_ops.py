@@ -87,7 +87,11 @@ class TorchOps(Ops):
 
     def norm_linear(self, x: Tensor, weights: Weights, norm: str, name: str, eps: float) -> Tensor:
         y = self.fused_linear(x, weights[name], bias=weights.get(f"{name}.bias"), norm=weights[norm], eps=eps)
-        return self.linear(self.norm(x, weights, norm, eps), weights, name) if y is None else y
+        return self.norm_product(x, weights, norm, name, eps) if y is None else y
+
+    def norm_product(self, x: Tensor, weights: Weights, norm: str, name: str, eps: float) -> Tensor:
+        """`norm_linear` where `fused_linear` is None."""
+        return self.linear(self.norm(x, weights, norm, eps), weights, name)
 
     def add_linear(
         self, residual: Tensor, x: Tensor, weights: Weights, name: str, post_norm: str = "", eps: float = 0
@@ -113,8 +117,15 @@ class TorchOps(Ops):
             bias = weights.get("gate_up.bias")
             gated = self.fused_linear(x, weights["gate_up"], bias=bias, norm=weights[norm], eps=eps, gate=True)
         if gated is None:
-            gated = self.gate(self.norm_linear(x, weights, norm, "gate_up", eps), activation)
+            gate_up = self.norm_linear(x, weights, norm, "gate_up", eps)
+            return self.add_gated_product(x, gate_up, weights, activation, post_norm, eps)
         return self.add_linear(x, gated, weights, "down", post_norm, eps)
+
+    def add_gated_product(
+        self, residual: Tensor, gate_up: Tensor, weights: Weights, activation: str, post_norm: str, eps: float
+    ) -> Tensor:
+        """The second half of `add_gated_mlp` where `fused_linear` is None: residual + down(activation(gate) * up)."""
+        return self.add_linear(residual, self.gate(gate_up, activation), weights, "down", post_norm, eps)
 
     def add_mlp(self, residual: Tensor, x: Tensor, weights: Weights, activation: str) -> Tensor:
         return self.add_linear(residual, self.activate(self.linear(x, weights, "fc1"), activation), weights, "fc2")

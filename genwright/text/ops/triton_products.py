@@ -1,6 +1,7 @@
 """Products of the triton backend: linear layers with weights of any format, norms and gates."""
 
-from typing import Unpack
+from collections.abc import Callable, Sequence
+from typing import TypeGuard, Unpack
 
 import torch
 from torch import Tensor
@@ -9,9 +10,9 @@ from torch.nn.functional import linear
 from genwright.kernels.cuda import planes_linear, skinny_linear
 from genwright.kernels.cuda.fused_linear import CHUNK, MAX_TOKENS, Operand, operand, product
 from genwright.kernels.cuda.tilings import skinny_tiling, tiling
-from genwright.kernels.triton import fp8_inputs
 from genwright.kernels.triton.bit_planes import planes_matmul, unpack_planes
 from genwright.kernels.triton.elementwise import rms_norm, silu_mul
+from genwright.kernels.triton.fp8_inputs import fp8_linear, quantize_gated, quantize_inputs, quantize_norm, serves
 from genwright.kernels.triton.matmul import packed_matmul
 from genwright.kernels.triton.unpack import unpack
 from genwright.quant.bit_planes import BitPlanes
@@ -22,6 +23,7 @@ from genwright.quant.table import PackedTable
 from genwright.quant.tiles import Table
 from genwright.text.ops.protocol import Fused, Weights
 from genwright.text.ops.torch_ops import TorchOps
+from genwright.text.ops.unpack_ahead import UnpackAhead
 
 MAX_UNPACKING_ROWS = 128  # of a product that unpacks weights in its kernel; for more it pays to unpack them first
 
@@ -39,7 +41,13 @@ class TritonProducts(TorchOps):
         super().__init__(deterministic, group)
         self.fp8_inputs = fp8_inputs
         self._pdl = torch.cuda.get_device_capability(device) >= (9, 0)
+        self._unpack_ahead: UnpackAhead | None = None
         self._skinny_scratch: dict[int, Tensor] = {}
+
+    def unpack_ahead(self, blocks: Sequence[Weights], device: torch.device) -> None:
+        """Dequantize weights of these blocks, which must stay in the device's memory, before cuBLAS needs them."""
+        self._unpack_ahead = self._unpack_ahead or UnpackAhead(device)
+        self._unpack_ahead.add(blocks)
 
     def look_up(self, rows: Tensor, table: Tensor | Table | PackedTable) -> Tensor:
         if not isinstance(table, PackedTable):
@@ -57,15 +65,42 @@ class TritonProducts(TorchOps):
         y = self.fused_linear(x, weight, bias=bias)
         if y is not None:
             return y
-        if self._rounds_inputs(x, weight):
-            assert isinstance(weight, Fp8Blocks)
-            return fp8_inputs.fp8_linear(x, weight, bias, pdl=self._pdl)
+        if self._rounds_inputs(weight, x):
+            return fp8_linear(quantize_inputs(x, pdl=self._pdl), weight, len(x), x.dtype, bias)
         if isinstance(weight, Packed) and len(x) <= MAX_UNPACKING_ROWS:
             return _unpacking_product(x, weight, bias)
-        return linear(x, _unpacked(weight, x.dtype), bias)
+        return self._cublas(weight, x.dtype, lambda matrix: linear(x, matrix, bias))
 
-    def _rounds_inputs(self, x: Tensor, weight: Weight) -> bool:
-        return self.fp8_inputs and isinstance(weight, Fp8Blocks) and fp8_inputs.serves(x, weight)
+    def _cublas(self, weight: Weight, dtype: torch.dtype, product: Callable[[Tensor], Tensor]) -> Tensor:
+        """cuBLAS's product of the weight, or of what it is dequantized to."""
+        if isinstance(weight, Tensor):
+            return product(weight)
+        if isinstance(weight, BitPlanes):
+            return product(unpack_planes(weight, dtype))
+        if self._unpack_ahead is None:
+            return product(unpack(weight, dtype))
+        return self._unpack_ahead.multiply(weight, dtype, product)
+
+    def _rounds_inputs(self, weight: Weight, x: Tensor) -> TypeGuard[Fp8Blocks]:
+        return self.fp8_inputs and not self.deterministic and serves(x, weight)
+
+    def norm_product(self, x: Tensor, weights: Weights, norm: str, name: str, eps: float) -> Tensor:
+        weight = weights[name]
+        if not self._rounds_inputs(weight, x):
+            return super().norm_product(x, weights, norm, name, eps)
+        inputs = quantize_norm(x, weights[norm], eps, pdl=self._pdl)
+        return fp8_linear(inputs, weight, len(x), x.dtype, weights.get(f"{name}.bias"))
+
+    def add_gated_product(
+        self, residual: Tensor, gate_up: Tensor, weights: Weights, activation: str, post_norm: str, eps: float
+    ) -> Tensor:
+        weight = weights["down"]
+        if activation != "silu" or post_norm or not self._rounds_inputs(weight, gate_up):
+            return super().add_gated_product(residual, gate_up, weights, activation, post_norm, eps)
+        bias = weights.get("down.bias") if self.rank == 0 else None
+        inputs = quantize_gated(gate_up, pdl=self._pdl)
+        y = fp8_linear(inputs, weight, len(gate_up), gate_up.dtype, bias)
+        return self.all_reduce(residual.add_(y) if self.rank == 0 else y)  # the sum must contain the residual once
 
     def fused_linear(
         self, x: Tensor, weight: Weight, bias: Tensor | None = None, **fused: Unpack[Fused]
@@ -118,27 +153,21 @@ class TritonProducts(TorchOps):
 
     def add_product(self, residual: Tensor | None, x: Tensor, weight: Weight, bias: Tensor | None) -> Tensor:
         if residual is not None and bias is None and self._uses_cublas(x, weight):
-            return residual.addmm_(x, _unpacked(weight, x.dtype).t())  # out of place, PyTorch would copy the residual
+            # Out of place, PyTorch would copy the residual.
+            return self._cublas(weight, x.dtype, lambda matrix: residual.addmm_(x, matrix.t()))
         return super().add_product(residual, x, weight, bias)
 
     def _uses_cublas(self, x: Tensor, weight: Weight) -> bool:
         """Whether `product` is cuBLAS's, of the weight or of what it is unpacked to, where `fused_linear` is None."""
         if self.deterministic or isinstance(weight, Mixed):
             return False
-        return isinstance(weight, Tensor) or (len(x) > MAX_UNPACKING_ROWS and not self._rounds_inputs(x, weight))
+        return isinstance(weight, Tensor) or (len(x) > MAX_UNPACKING_ROWS and not self._rounds_inputs(weight, x))
 
     def norm(self, x: Tensor, weights: Weights, name: str, eps: float) -> Tensor:
         return rms_norm(x, weights[name], eps, pdl=self._pdl)
 
     def gate(self, gate_up: Tensor, activation: str) -> Tensor:
         return silu_mul(gate_up, pdl=self._pdl) if activation == "silu" else super().gate(gate_up, activation)
-
-
-def _unpacked(weight: Weight, dtype: torch.dtype) -> Tensor:
-    """The matrix that cuBLAS multiplies."""
-    if isinstance(weight, BitPlanes):
-        return unpack_planes(weight, dtype)
-    return weight if isinstance(weight, Tensor) else unpack(weight, dtype)
 
 
 def _unpacking_product(x: Tensor, weight: Weight, bias: Tensor | None, deterministic: bool = False) -> Tensor:

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from genwright.kernels.triton.fp8_inputs import fp8_linear, quantize_inputs, serves
+from genwright.kernels.triton.elementwise import rms_norm, silu_mul
+from genwright.kernels.triton.fp8_inputs import fp8_linear, quantize_gated, quantize_inputs, quantize_norm, serves
 from genwright.quant.fp8 import quantize
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -36,6 +37,24 @@ def test_zeros_stay_zeros():
     assert not rounded(torch.zeros(2, 128, device=DEVICE)).any()
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize(
+    ("rows", "columns"), [(5, 96), (3, 640), (2, 1536), pytest.param(2048, 4096, marks=pytest.mark.gpu)]
+)
+def test_norms_and_gates_are_rounded_as_in_separate_launches(rows, columns, dtype):
+    x = (torch.randn(rows, 2 * columns) * 4).to(dtype).to(DEVICE)
+    weight = torch.rand(columns).to(dtype).to(DEVICE)
+    half = x[:, columns:]
+    pairs = [
+        (quantize_norm(half, weight, 1e-5), quantize_inputs(rms_norm(half, weight, 1e-5))),
+        (quantize_gated(x), quantize_inputs(silu_mul(x))),
+    ]
+    for fused, separate in pairs:
+        assert fused[0].shape == separate[0].shape and fused[1].stride() == separate[1].stride()
+        for ours, theirs in zip(fused, separate, strict=True):
+            assert torch.equal(ours[:rows].float(), theirs[:rows].float())
+
+
 def test_only_blocks_of_128_are_served():
     weight = quantize(torch.randn(256, 512))
     assert not serves(torch.zeros(1, 512), weight) and not serves(torch.zeros(1, 512), weight.values)
@@ -49,4 +68,6 @@ def test_products_equal_float64(tokens, rows, columns):
     x, bias = torch.randn(tokens, columns, device="cuda").bfloat16(), torch.randn(rows, device="cuda").bfloat16()
     assert serves(x, weight)
     want = rounded(x) @ weight.dequantize(torch.float32).double().T + bias
-    assert ((fp8_linear(x, weight, bias) - want).abs() / want.abs().clamp(min=1)).max() < 3e-2
+    assert (
+        (fp8_linear(quantize_inputs(x), weight, tokens, x.dtype, bias) - want).abs() / want.abs().clamp(min=1)
+    ).max() < 3e-2
