@@ -50,12 +50,6 @@ def dry_run_compiler() -> KernelCompiler | None:
     return _compiler.get()
 
 
-def compile_together(work: Callable[[], object]) -> None:
-    """Compile the kernels of `work`, which is about to run for the first time, and wait for them."""
-    with KernelCompiler() as compiler:
-        compiler.dry_run(work)
-
-
 @contextmanager
 def launching() -> Iterator[None]:
     """Launch kernels also within a dry run, for example to time them."""

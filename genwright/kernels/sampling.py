@@ -29,7 +29,8 @@ Ints = NDArray[np.int64]
 
 # The words of a row of settings, int32: key(seed, sample), the position of the new token, the float32 bits of
 # 1 / temperature (0 is greedy), top_k (at most the vocabulary), and the bits of top_p and log(min_p).
-KEY, POSITION, INVERSE_TEMPERATURE, TOP_K, TOP_P, LOG_MIN_P = range(6)
+WORDS = 6
+KEY, POSITION, INVERSE_TEMPERATURE, TOP_K, TOP_P, LOG_MIN_P = range(WORDS)
 
 # log(1 + f) = f + f^2 R(f) for sqrt(1/2) <= 1 + f <= sqrt(2), and 2^-f = 1 + f Q(f) for 0 <= f <= 1. Coefficients of R
 # and Q from the highest power down; the largest relative errors are 2e-7 and 1e-7.

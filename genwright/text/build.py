@@ -33,7 +33,7 @@ from genwright.text.drafts.speculation import Draft, Speculation, verification_c
 from genwright.text.engine.engine import Engine
 from genwright.text.engine.executor import PredictingExecutor
 from genwright.text.engine.recorded_steps import RecordingExecutor
-from genwright.text.engine.resident_executor import compile_decoding, resident_executor
+from genwright.text.engine.resident_executor import compile_decoding, compile_sampler, resident_executor
 from genwright.text.engine.sharded import ShardedEngine
 from genwright.text.engine.vocabulary_ranks import VocabularyRanks
 from genwright.text.loader import Loader
@@ -263,10 +263,11 @@ def _load(
     pipeline = Pipeline(ranks) if ranks is not None and ranks.layout.pp > 1 else None
     if policy is not None:
         return load_placed(loader, ops, config, context, pages, policy, pipeline)
-    with KernelCompiler() as compiler:
-        model = loader.model(context, grown=partial(compile_decoding, compiler, ops, most, max_tokens, bits))
-        mtp = loader.block(model.cfg.layers) if config.draft == MTP else None
+    compiler = KernelCompiler()
+    compile_sampler(compiler, ops, loader.checkpoint.config.vocab_size, loader.dtype, loader.device)
+    model = loader.model(context, grown=partial(compile_decoding, compiler, ops, most, max_tokens, bits))
+    mtp = loader.block(model.cfg.layers) if config.draft == MTP else None
     sizes = pages[0], most, max_tokens
     if isinstance(ops, CpuOps) and ranks is None and config.graph:
         return RecordingExecutor(model, ops, *sizes, mtp, bits)
-    return resident_executor(model, ops, *sizes, config.graph, mtp, bits, pipeline)
+    return resident_executor(model, ops, *sizes, config.graph, mtp, bits, pipeline, compiler)

@@ -6,7 +6,12 @@ import threading
 import pytest
 import torch
 
-from genwright.kernels.compile_ahead import KernelCompiler, compile_together, dry_run_compiler, launching
+from genwright.kernels.compile_ahead import KernelCompiler, dry_run_compiler, launching
+
+
+def compile_together(work):
+    with KernelCompiler() as compiler:
+        compiler.dry_run(work)
 
 
 def test_a_key_is_compiled_once_and_awaited():

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from genwright.device import upload
-from genwright.kernels.compile_ahead import compile_together
+from genwright.kernels.compile_ahead import KernelCompiler
 from genwright.kernels.triton.feed_back import accept, feed_back
 from genwright.kernels.triton.sample import sample
 from genwright.parallel.pipeline import Pipeline
@@ -21,11 +21,11 @@ from genwright.text.ops.torch_ops import TorchOps
 from genwright.text.ops.triton_ops import MAX_DECODE_QUERIES
 
 # The tokens of prompt chunks beside decoding sequences are padded to one of these numbers. Launching the kernels of 32
-# layers one by one takes an H200's host 14 ms, and more tokens take the device longer than that. With sizes 64 apart,
-# the captures of three times as many graphs held up the first requests.
+# layers one by one takes an H200's host 14 ms, and more tokens take the device longer than that. Each further size,
+# also of the decoding sequences, is a graph whose capture holds up the first requests.
 PROMPT_TOKENS = (32, 64, 128, 256, 512)
 MAX_PROMPTS = 8  # of which the last is padding
-MIN_BUCKET = 16  # decoding sequences
+MIN_BUCKET = 64  # decoding sequences beside prompt chunks; fewer take about as long, because weights are read once
 
 
 class GraphExecutor(ResidentExecutor):
@@ -46,6 +46,7 @@ class GraphExecutor(ResidentExecutor):
         cache_bits: int | None = None,
         pipeline: Pipeline | None = None,
         max_graph_tokens: int = 0,  # larger steps run without a graph
+        compiler: KernelCompiler | None = None,  # at work on kernels of the first steps
     ):
         super().__init__(model, ops, pages, max_batch + MAX_PROMPTS, max_tokens, mtp, cache_bits, pipeline)
         self.max_batch, self.max_graph_tokens = max_batch, max_graph_tokens
@@ -56,6 +57,7 @@ class GraphExecutor(ResidentExecutor):
         # None for a shape that has run once, without a graph, because many shapes occur only once.
         self._mixed: dict[tuple[int, int], tuple[torch.cuda.CUDAGraph, torch.Tensor] | None] = {}
         self._pool: Any = None
+        self._compiler = compiler or KernelCompiler()
         self._decoding: dict[tuple[int, int], torch.cuda.CUDAGraph] = {}  # by batch bucket and tokens per sequence
         self._inputs = torch.zeros(max_batch, 5, dtype=torch.int64, device=model.device)  # bounds, then settings
         self._drawn = torch.zeros(max_batch, MAX_DECODE_QUERIES, dtype=torch.int64, device=model.device)
@@ -107,8 +109,9 @@ class GraphExecutor(ResidentExecutor):
     def _replay_mixed(self, shape: tuple[int, int], step: Step) -> torch.Tensor:
         """The hidden states whose logits are wanted; a graph is captured when its shape occurs again."""
         if shape not in self._mixed:
+            if not self._mixed:  # other shapes have nearly the same kernels, and people wait
+                self._compile(lambda: self.head(self.layers(step), step))
             self._mixed[shape] = None
-            self._compile(lambda: self.head(self.layers(step), step))
             return self.layers(step)
         graph, x = self._mixed[shape] or self.record(lambda: self.layers(step))
         self._mixed[shape] = graph, x
@@ -182,8 +185,11 @@ class GraphExecutor(ResidentExecutor):
 
     def _compile(self, work: Callable[[], torch.Tensor]) -> None:
         """Compile the kernels of `work` together; with several ranks, each when it is first launched."""
-        if self.ops.group is None and self.pipeline is None:  # a dry run that fails would leave the other ranks waiting
-            compile_together(work)
+        if self.ops.group is not None or self.pipeline is not None:
+            return  # a dry run that fails would leave the other ranks waiting
+        compiler, self._compiler = self._compiler, KernelCompiler()
+        with compiler:
+            compiler.dry_run(work)
 
     @torch.inference_mode()
     def draw_token(self) -> torch.Tensor:

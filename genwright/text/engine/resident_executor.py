@@ -1,5 +1,8 @@
 """resident_executor: the executor of a model on one device, with CUDA graphs where its ops allow them."""
 
+import torch
+
+from genwright.kernels import sampling
 from genwright.kernels.compile_ahead import KernelCompiler
 from genwright.parallel.pipeline import Pipeline
 from genwright.text.engine.executor import ResidentExecutor
@@ -18,6 +21,7 @@ def resident_executor(
     mtp: Weights | None = None,
     bits: int | None = None,
     pipeline: Pipeline | None = None,
+    compiler: KernelCompiler | None = None,  # at work on kernels of the first steps
 ) -> ResidentExecutor:
     """The executor of a model on one device, with CUDA graphs where its ops allow it and `graph` is set."""
     if not ops.capturable:
@@ -28,7 +32,22 @@ def resident_executor(
     assert isinstance(ops, TritonOps)
     ops.unpack_ahead(model.blocks, model.device)
     graph_tokens = ops.max_graph_tokens(model.cfg, model.blocks, bits) if graph else 0
-    return GraphExecutor(model, ops, pages, max_batch, max_tokens, mtp, bits, pipeline, graph_tokens)
+    return GraphExecutor(model, ops, pages, max_batch, max_tokens, mtp, bits, pipeline, graph_tokens, compiler)
+
+
+def compile_sampler(
+    compiler: KernelCompiler, ops: TorchOps, vocab: int, dtype: torch.dtype, device: torch.device
+) -> None:
+    """Start to compile the sampler, which takes longest, before anything is loaded."""
+    if not ops.capturable or ops.group is not None:
+        return
+    from genwright.kernels.triton.sample import sample
+
+    def draw() -> None:
+        settings = torch.empty(1, sampling.WORDS, dtype=torch.int32, device=device)
+        sample(torch.empty(1, vocab, dtype=dtype, device=device), settings)
+
+    compiler.dry_run(draw)
 
 
 def compile_decoding(

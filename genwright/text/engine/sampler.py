@@ -223,7 +223,7 @@ class Sampler:
 def _settings(request: Request, vocab: int) -> bytes:
     """The words of `sampling` as bytes; the position is 0."""
     p = request.params
-    words = np.zeros(6, np.int32)
+    words = np.zeros(sampling.WORDS, np.int32)
     numbers = words.view(np.float32)
     words.view(np.uint32)[sampling.KEY] = key(request.seed, request.sample)
     words[sampling.TOP_K] = min(p.top_k or vocab, vocab)

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from genwright.kernels.compile_ahead import compile_together
+from genwright.kernels.compile_ahead import KernelCompiler
 from genwright.kernels.cuda import nvrtc
 from genwright.kernels.cuda.nvrtc import Program, compiled_kernel
 
@@ -72,7 +72,9 @@ def test_a_dry_run_compiles_and_does_not_launch(compiled):
         for rows in (1, 2, 1):
             compiled_kernel(0, "gemv", ROWS=rows)((1, 1, 1), 32, (), 0, dependent=True)
 
-    compile_together(work)
+    with KernelCompiler() as compiler:
+        compiler.dry_run(work)
     assert {options[-1] for options in compiled} == {"-DROWS=1", "-DROWS=2"} and len(compiled) == 2
-    compile_together(work)
+    with KernelCompiler() as compiler:
+        compiler.dry_run(work)
     assert len(compiled) == 2

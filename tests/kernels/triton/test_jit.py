@@ -4,7 +4,7 @@ import pytest
 import torch
 from absent_gpu import run_without_interpreter, use_absent_gpu
 
-from genwright.kernels.compile_ahead import compile_together
+from genwright.kernels.compile_ahead import KernelCompiler
 from genwright.kernels.triton.elementwise import rms_norm, silu_mul
 
 
@@ -23,11 +23,14 @@ def main() -> None:
     def fail():
         rms_norm(torch.empty(1, 64), weight, "text")
 
-    compile_together(work)
+    with KernelCompiler() as compiler:
+        compiler.dry_run(work)
     assert (gpu.launchers, gpu.launches) == (2, 0)
-    compile_together(work)  # now they are in memory, and are not launched either
+    with KernelCompiler() as compiler:
+        compiler.dry_run(work)  # now they are in memory, and are not launched either
     assert (gpu.launchers, gpu.launches) == (2, 0)
-    compile_together(fail)
+    with KernelCompiler() as compiler:
+        compiler.dry_run(fail)
     with pytest.raises(TypeError):
         fail()
     assert gpu.launches == 0
