@@ -203,9 +203,11 @@ def _codes(weight: Int4 | Int8) -> Codes:
     return Codes(q, 4, weight.group, Scales(weight.scales, weight.minimums), zero=zero)
 
 
-def by_tiles(rows: Tensor) -> Tensor:
-    """Scales [rows, n] as [tiles, n, ROWS]."""
-    return pad(rows, (0, 0, 0, -len(rows) % ROWS)).view(-1, ROWS, rows.shape[1]).transpose(1, 2).contiguous()
+def by_tiles(rows: Tensor, empty: Callable[..., Tensor] = torch.empty) -> Tensor:
+    """Scales [rows, n] as [tiles, n, ROWS], in memory of `empty`, which is as torch's."""
+    padding = -len(rows) % ROWS
+    tiles = (pad(rows, (0, 0, 0, padding)) if padding else rows).view(-1, ROWS, rows.shape[1]).transpose(1, 2)
+    return empty(tuple(tiles.shape), dtype=rows.dtype).copy_(tiles)
 
 
 def _low_bits(width: int) -> int:

@@ -192,10 +192,8 @@ class Loader:
         """A matrix in a format, some rows at a time: as stored if that is its format, else quantized on the device."""
         stored, part = self.checkpoint.format(source.name), self._part(source, form)
         if stored == form:
-            if tiled or (self.tiled and not form.portable):
-                yield self.checkpoint.tiles(source.name, part)
-            else:
-                yield self.checkpoint.packed_on(self.device, source.name, part)
+            tiles = self.checkpoint.tiles({source.name: part}) if tiled else None
+            yield tiles or self.checkpoint.packed_on(self.device, source.name, part)
             return
         columns = part if part.axis == 1 and form.by_rows else None
         matrix = self._tensor(source, None if stored is None else torch.float32, source.whole if columns else part)
@@ -233,6 +231,11 @@ class Loader:
 
     def _joined(self, form: Format, sources: Sources, stack: bool) -> list[Packed]:
         """Matrices of one format as a single one if possible, in tiles if those of each matrix of a stack are whole."""
+        if self.tiled and not stack and all(self.checkpoint.format(source.name) == form for source in sources):
+            parts = {source.name: self._part(source, form) for source in sources}
+            if (tiles := self.checkpoint.tiles(parts, self._arena.empty)) is not None:
+                self._report(len(sources))
+                return [tiles]
         whole = self.tiled and self._whole_tiles(form, sources if stack else sources[:-1])
         pieces = self._pieces(form, sources, whole)
         first = next(pieces)
@@ -275,8 +278,8 @@ class Loader:
             return self.checkpoint.tensor(source.name, dtype, part, self.device)
         return self.checkpoint.tensor(source.name, dtype, part)
 
-    def _report(self) -> None:
-        self._done += 1
+    def _report(self, tensors: int = 1) -> None:
+        self._done += tensors
         self.progress(self._done, self._total)
 
     def _dtype(self, name: str) -> torch.dtype:

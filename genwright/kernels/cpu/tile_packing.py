@@ -1,6 +1,7 @@
 """Lay out packed weights in tiles by a C++ kernel, which is many times as fast as torch."""
 
 import ctypes
+from collections.abc import Callable
 from functools import cache
 
 import torch
@@ -26,13 +27,13 @@ class Packing(ctypes.Structure):
     )
 
 
-def tiles_of_blocks(raw: Tensor, kind: int) -> Tiles:
-    """Rows of a quantized GGML type, uint8 [rows, bytes]; the values of `quant.ggml.tiles`."""
+def tiles_of_blocks(raw: Tensor, kind: int, empty: Callable[..., Tensor] = torch.empty) -> Tiles:
+    """Rows of a quantized GGML type, uint8 [rows, bytes]; the values of `quant.ggml.tiles`, in memory of `empty`."""
     block, rows = TYPES[kind], len(raw)
     assert block.scales is not None
     columns = raw.shape[1] // block.bytes * block.elements
-    scales = block.scales(raw.reshape(-1, block.bytes)).map(lambda each: by_tiles(each.reshape(rows, -1)))
-    codes, high = _integers(raw, columns, block.bits, block.elements, block.bytes, block.where)
+    scales = block.scales(raw.reshape(-1, block.bytes)).map(lambda each: by_tiles(each.reshape(rows, -1), empty))
+    codes, high = _integers(raw, columns, block.bits, block.elements, block.bytes, block.where, empty)
     return Tiles(codes, high, *scales, rows, columns, block.bits, block.group, block.zero, block.table)
 
 
@@ -49,15 +50,21 @@ def tiles_of_integers(weight: Int4 | Int8) -> Tiles:
 
 
 def _integers(
-    raw: Tensor, columns: int, bits: int, elements: int, size: int, where: Bits | None
+    raw: Tensor,
+    columns: int,
+    bits: int,
+    elements: int,
+    size: int,
+    where: Bits | None,
+    empty: Callable[..., Tensor] = torch.empty,
 ) -> tuple[Tensor, Tensor | None]:
     """The codes and high bits of `Tiles`; `where` is None for the words of Int4."""
     library = kernel()
     assert library is not None
     raw = raw if raw.stride(1) == 1 else raw.contiguous()
     tiles, units = -(-len(raw) // ROWS), -(-columns // UNIT)
-    codes = torch.empty(tiles, units, 8 if bits == 8 else 4, ROWS, dtype=torch.int32)
-    high = torch.empty(tiles, units, bits - 4, ROWS, dtype=torch.int32) if bits in (5, 6) else None
+    codes = empty((tiles, units, 8 if bits == 8 else 4, ROWS), dtype=torch.int32)
+    high = empty((tiles, units, bits - 4, ROWS), dtype=torch.int32) if bits in (5, 6) else None
     pointers = raw.data_ptr(), codes.data_ptr(), None if high is None else high.data_ptr()
     none = (-1, 0)
     places: tuple[int, ...] = (-1, 0, *none, *none, *none, *none)

@@ -3,6 +3,7 @@
 import mmap
 import re
 from collections import Counter
+from collections.abc import Callable, Mapping
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from genwright.kernels.cpu.tile_packing import tiles_of_blocks
 from genwright.quant.formats import Format
 from genwright.quant.ggml import FORMATS, TYPES, dequantize, repack
 from genwright.quant.packed import Packed
+from genwright.quant.tiles import Tiles
 from genwright.text.architectures.registry import GGUF as ARCHITECTURES
 from genwright.text.architectures.registry import MODEL_TYPES, read_config
 from genwright.text.architectures.weight_map import Part
@@ -143,10 +145,12 @@ class GGUF(Checkpoint):
         stored.release()
         return result
 
-    def tiles(self, name: str, part: Part | None = None) -> Packed:
-        stored = self._tensors[name]
-        result = tiles_of_blocks(self._rows(name, part), stored.kind)
-        stored.release()
+    def tiles(self, parts: Mapping[str, Part], empty: Callable[..., torch.Tensor] = torch.empty) -> Tiles:
+        stored = [self._tensors[name] for name in parts]
+        rows = [self._rows(name, part) for name, part in parts.items()]
+        result = tiles_of_blocks(rows[0] if len(rows) == 1 else torch.cat(rows), stored[0].kind, empty)
+        for tensor in stored:
+            tensor.release()
         return result
 
     def _rows(self, name: str, part: Part | None = None) -> torch.Tensor:

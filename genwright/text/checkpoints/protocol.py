@@ -1,6 +1,6 @@
 """Checkpoint: the protocol of all checkpoint readers, and functions that they share."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -10,6 +10,7 @@ from genwright.errors import UserError
 from genwright.quant.formats import Format
 from genwright.quant.fp8 import BLOCK, VALUES, Fp8Blocks
 from genwright.quant.packed import Packed
+from genwright.quant.tiles import Tiles
 from genwright.text.architectures.weight_map import Part
 from genwright.text.config import ModelConfig
 from genwright.text.config_file import FieldReader, read_json
@@ -57,9 +58,12 @@ class Checkpoint(Protocol):
         """As `packed`, on a device, and laid out there if that is quicker."""
         return self.packed(name, part).map(lambda tensor: tensor.to(device))
 
-    def tiles(self, name: str, part: Part | None = None) -> Packed:
-        """As `packed`, in the layout of the CPU kernels if that is quicker than to lay it out later."""
-        return self.packed(name, part)
+    def tiles(self, parts: Mapping[str, Part], empty: Callable[..., torch.Tensor] = torch.empty) -> Tiles | None:
+        """Matrices of one format, one below the other, in the layout of the CPU kernels and in memory of `empty`.
+
+        None if that is not quicker than to lay out what `packed` returns.
+        """
+        return None
 
     def dequantized(self, name: str, dtype: torch.dtype, part: Part | None = None) -> torch.Tensor:
         """A packed matrix in `dtype`; units that a part splits are read whole."""

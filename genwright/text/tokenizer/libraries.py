@@ -26,13 +26,17 @@ class Pipeline:
         self.special_tokens = {key: config[key] for key in SPECIAL_TOKEN_KEYS if key in config}
         backend.add_special_tokens([t for t in self.special_tokens.values() if backend.token_to_id(t) is not None])
         added = backend.get_added_tokens_decoder()
-        self.size = 1 + max(backend.get_vocab().values(), default=-1)
         self.special = frozenset(token_id for token_id, token in added.items() if token.special)
         self.control = ControlTokens({token.content: i for i, token in added.items()}, self.special)
         decoder = json.loads(backend.decoder.__getstate__()) if backend.decoder else {"type": ""}
         kinds = {step["type"] for step in decoder.get("decoders", [decoder])}
         self._byte_level = "ByteLevel" in kinds and kinds <= {"ByteLevel", "Fuse"}
         self._backend = backend
+
+    @cached_property
+    def size(self) -> int:
+        """One more than the largest id; computed when it is asked for, because the library copies its vocabulary."""
+        return 1 + max(self._backend.get_vocab().values(), default=-1)
 
     def encode(self, text: str, special: bool) -> list[int]:
         return self._backend.encode(text, add_special_tokens=special).ids

@@ -28,7 +28,6 @@ class Tokenizer:
         self._vocabulary: Pipeline | SentencePiece = (
             SentencePiece(backend, config) if isinstance(backend, bytes) else Pipeline(backend, config)
         )
-        self.vocab_size = self._vocabulary.size
         ids = {key: self._vocabulary.find(token) for key, token in self._vocabulary.special_tokens.items()}
         self.bos_id = ids.get("bos_token")
         ends = [ids.get(key) for key in ("eos_token", "eot_token", "eom_token")]
@@ -38,6 +37,10 @@ class Tokenizer:
     def __getstate__(self) -> dict[str, Any]:
         """Its state for another process, which compiles the chat template again."""
         return {name: value for name, value in self.__dict__.items() if name != "_template"}
+
+    @property
+    def vocab_size(self) -> int:
+        return self._vocabulary.size
 
     def encode(self, text: str, special: bool = True) -> list[int]:
         """Encode a text, special tokens in it included; `special` adds BOS and EOS where the model expects them."""
@@ -177,11 +180,13 @@ class Detokenizer:
         self._held: list[int] = []
 
     def push(self, token_id: int) -> str:
-        # A model's vocabulary may be padded beyond the tokenizer's; the ids of the padding have no text.
-        if token_id in self._hidden or not 0 <= token_id < self._vocabulary.size:
+        if token_id < 0 or token_id in self._hidden:
             return ""
+        # A model's vocabulary may be padded beyond the tokenizer's; the ids of the padding have no bytes and no text.
         if (utf8 := self._vocabulary.utf8(token_id)) is not None:
             return self._utf8.decode(utf8)
+        if token_id >= self._vocabulary.size:
+            return ""
         self._held.append(token_id)
         return "" if self._vocabulary.unfinished(token_id) else self._text(final=False)
 

@@ -212,8 +212,9 @@ def from_gguf(metadata: Mapping[str, Any]) -> tuple[Tokenizer | bytes, Config]:
     tokens = [token or f"[EMPTY_{i}]" for i, token in enumerate(_list(metadata, "tokens", str))]
     if not tokens:
         raise UserError("The GGUF file's tokenizer has no tokens.")
-    token, times = Counter(tokens).most_common(1)[0]
-    if times > 1:
+    vocabulary = {token: i for i, token in enumerate(tokens)}
+    if len(vocabulary) < len(tokens):
+        token, times = Counter(tokens).most_common(1)[0]
         raise UserError(f"The GGUF file's tokenizer lists the token {token!r} {times} times.")
     types = _list(metadata, "token_type", int, len(tokens)) or [NORMAL] * len(tokens)
     ids = {"bos": 1, "eos": 2, "unknown": 0} if kind == "llama" else {}
@@ -225,8 +226,8 @@ def from_gguf(metadata: Mapping[str, Any]) -> tuple[Tokenizer | bytes, Config]:
         if isinstance(token_id, int) and 0 <= token_id < len(tokens) and (key, types[token_id]) != ("unknown", NORMAL):
             config[name] = tokens[token_id]
     # Older files do not name the token that ends a turn; llama.cpp recognizes it by its text, too.
-    turn_ends = {"<|eot_id|>", "<|im_end|>", "<end_of_turn>"} & set(tokens)
-    config |= {"eot_token": min(turn_ends)} if turn_ends and "eot_token" not in config else {}
+    turn_ends = [token for token in ("<end_of_turn>", "<|eot_id|>", "<|im_end|>") if token in vocabulary]
+    config |= {"eot_token": turn_ends[0]} if turn_ends and "eot_token" not in config else {}
     pre = metadata.get("tokenizer.ggml.pre", "default")
     config["add_bos_token"] = metadata.get("tokenizer.ggml.add_bos_token", kind == "llama" or pre in WHOLE_WORDS)
     config["add_eos_token"] = metadata.get("tokenizer.ggml.add_eos_token", False)
@@ -243,7 +244,7 @@ def from_gguf(metadata: Mapping[str, Any]) -> tuple[Tokenizer | bytes, Config]:
         for token, kind in zip(tokens, types, strict=True)
         if kind in (CONTROL, USER_DEFINED)
     ]
-    return _byte_level({token: i for i, token in enumerate(tokens)}, merges, added, config, pre), config
+    return _byte_level(vocabulary, merges, added, config, pre), config
 
 
 def _list(metadata: Mapping[str, Any], key: str, kind: type, length: int | None = None) -> list[Any]:

@@ -26,6 +26,18 @@ def test_blocks_of_every_type(kind: int) -> None:
         assert torch.equal(part.dequantize(torch.float32), ggml.dequantize(raw, kind)[:, 256:])
 
 
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: ggml.TYPES[kind].name)
+def test_every_tensor_of_the_tiles_is_in_the_given_memory(kind: int) -> None:
+    given = list[torch.Tensor]()
+
+    def empty(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        given.append(torch.empty(shape, dtype=dtype))
+        return given[-1]
+
+    tiles = tiles_of_blocks(torch.from_numpy(random_rows(kind, 37, 512)), kind, empty)
+    assert {t.data_ptr() for t in tiles.tensors().values()} == {t.data_ptr() for t in given}
+
+
 @pytest.mark.parametrize("name", ["int8", "int8:g32", "int4", "int4:g64:asym"])
 def test_integers(name: str) -> None:
     torch.manual_seed(0)
