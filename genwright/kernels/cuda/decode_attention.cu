@@ -12,6 +12,7 @@
 // ONE_WAVE (at most one block per multiprocessor); flags NORM, ROPE, PDL.
 
 #include "types.cuh"
+#include "angles.cuh"
 
 #define SHARE (HEADS / KV_HEADS)
 #define MIN_PAGES (SHARE > 1 ? 1 : 4)  // per block; with several query heads per page, one page is enough work
@@ -103,15 +104,7 @@ decode_attention(const void* qkv, const float* cos, const float* sin, const long
     Keys even{};  // zeros, so that masked keys stay finite
     fetch(even, begin, table[min(begin, end - 1)]);
     long number = table[min(begin + 1, end - 1)];
-    constexpr int PAIRS = (HALF + 31) / 32;
-    float cosine[PAIRS] = {}, sine[PAIRS] = {};
-#pragma unroll
-    for (int i = 0; i < PAIRS && ROPE; i++) {
-        const int d = lane + 32 * i;
-        if (d >= HALF) continue;
-        cosine[i] = cos[positions[b] * HALF + d];
-        sine[i] = sin[positions[b] * HALF + d];
-    }
+    const Angles angles = load_angles(cos, sin, positions + b, lane);
     const long slot = slots[b];
     wait_for_previous();
     if (length == 0) {  // padding
@@ -151,11 +144,7 @@ decode_attention(const void* qkv, const float* cos, const float* sin, const long
                 y1 = rounded<X_TYPE>(rounded<X_TYPE>(y1 * factor) * load_as_float<X_TYPE>(gain, d));
                 y2 = rounded<X_TYPE>(rounded<X_TYPE>(y2 * factor) * load_as_float<X_TYPE>(gain, HALF + d));
             }
-            if (ROPE) {
-                const float z1 = y1;
-                y1 = y1 * cosine[i] - y2 * sine[i];
-                y2 = y2 * cosine[i] + z1 * sine[i];
-            }
+            if (ROPE) rotate(angles, i, y1, y2);
             if (is_k) {
                 store_float<X_TYPE>(new_kv[0], d, y1);
                 store_float<X_TYPE>(new_kv[0], HALF + d, y2);

@@ -13,6 +13,7 @@
 // THREADS, BLOCKS (per multiprocessor); flags NORM, ROPE, PDL.
 
 #include "types.cuh"
+#include "angles.cuh"
 #include "copies.cuh"
 #include "decode_tiles.cuh"
 
@@ -96,15 +97,8 @@ grouped_decode_attention(const void* qkv, const float* cos, const float* sin, co
     int numbers = (int)table[min(begin + lane, end - 1)], held = 0;
 
     // What earlier forward passes wrote, and the angles, are loaded before the wait for q, k and v.
-    constexpr int ROUNDS = (SHARE + WARPS) / WARPS, PAIRS = (HALF + 31) / 32;
-    float cosine[PAIRS] = {}, sine[PAIRS] = {};
-#pragma unroll
-    for (int i = 0; i < PAIRS && ROPE; i++) {
-        const int d = lane + 32 * i;
-        if (d >= HALF) continue;
-        cosine[i] = cos[positions[b] * HALF + d];
-        sine[i] = sin[positions[b] * HALF + d];
-    }
+    constexpr int ROUNDS = (SHARE + WARPS) / WARPS;
+    const Angles angles = load_angles(cos, sin, positions + b, lane);
     const long slot = slots[b];
 
     // Copies 2 i and 2 i + 1 of a warp are the keys and the values of its i-th tile.
@@ -182,11 +176,7 @@ grouped_decode_attention(const void* qkv, const float* cos, const float* sin, co
                 y1 = rounded<X_TYPE>(rounded<X_TYPE>(y1 * factor) * load_as_float<X_TYPE>(gain, d));
                 y2 = rounded<X_TYPE>(rounded<X_TYPE>(y2 * factor) * load_as_float<X_TYPE>(gain, HALF + d));
             }
-            if (ROPE) {
-                const float z1 = y1;
-                y1 = y1 * cosine[i] - y2 * sine[i];
-                y2 = y2 * cosine[i] + z1 * sine[i];
-            }
+            if (ROPE) rotate(angles, i, y1, y2);
             void* to = is_k ? new_kv[0] : queries[h];
             store_float<X_TYPE>(to, d, y1);
             store_float<X_TYPE>(to, HALF + d, y2);
