@@ -265,7 +265,7 @@ def _load(
         return load_placed(loader, ops, config, context, pages, policy, pipeline)
     compiler = KernelCompiler()
     compile_sampler(compiler, ops, loader.checkpoint.config.vocab_size, loader.dtype, loader.device)
-    model = loader.model(context, grown=partial(compile_decoding, compiler, ops, most, max_tokens, bits))
+    model = loader.model(context, watch=partial(compile_decoding, compiler, ops, most, max_tokens, bits))
     mtp = loader.block(model.cfg.layers) if config.draft == MTP else None
     sizes = pages[0], most, max_tokens
     if isinstance(ops, CpuOps) and ranks is None and config.graph:

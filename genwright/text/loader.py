@@ -39,7 +39,7 @@ LOOKED_UP = ("embed", "positions")  # tables, of which a step reads some rows
 BEFORE_BLOCKS = (*LOOKED_UP, "project_in")  # weights of the first pipeline stage; the other outer ones are of the last
 PIECE = {"cpu": 1 << 19, "cuda": 1 << 24}  # elements to quantize at a time; temporaries take ten times as much
 Place = Callable[[Weights], Weights]
-Grown = Callable[["Model"], None]
+Watch = Callable[["Model"], None]
 
 
 @dataclass(frozen=True)
@@ -106,8 +106,8 @@ class Loader:
     def weights(self) -> WeightMap:
         return architecture(self.checkpoint.config).weight_map(self.checkpoint.config)
 
-    def model(self, max_context: int, place: Place = lambda block: block, grown: Grown = lambda model: None) -> Model:
-        """The model without its multi-token-prediction layer; `place` gets each block, then `grown` the model."""
+    def model(self, max_context: int, place: Place = lambda block: block, watch: Watch = lambda model: None) -> Model:
+        """The model without its multi-token-prediction layer; `place` gets each block, then `watch` the model."""
         check_tensors(self.checkpoint)
         cfg = self.checkpoint.config
         blocks = [self.outer_sources(), *(self.weights.block(layer) for layer in self.own_layers)]
@@ -122,7 +122,7 @@ class Loader:
         model = Model(cfg, architecture(cfg), outer, loaded, self.dtype, self.device, context, tables, *own)
         for block in blocks[1:]:
             loaded.append(place(self.load(block)))
-            grown(model)
+            watch(model)
         return model
 
     def cache_spec(self, bits: int | None = None) -> CacheSpec:

@@ -131,8 +131,6 @@ class GraphExecutor(ResidentExecutor):
         last = [Chunk(chunk.tokens[-1:], chunk.start + queries - 1, chunk.tables) for chunk in chunks]
         for size, same in ((1, last), (queries, chunks)):
             if (bucket, size) not in self._decoding:
-                if verified is not None:  # its proposals may be what the last call drew
-                    verified = replace(verified, proposed=verified.proposed.clone())
                 layout = self._write(same, bucket, settings, counts)
                 self._decoding[bucket, size] = self._capture_decoding(self.buffers.view(layout))
         self._write(chunks, bucket, settings, counts, 0 if verified is None else int(verified.rows[:, 2].max()))
@@ -145,7 +143,7 @@ class GraphExecutor(ResidentExecutor):
         self._decoding[bucket, queries].replay()
         for _ in range(most - 1):
             self._decoding[bucket, 1].replay()
-        return self._drawn[: len(chunks)]
+        return self._drawn[: len(chunks)].clone()  # the next call overwrites it
 
     def _write(
         self, chunks: Sequence[Chunk], bucket: int, settings: Int32s, counts: Sequence[int], accepted: int = 0

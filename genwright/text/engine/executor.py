@@ -58,7 +58,7 @@ class StepExecutor(Protocol):
         are those of `sampling` for the first token. With `verified`, a chunk has two tokens: the last one before the
         proposals, and the one drawn in place of the first proposal. The device moves both on by the accepted proposals.
 
-        Returns int64 [chunks, most], which the next call overwrites, or None if the host is needed between two tokens.
+        Returns int64 [chunks, most], or None if the host is needed between two tokens.
         """
         return None
 

@@ -78,7 +78,7 @@ def main(case: str) -> None:
     loader = Loader(checkpoint, torch.bfloat16, device, quant=None if quant is None else parse_format(quant))
     with KernelCompiler() as compiler:
         compile_sampler(compiler, ops, checkpoint.config.vocab_size, torch.bfloat16, device)
-        model = loader.model(128, grown=partial(compile_decoding, compiler, ops, *SIZES, None))
+        model = loader.model(128, watch=partial(compile_decoding, compiler, ops, *SIZES, None))
     assert compilations.take() >= 6 and gpu.launches == 0 and compilations.threads == {"genwright-compile"}
     ops.unpack_ahead = lambda blocks, device: None  # an absent GPU has no streams
     executor = resident_executor(model, ops, 2, *SIZES, graph=True)
