@@ -71,10 +71,9 @@ class Model:
         """A hash of the configuration and of 64 values of every tensor."""
         digest = hashlib.sha256(repr((self.cfg, self.dtype)).encode())
         for block in (self.outer, *self.blocks):
-            for name in sorted(block):
-                for tensor in tensors_of(block[name]):
-                    values = tensor.flatten()[:: max(tensor.numel() // 64, 1)].contiguous()
-                    digest.update(values.view(torch.uint8).cpu().numpy().tobytes())
+            for tensor in chain.from_iterable(tensors_of(block[name]) for name in sorted(block)):
+                values = tensor.flatten()[:: max(tensor.numel() // 64, 1)].contiguous()
+                digest.update(values.view(torch.uint8).cpu().numpy().tobytes())
         return digest.hexdigest()
 
 
