@@ -1,6 +1,5 @@
 """Compile the kernels of some work at the same time in threads, instead of one by one when each is first launched."""
 
-import os
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -18,7 +17,7 @@ class KernelCompiler:
     """
 
     def __init__(self) -> None:
-        self._threads = ThreadPoolExecutor(len(os.sched_getaffinity(0)), "genwright-compile")
+        self._threads = ThreadPoolExecutor(thread_name_prefix="genwright-compile")
         self._keys: set[Hashable] = set()
 
     def __enter__(self) -> Self:
