@@ -11,7 +11,7 @@ from torch.overrides import TorchFunctionMode
 
 
 class KernelCompiler:
-    """Threads that compile kernels; they end with the `with` block, which waits for them.
+    """Threads that compile kernels. A `with` block waits for them at its end; without one they end with this object.
 
     A kernel that cannot be compiled here is compiled again when it is launched, and only then raises.
     """
