@@ -1,10 +1,10 @@
 """Time products of 2 to 64 tokens on a CUDA device: `python -m benchmarks.kernels_skinny`.
 
-The four products of Llama-3.1-8B's layers, with the gate, run in a CUDA graph over more weights than the L2 cache
-holds: alone, and as a chain. Figures are microseconds per layer, and GB/s, which count the packed weight with its
-scales in every line. bf16 is cuBLAS, triton is `triton/matmul`, mma is `mma.cu` (up to 8 tokens, Triton where x is too
-large); a tiling of the skinny GEMM is printed as threads, m tiles, columns, stages and blocks. Its kernels are compiled
-in parallel first.
+The four products of Llama-3.1-8B's layers, with the gate and without norms, run in a CUDA graph over more weights than
+the L2 cache holds: alone, and as a chain. Figures are microseconds per layer, and GB/s, which count the packed weight
+with its scales in every line. bf16 is cuBLAS, triton is `triton/matmul`, mma is `mma.cu` (up to 8 tokens, Triton where
+x is too large), packed is `packed_skinny.cu` (up to 16 tokens); a tiling of the skinny GEMM is printed as threads, m
+tiles, columns, stages and blocks. Kernels are compiled in parallel first.
 """
 
 import argparse
@@ -20,6 +20,8 @@ from torch.nn.functional import linear
 from benchmarks.kernels_products import draw, seconds
 from genwright.kernels.cuda.fused_linear import MAX_TOKENS, operand, product
 from genwright.kernels.cuda.nvrtc import shared_memory
+from genwright.kernels.cuda.packed_linear import MAX_PACKED_TOKENS, PackedTiling, packed_linear, packed_tiling
+from genwright.kernels.cuda.packed_linear import new_scratch as packed_scratch
 from genwright.kernels.cuda.skinny_linear import SkinnyTiling, new_scratch, shared_bytes, skinny_linear
 from genwright.kernels.cuda.tilings import tiling
 from genwright.kernels.triton.elementwise import silu_mul
@@ -51,6 +53,16 @@ def mma(name: str, x: Tensor, weight: Weight) -> Tensor:
     assert known is not None
     tiles = tiling(known, x, name == "gate_up")
     return triton(name, x, weight) if tiles is None else product(x, known, tiles, gate=name == "gate_up")
+
+
+def packed(scratches: dict[PackedTiling, Tensor], name: str, x: Tensor, weight: Weight) -> Tensor:
+    known = operand(weight)
+    assert known is not None
+    tiles = packed_tiling(known, x)
+    assert tiles is not None
+    if tiles not in scratches:
+        scratches[tiles] = packed_scratch(tiles, x.device)
+    return packed_linear(x, known, tiles, scratches[tiles], gate=name == "gate_up")
 
 
 def skinny(tiles: SkinnyTiling, scratch: Tensor, name: str, x: Tensor, weight: Weight) -> Tensor:
@@ -132,10 +144,12 @@ def main() -> None:
             methods: dict[str, Method] = {"triton": triton}
             if tokens <= MAX_TOKENS:
                 methods["mma"] = mma
+            if tokens <= MAX_PACKED_TOKENS and form != "bf16":
+                methods["packed"] = partial(packed, {})
             for each in fitting(weights["qkv"][0], tokens, CANDIDATES):
                 label = " ".join(str(value) for value in vars(each).values())
                 methods[f"skinny {label}"] = partial(skinny, each, scratch)
-            compile_all(weights, tokens, [method for label, method in methods.items() if label.startswith("skinny")])
+            compile_all(weights, tokens, [method for label, method in methods.items() if label != "triton"])
             times = time_methods(plain, tokens, {"bf16": bf16}) | time_methods(weights, tokens, methods)
             print(f"{form}, {tokens} tokens: us and GB/s of " + ", ".join(sizes))
             report(times, sizes, options.shown)

@@ -15,3 +15,19 @@ __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_
 template <int GROUPS> __device__ __forceinline__ void wait_for_copies() {  // until at most so many groups are under way
     asm volatile("cp.async.wait_group %0;" ::"n"(GROUPS) : "memory");
 }
+
+__device__ __forceinline__ Chunk load_shared(u32 at) {
+    Chunk c;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(c.w[0]), "=r"(c.w[1]), "=r"(c.w[2]), "=r"(c.w[3]) : "r"(at));
+    return c;
+}
+
+template <int TYPE> __device__ __forceinline__ float load_shared_as_float(u32 at) {
+    u32 bits;
+    u16 half;
+    if (TYPE == F32)
+        asm volatile("ld.shared.u32 %0, [%1];" : "=r"(bits) : "r"(at));
+    else
+        asm volatile("ld.shared.u16 %0, [%1];" : "=h"(half) : "r"(at));
+    return from_stored<TYPE>(TYPE == F32 ? bits : half);
+}

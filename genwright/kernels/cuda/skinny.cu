@@ -10,8 +10,7 @@
 // takes an equal part, so that any shape fills all multiprocessors. A block goes through its part from the end to the
 // beginning. So a tile that it shares with later blocks comes first; it writes its fp32 sums of that tile to memory, where the
 // block that has the tile's end picks them up when it is done itself. That block waits for earlier blocks only, which have
-// been started. A sum says itself that it has arrived: memory holds NOTHING before. (With a counter and fences, the bf16
-// products of a layer and eight tokens took 132 instead of 110 us.)
+// been started (parts.cuh).
 //
 // The sums of a tile pass through shared memory to warps of their own, the finishers, which write y or the shared sums
 // while the others multiply. All warps finish a block's last tile.
@@ -26,6 +25,7 @@
 #include "types.cuh"
 #include "operands.cuh"
 #include "copies.cuh"
+#include "parts.cuh"
 #include "wgmma.cuh"
 
 #define TOKENS (8 * N_TILES)

@@ -2,35 +2,9 @@
 
 #define MOST_BEFORE ((GRID * STEPS + UNITS - 1) / UNITS)  // blocks before the one that has a tile's end
 #define SUM_PITCH (BLOCK_ROWS + 4)                        // lanes of a warp write their sums to different banks
-#define NOTHING 0xFFFFFFFFu                               // a NaN that no sum is
 
 __device__ __forceinline__ int first_unit(int block) { return block * UNITS / GRID; }
 __device__ __forceinline__ int block_of(int unit) { return ((unit + 1) * GRID - 1) / UNITS; }
-
-struct Four {  // sums of neighbouring rows
-    u32 bits[4];
-};
-
-__device__ __forceinline__ Four peek(const Four* at) {
-    Four found;
-    asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(found.bits[0]), "=r"(found.bits[1]), "=r"(found.bits[2]), "=r"(found.bits[3])
-                 : "l"(at));
-    return found;
-}
-
-__device__ __forceinline__ void put(Four* at, u32 a, u32 b, u32 c, u32 d) {
-    asm volatile("st.volatile.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
-}
-
-// Add sums that another block writes, and leave NOTHING for the next launch. `found` is what was there at first.
-__device__ __forceinline__ void take(float (&to)[4], Four* at, Four found) {
-    while (found.bits[0] == NOTHING || found.bits[1] == NOTHING || found.bits[2] == NOTHING || found.bits[3] == NOTHING)
-        found = peek(at);
-    put(at, NOTHING, NOTHING, NOTHING, NOTHING);
-#pragma unroll
-    for (int i = 0; i < 4; i++) to[i] += from_bits(found.bits[i]);
-}
 
 struct Outputs {
     const void *bias, *residual, *row_scales;
@@ -65,11 +39,7 @@ __device__ __forceinline__ void finish(const Outputs& to, const float* sums, int
 #pragma unroll 4
         for (int i = thread; i < BLOCK_ROWS / 4 * to.tokens; i += COUNT) {
             const int token = i / (BLOCK_ROWS / 4), row = i % (BLOCK_ROWS / 4) * 4;
-            const Four own = *(const Four*)(sums + token * SUM_PITCH + row);
-            u32 bits[4];
-#pragma unroll
-            for (int k = 0; k < 4; k++) bits[k] = own.bits[k] == NOTHING ? NOTHING >> 1 : own.bits[k];  // another NaN
-            put(to.part(blockIdx.x, token, row), bits[0], bits[1], bits[2], bits[3]);
+            leave(to.part(blockIdx.x, token, row), *(const Four*)(sums + token * SUM_PITCH + row));
         }
         return;
     }

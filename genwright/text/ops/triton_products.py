@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from genwright.kernels.cuda import planes_linear, skinny_linear
+from genwright.kernels.cuda import packed_linear, planes_linear, skinny_linear
 from genwright.kernels.cuda.fused_linear import CHUNK, MAX_TOKENS, Operand, operand, product
 from genwright.kernels.cuda.tilings import skinny_tiling, tiling
 from genwright.kernels.triton.bit_planes import planes_matmul, unpack_planes
@@ -43,6 +43,7 @@ class TritonProducts(TorchOps):
         self._pdl = torch.cuda.get_device_capability(device) >= (9, 0)
         self._unpack_ahead: UnpackAhead | None = None
         self._skinny_scratch: dict[int, Tensor] = {}
+        self._packed_scratch: dict[packed_linear.PackedTiling, Tensor] = {}
 
     def unpack_ahead(self, blocks: Sequence[Weights], device: torch.device) -> None:
         """Dequantize weights of these blocks, which must stay in the device's memory, before cuBLAS needs them."""
@@ -116,16 +117,29 @@ class TritonProducts(TorchOps):
         matrix = operand(weight) if len(x) <= skinny_linear.MAX_SKINNY_TOKENS else None
         if matrix is None:
             return None
+        if (packed := packed_linear.packed_tiling(matrix, x)) is not None:
+            return self._packed_linear(_aligned(x), matrix, packed, bias, **fused)
         if (skinny := skinny_tiling(matrix, x)) is not None:
             return self._skinny_linear(_aligned(x), matrix, skinny, bias, **fused)
         if len(x) <= MAX_TOKENS and (tiles := tiling(matrix, x, fused.get("gate", False))) is not None:
             return product(_aligned(x), matrix, tiles, bias=bias, dependent=self._pdl, **fused)
         return None
 
+    def _packed_linear(
+        self, x: Tensor, matrix: Operand, tiles: packed_linear.PackedTiling, bias: Tensor | None, **fused: Unpack[Fused]
+    ) -> Tensor:
+        """`fused_linear` with 2 to 16 tokens and packed weights."""
+        if "norm" in fused and not packed_linear.fuses_norm(tiles, x):
+            x = rms_norm(x, fused.pop("norm"), fused.pop("eps"), pdl=self._pdl)
+        if tiles not in self._packed_scratch:
+            self._packed_scratch[tiles] = packed_linear.new_scratch(tiles, x.device)
+        scratch = self._packed_scratch[tiles]
+        return packed_linear.packed_linear(x, matrix, tiles, scratch, bias=bias, dependent=self._pdl, **fused)
+
     def _skinny_linear(
         self, x: Tensor, matrix: Operand, tiles: skinny_linear.SkinnyTiling, bias: Tensor | None, **fused: Unpack[Fused]
     ) -> Tensor:
-        """`fused_linear` with more tokens; the norm takes a launch of its own."""
+        """`fused_linear` with up to 64 tokens; the norm takes a launch of its own."""
         if "norm" in fused:
             x = rms_norm(x, fused["norm"], fused["eps"], pdl=self._pdl)
         n_tiles = skinny_linear.n_tiles(len(x))

@@ -1,0 +1,196 @@
+"""Products of 2 to 16 tokens with packed weights against float64: formats, odd sizes, norms, rows that blocks share."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+
+from genwright.kernels.cuda import packed_linear as module
+from genwright.kernels.cuda.fused_linear import operand
+from genwright.kernels.cuda.packed_linear import (
+    NOTHING,
+    PackedTiling,
+    fuses_norm,
+    new_scratch,
+    packed_linear,
+    packed_tiling,
+)
+from genwright.quant.formats import parse_format
+
+FORMATS = ["int8", "int8:g32", "int4", "int4:asym", "int4:g64:asym", "int4:g128"]
+# Rows for one block, and for several; rows that are not whole tiles; columns that are not whole parts of a warp.
+SHAPES = [(37, 4096), (4100, 4096), (1030, 3200), (2112, 14336), (520, 11008)]
+EPS = 1e-5
+
+
+def check(name, outputs, columns, tokens, gate=False, with_norm=False, dtype=torch.bfloat16, repeats=1):
+    rows = outputs * (2 if gate else 1)
+    weight = parse_format(name).quantize(torch.randn(rows, columns, device="cuda", dtype=dtype) * columns**-0.5)
+    x = torch.randn(tokens, columns, device="cuda", dtype=dtype) * 3
+    bias = torch.randn(rows, device="cuda", dtype=dtype)
+    residual = None if gate else torch.randn(tokens, outputs, device="cuda", dtype=dtype)
+    norm = (torch.rand(columns, device="cuda") + 0.5).to(dtype) if with_norm else None
+    known = operand(weight)
+    tiles = packed_tiling(known, x)
+    assert tiles is not None
+    scratch = new_scratch(tiles, x.device)
+    fused = {"bias": bias, "residual": residual, "norm": norm, "eps": EPS, "gate": gate}
+    results = [packed_linear(x, known, tiles, scratch, **fused) for _ in range(repeats)]
+    wide = x.double()
+    if norm is not None:
+        wide = wide * torch.rsqrt(wide.square().mean(dim=1, keepdim=True) + EPS) * norm.double()
+    want = wide @ weight.dequantize(torch.float32).double().T + bias.double()
+    if gate:
+        first, second = want.chunk(2, dim=1)
+        want = first * first.sigmoid() * second
+    want = want if residual is None else want + residual.double()
+    error = ((results[0].double() - want).norm() / want.norm()).item()
+    # 2.7e-3 where weights are scaled in bf16, else 1.7e-3; a gate adds the errors of two products
+    assert error < (1e-3 if dtype == torch.float16 else 7e-3 if gate else 4e-3)
+    assert all(torch.equal(result, results[0]) for result in results)
+    assert (scratch == NOTHING).all()
+
+
+def check_all(cases) -> None:
+    """Check cases in several threads, because most of the time is that of compiling kernels."""
+    with ThreadPoolExecutor(8) as pool:
+        for each in [pool.submit(check, **case) for case in cases]:
+            each.result()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_format_and_size(name):
+    sizes = [{"outputs": rows, "columns": columns} for rows, columns in SHAPES]
+    sizes.append({"outputs": 520, "columns": 3200, "with_norm": True})
+    if name == "int4:g128":
+        sizes = [size for size in sizes if size["columns"] != 3200]  # 25 scales in a row are not whole words
+    sizes += [{"outputs": 1000, "columns": 4096, "gate": True, "with_norm": norm} for norm in (False, True)]
+    check_all({"name": name, "tokens": tokens, **size} for tokens in (2, 8, 9, 16) for size in sizes)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", FORMATS)
+def test_float16(name):
+    check(name, 520, 4096, 16, dtype=torch.float16)
+    check(name, 96, 14336, 5, gate=True, dtype=torch.float16)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("columns", [4096, 11008, 14336])
+def test_the_same_bits_again_and_again(columns):
+    check("int4", 4096, columns, 16, repeats=20)
+
+
+@pytest.mark.gpu
+def test_launches_in_a_graph_keep_their_order():
+    """Programmatic dependent launch: each product reads the one before, and the scratch is reused at once."""
+    size = 5632
+    weights = [parse_format("int4").quantize(torch.randn(size, size, device="cuda") * size**-0.5) for _ in range(6)]
+    x = torch.randn(16, size, device="cuda", dtype=torch.bfloat16)
+    tiles = PackedTiling(2, 11, 4, -(-size // 16 // 66))
+    scratch = new_scratch(tiles, x.device)
+
+    def chain(dependent: bool) -> torch.Tensor:
+        y = x
+        for weight in weights:
+            y = packed_linear(y, operand(weight), tiles, scratch, residual=y, dependent=dependent)
+        return y
+
+    want = chain(dependent=False)
+    chain(dependent=True)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        got = chain(dependent=True)
+    for _ in range(20):
+        graph.replay()
+        assert torch.equal(got, want)
+
+
+@pytest.mark.gpu
+def test_three_streams_at_once():
+    """Blocks that wait for others must not keep them from starting, whatever else the GPU runs."""
+    known = operand(parse_format("int4").quantize(torch.randn(4096, 14336, device="cuda") * 14336**-0.5))
+    x = torch.randn(16, 14336, device="cuda", dtype=torch.bfloat16)
+    tiles = packed_tiling(known, x)
+    streams = [torch.cuda.Stream() for _ in range(3)]
+    scratches = [new_scratch(tiles, x.device) for _ in streams]
+    want = packed_linear(x, known, tiles, scratches[0])
+    torch.cuda.synchronize()
+    found = []
+    for _ in range(200):
+        for stream, scratch in zip(streams, scratches, strict=True):
+            with torch.cuda.stream(stream):
+                found.append(packed_linear(x, known, tiles, scratch))
+    torch.cuda.synchronize()
+    assert all(torch.equal(each, want) for each in found)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("columns", [4096, 14336])
+def test_large_values_and_nan(columns):
+    weight = parse_format("int4").quantize(torch.randn(64, columns, device="cuda"))
+    x = torch.randn(9, columns, device="cuda", dtype=torch.bfloat16)
+    x[0] *= 1e30
+    x[1] *= 1e-30
+    x[2] = 0
+    want = x.double() @ weight.dequantize(torch.float32).double().T
+    x[3, 5] = torch.nan
+    x.view(torch.int16)[4, ::5] = -1  # bits that are all ones, as those of memory without a sum
+    known = operand(weight)
+    tiles = packed_tiling(known, x)
+    scratch = new_scratch(tiles, x.device)
+    got = packed_linear(x, known, tiles, scratch)
+    assert not got[2].any() and got[3:5].isnan().all()
+    for row in (0, 1, *range(5, 9)):
+        assert (got[row].double() - want[row]).norm() < 5e-3 * want[row].norm()
+    assert (scratch == NOTHING).all()
+
+
+@pytest.fixture
+def hopper(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(module, "multiprocessors", lambda device: 132)
+    monkeypatch.setattr(module, "shared_memory", lambda device: 227 << 10)
+
+
+def tiling_of(name: str, rows: int, columns: int, tokens: int = 16, dtype: torch.dtype = torch.bfloat16):
+    known = operand(parse_format(name).quantize(torch.zeros(rows, columns)))
+    return packed_tiling(known, torch.zeros(tokens, columns, dtype=dtype))
+
+
+def test_which_products_the_kernel_takes(hopper):
+    assert tiling_of("int4", 6144, 4096) == PackedTiling(1, 16, 5, 3)
+    assert tiling_of("int8", 4096, 4096) == PackedTiling(1, 16, 5, 2)
+    assert tiling_of("int4", 64, 14336) == PackedTiling(4, 14, 6, 1)
+    assert tiling_of("int4", 64, 11008) == PackedTiling(3, 15, 5, 1)
+    assert tiling_of("int4", 64, 1024) is None  # too few warps
+    assert tiling_of("int4", 64, 40960) is None  # too many blocks
+    assert tiling_of("fp8", 128, 4096) is None
+    assert [tiling_of("int4", 64, 4096, tokens) is None for tokens in (1, 2, 16, 17)] == [True, False, False, True]
+    assert tiling_of("int4", 64, 4096, dtype=torch.float32) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "columns", "served"),
+    [
+        ("int4:g128", 4096, True),
+        ("int4:g128", 4224, False),  # 33 scales in a row are not whole words
+        ("int4:g256", 4096, False),  # one scale of a stage is half a word
+        ("int4:g96", 4608, False),  # a stage does not have whole groups
+        ("int4:g256:f32", 4096, True),
+    ],
+)
+def test_a_stage_has_whole_groups_and_a_row_whole_words_of_scales(name, columns, served, hopper):
+    assert (tiling_of(name, 64, columns) is not None) is served
+
+
+def test_norms_are_fused_where_a_block_has_whole_rows(hopper):
+    bf16, f16 = (torch.zeros(2, 4096, dtype=dtype) for dtype in (torch.bfloat16, torch.float16))
+    one, four = PackedTiling(1, 16, 5, 3), PackedTiling(4, 14, 5, 8)
+    assert [fuses_norm(one, bf16), fuses_norm(one, f16), fuses_norm(four, bf16)] == [True, False, False]
+
+
+def test_few_weights_are_copied_before_x_if_a_block_has_few_tiles():
+    assert [PackedTiling(1, 16, stages, turns).early_stages for stages, turns in ((5, 3), (5, 4), (2, 8))] == [1, 2, 1]
