@@ -8,7 +8,7 @@ from text.drafts.setup import proposed
 
 from genwright import LLM, SamplingParams
 from genwright.text.cache.pages import SequencePages
-from genwright.text.engine.cuda_graphs import prompt_rows
+from genwright.text.engine.cuda_graphs import MIN_BUCKET, prompt_rows
 from genwright.text.engine.executor import ResidentExecutor
 from genwright.text.ops.step import Chunk
 
@@ -166,7 +166,7 @@ def test_prompt_chunks_beside_decoding_have_the_same_logits_in_a_graph(model, se
         expected = ResidentExecutor.run(executor, steps)
         for _ in range(3):  # without a graph, captured, and replayed
             assert (executor.run(steps) - expected).norm() <= tolerance * expected.norm()
-        assert executor._mixed[16, prompt_rows(sum(sizes))] is not None
+        assert executor._mixed[executor.bucket(MIN_BUCKET), prompt_rows(sum(sizes))] is not None
 
 
 def test_sampled_tokens_do_not_depend_on_the_batch_or_the_graph():
