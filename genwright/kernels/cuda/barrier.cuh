@@ -7,10 +7,13 @@ struct Barrier {  // passed in turns, each when all have arrived, by any number 
         asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_place(this)), "r"(arrivals) : "memory");
     }
 
-    __device__ __forceinline__ void arrive() { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_place(this)) : "memory"); }
+    __device__ __forceinline__ void arrive() {
+        asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_place(this)) : "memory");
+    }
 
     __device__ __forceinline__ void wait(u32 turn) {
-        asm volatile("{.reg .pred p; again: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1; @!p bra again;}" ::"r"(shared_place(this)),
+        asm volatile("{.reg .pred p; again: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1; @!p bra again;}" ::"r"(
+                         shared_place(this)),
                      "r"(turn & 1)
                      : "memory");
     }

@@ -1,5 +1,5 @@
-// How warps of packed_skinny.cu finish a tile of rows: they add up the sums of all warps and, in the last block that has the rows, of all
-// blocks, and write y.
+// How warps of packed_skinny.cu finish a tile of rows: they add up the sums of all warps and, in the last block that has the
+// rows, of all blocks, and write y.
 
 struct Outputs {
     const void *bias, *residual, *row_scales;
@@ -13,7 +13,8 @@ __device__ __forceinline__ void add(float (&sums)[4], const float4& more) {
     sums[0] += more.x, sums[1] += more.y, sums[2] += more.z, sums[3] += more.w;
 }
 
-// One of 32 threads for each tile of tokens. It adds four neighbouring rows of a tile for one token. With GATE rows 0 to 7 are the gate's.
+// One of 32 threads for each tile of tokens. It adds up four neighbouring rows of a tile, for one token. With GATE, rows 0 to 7 are
+// the gate's.
 struct Finisher {
     Shared& shared;
     const Outputs& to;

@@ -1,14 +1,14 @@
 // y = W x for up to 16 tokens and packed weights, on tensor cores: 16 rows of W, unpacked to registers, are the left matrix of
-// mma.m16n8k16. (wgmma takes as long for 16 tokens as for 64, and that is longer than reading int4 weights takes.)
+// mma.m16n8k16. (What made it fast, and what did not, is in docs/gpu.md.)
 //
-// A warp has PART columns, whose x it keeps in registers. It copies 128 bytes of each row of a tile of 16 rows at a time to shared
-// memory, STAGES - 1 copies ahead, and reads no other warp's. The warps of a block have all columns. Their sums of a tile meet in shared
-// memory, where one warp for each tile of tokens, another each time, adds them up and writes y. Rows that are too long for one block are
-// divided among SPLITS blocks, which leave their sums to the last of them (parts.cuh).
+// A warp has PART columns, whose x it keeps in registers. It copies 128 bytes of each row of a tile of 16 rows at a time to
+// shared memory, STAGES - 1 copies ahead, and reads no other warp's. The warps of a block have all columns. Their sums of a tile
+// meet in shared memory, where one warp for each tile of tokens, another each time, adds them up and writes y. Rows that are too
+// long for one block are divided among SPLITS blocks, which leave their sums to the last of them (parts.cuh).
 //
-// Operands have the type of x; sums are fp32. Compiled for one shape. Macros: FORMAT (INT8, INT4), X_TYPE (F16 or BF16), SCALE_TYPE;
-// OUTPUTS, COLUMNS; GROUP; N_TILES (of 8 tokens: 1 or 2), THREADS, SPLITS, STAGES, EARLY (stages that are copied before x is known); flags
-// NORM (if SPLITS is 1), GATE, BIAS, RESIDUAL (not with GATE), MINIMUMS, PDL.
+// Operands have the type of x; sums are fp32. Compiled for one shape. Macros: FORMAT (INT8, INT4), X_TYPE (F16 or BF16),
+// SCALE_TYPE; OUTPUTS, COLUMNS; GROUP; N_TILES (of 8 tokens: 1 or 2), THREADS, SPLITS, STAGES, EARLY (stages that are copied
+// before x is known); flags NORM (if SPLITS is 1), GATE, BIAS, RESIDUAL (not with GATE), MINIMUMS, PDL.
 
 #define ROWS 16
 #define SHARE 0
@@ -66,7 +66,8 @@ struct Copies {
     static constexpr int ROW_BYTES = ROW_CHUNKS * 16;
     static constexpr int AT_ONCE = 32 / PARTS;  // rows that the lanes copy at a time
 #if SCALED
-    static constexpr int SCALE_PARTS = SLICE_SCALES / SCALE_PART, SCALES_AT_ONCE = 32 / SCALE_PARTS < ROWS ? 32 / SCALE_PARTS : ROWS;
+    static constexpr int SCALE_PARTS = SLICE_SCALES / SCALE_PART;  // copies of a row's scales
+    static constexpr int SCALES_AT_ONCE = 32 / SCALE_PARTS < ROWS ? 32 / SCALE_PARTS : ROWS;
 #endif
     // The matrix row of a tile's row r, from that of its first one.
     static __device__ __forceinline__ constexpr int row_after(int r) { return GATE ? r % 8 + r / 8 * OUTPUTS : r; }
@@ -85,7 +86,7 @@ struct Copies {
 #endif
     }
 
-    // Rows from FIRST on, AT_ONCE at a time. An address is that of the first row, or the first of the up-projection, and a constant.
+    // Rows from FIRST on, AT_ONCE at a time. An address is that of the first row, or of the up-projection's, and a constant.
     template <int FIRST> __device__ __forceinline__ void copy_rows(u32 to, const char* from, bool own) const {
         const char* const base = GATE && FIRST >= 8 ? from + (long)OUTPUTS * ROW_BYTES : from;
         const bool valid = own && has(FIRST + lane / PARTS);
