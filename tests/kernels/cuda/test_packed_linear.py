@@ -1,9 +1,8 @@
 """Products of 2 to 16 tokens with packed weights against float64: formats, odd sizes, norms, rows that blocks share."""
 
-from concurrent.futures import ThreadPoolExecutor
-
 import pytest
 import torch
+from kernels.products import check_all, check_order_in_a_graph, check_streams_at_once, in_float64
 
 from genwright.kernels.cuda import packed_linear as module
 from genwright.kernels.cuda.fused_linear import operand
@@ -36,26 +35,12 @@ def check(name, outputs, columns, tokens, gate=False, with_norm=False, dtype=tor
     scratch = new_scratch(tiles, x.device)
     fused = {"bias": bias, "residual": residual, "norm": norm, "eps": EPS, "gate": gate}
     results = [packed_linear(x, known, tiles, scratch, **fused) for _ in range(repeats)]
-    wide = x.double()
-    if norm is not None:
-        wide = wide * torch.rsqrt(wide.square().mean(dim=1, keepdim=True) + EPS) * norm.double()
-    want = wide @ weight.dequantize(torch.float32).double().T + bias.double()
-    if gate:
-        first, second = want.chunk(2, dim=1)
-        want = first * first.sigmoid() * second
-    want = want if residual is None else want + residual.double()
+    want = in_float64(x, weight.dequantize(torch.float32), bias, residual, gate, norm, EPS)
     error = ((results[0].double() - want).norm() / want.norm()).item()
     # 2.7e-3 where weights are scaled in bf16, else 1.7e-3; a gate adds the errors of two products
     assert error < (1e-3 if dtype == torch.float16 else 7e-3 if gate else 4e-3)
     assert all(torch.equal(result, results[0]) for result in results)
     assert (scratch == NOTHING).all()
-
-
-def check_all(cases) -> None:
-    """Check cases in several threads, because most of the time is that of compiling kernels."""
-    with ThreadPoolExecutor(8) as pool:
-        for each in [pool.submit(check, **case) for case in cases]:
-            each.result()
 
 
 @pytest.mark.gpu
@@ -66,7 +51,7 @@ def test_every_format_and_size(name):
     if name == "int4:g128":
         sizes = [size for size in sizes if size["columns"] != 3200]  # 25 scales in a row are not whole words
     sizes += [{"outputs": 1000, "columns": 4096, "gate": True, "with_norm": norm} for norm in (False, True)]
-    check_all({"name": name, "tokens": tokens, **size} for tokens in (2, 8, 9, 16) for size in sizes)
+    check_all(check, ({"name": name, "tokens": tokens, **size} for tokens in (2, 8, 9, 16) for size in sizes))
 
 
 @pytest.mark.gpu
@@ -97,34 +82,16 @@ def test_launches_in_a_graph_keep_their_order():
             y = packed_linear(y, operand(weight), tiles, scratch, residual=y, dependent=dependent)
         return y
 
-    want = chain(dependent=False)
-    chain(dependent=True)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        got = chain(dependent=True)
-    for _ in range(20):
-        graph.replay()
-        assert torch.equal(got, want)
+    check_order_in_a_graph(chain)
 
 
 @pytest.mark.gpu
 def test_three_streams_at_once():
-    """Blocks that wait for others must not keep them from starting, whatever else the GPU runs."""
     known = operand(parse_format("int4").quantize(torch.randn(4096, 14336, device="cuda") * 14336**-0.5))
     x = torch.randn(16, 14336, device="cuda", dtype=torch.bfloat16)
     tiles = packed_tiling(known, x)
-    streams = [torch.cuda.Stream() for _ in range(3)]
-    scratches = [new_scratch(tiles, x.device) for _ in streams]
-    want = packed_linear(x, known, tiles, scratches[0])
-    torch.cuda.synchronize()
-    found = []
-    for _ in range(200):
-        for stream, scratch in zip(streams, scratches, strict=True):
-            with torch.cuda.stream(stream):
-                found.append(packed_linear(x, known, tiles, scratch))
-    torch.cuda.synchronize()
-    assert all(torch.equal(each, want) for each in found)
+    scratches = [new_scratch(tiles, x.device) for _ in range(3)]
+    check_streams_at_once(lambda scratch: packed_linear(x, known, tiles, scratch), scratches)
 
 
 @pytest.mark.gpu

@@ -1,11 +1,10 @@
 """The skinny GEMM against float64: every format, 2 to 64 tokens, odd sizes, and tiles that blocks share."""
 
-from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
 import torch
+from kernels.products import check_all, check_order_in_a_graph, check_streams_at_once, in_float64
 
 from genwright.kernels.cuda.fused_linear import Operand, operand
 from genwright.kernels.cuda.skinny_linear import (
@@ -57,11 +56,7 @@ def check(name, outputs, columns, tokens, gate=False, dtype=torch.bfloat16, tile
         skinny_linear(x, known, served[0], scratch, bias=bias, residual=residual, gate=gate) for _ in range(repeats)
     ]
     wide = weight if name == "plain" else weight.dequantize(torch.float32)
-    want = x.double() @ wide.double().T + bias.double()
-    if gate:
-        first, second = want.chunk(2, dim=1)
-        want = first * first.sigmoid() * second
-    want = want if residual is None else want + residual.double()
+    want = in_float64(x, wide, bias, residual, gate)
     error = ((results[0].double() - want).norm() / want.norm()).item()
     # 2.7e-3 where weights are scaled in bf16, else 1.7e-3; a gate adds the errors of two products
     assert error < (1e-3 if dtype == torch.float16 else 7e-3 if gate else 4e-3)
@@ -69,19 +64,12 @@ def check(name, outputs, columns, tokens, gate=False, dtype=torch.bfloat16, tile
     assert (scratch == NOTHING).all()
 
 
-def check_all(cases: Iterable[dict]) -> None:
-    """Check cases in several threads, because most of the time is that of compiling kernels."""
-    with ThreadPoolExecutor(8) as pool:
-        for each in [pool.submit(check, **case) for case in cases]:
-            each.result()
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", FORMATS)
 def test_every_format_and_size(name):
     sizes = [{"outputs": n, "columns": k} for n, k in SHAPES if name != "int4:g128" or k % 128 == 0]
     sizes.append({"outputs": 1000, "columns": 1536, "gate": True})
-    check_all({"name": name, "tokens": tokens, **size} for tokens in (2, 8, 9, 16, 31, 64) for size in sizes)
+    check_all(check, ({"name": name, "tokens": tokens, **size} for tokens in (2, 8, 9, 16, 31, 64) for size in sizes))
 
 
 @pytest.mark.gpu
@@ -96,7 +84,9 @@ def test_float16(name):
 def test_every_tiling(name):
     """The same bits again and again: shared tiles are summed in the order of the blocks."""
     given = {"name": name, "outputs": 4096, "columns": 4096, "repeats": 5}
-    check_all({**given, "tiles": tiles, "tokens": tokens} for tiles in (*TILINGS, *OTHERS) for tokens in (16, 64))
+    check_all(
+        check, ({**given, "tiles": tiles, "tokens": count} for tiles in (*TILINGS, *OTHERS) for count in (16, 64))
+    )
 
 
 @pytest.mark.gpu
@@ -114,34 +104,16 @@ def test_launches_in_a_graph_keep_their_order():
             y = skinny_linear(y, known, SKINNY[n_tiles(tokens)][0], scratch, residual=y, dependent=dependent)
         return y
 
-    want = chain(dependent=False)
-    chain(dependent=True)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        got = chain(dependent=True)
-    for _ in range(20):
-        graph.replay()
-        assert torch.equal(got, want)
+    check_order_in_a_graph(chain)
 
 
 @pytest.mark.gpu
-def test_two_streams_at_once():
-    """Blocks that wait for others must not keep them from starting, whatever else the GPU runs."""
+def test_three_streams_at_once():
     tokens, size = 16, 4096
     known = operand(parse_format("int4").quantize(torch.randn(size, size, device="cuda") * size**-0.5))
     x = torch.randn(tokens, size, device="cuda", dtype=torch.bfloat16)
-    streams = [torch.cuda.Stream() for _ in range(3)]
-    scratches = [new_scratch(tokens, x.device) for _ in streams]
-    want = skinny_linear(x, known, SKINNY[n_tiles(tokens)][0], scratches[0])
-    torch.cuda.synchronize()
-    found = []
-    for _ in range(300):
-        for stream, scratch in zip(streams, scratches, strict=True):
-            with torch.cuda.stream(stream):
-                found.append(skinny_linear(x, known, SKINNY[n_tiles(tokens)][0], scratch))
-    torch.cuda.synchronize()
-    assert all(torch.equal(each, want) for each in found)
+    scratches = [new_scratch(tokens, x.device) for _ in range(3)]
+    check_streams_at_once(lambda scratch: skinny_linear(x, known, SKINNY[n_tiles(tokens)][0], scratch), scratches)
 
 
 @pytest.mark.gpu
