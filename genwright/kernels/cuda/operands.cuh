@@ -60,9 +60,10 @@ __device__ __forceinline__ Factors factors_of(float scale, float minimum) {
     Factors f;
     f.scale = to_pair(scale);
     f.minimum = to_pair(fmaf(8.0f, scale, minimum) / UNIT);
-    f.of_bits = to_pair((MINIMUMS ? 1.0f : scale) * 0x1p114f);             // 2^133 / UNIT
-    f.of_16_bits = mul2(f.of_bits, 0x3D803D80u);                           // 2^-4
-    f.zero = mul2(f.of_bits, FORMAT == INT8 ? 0x80808080u : 0x80088008u);  // -128 or -8 times 2^-133
+    const u32 pair = to_pair(MINIMUMS ? 1.0f : scale);
+    f.of_bits = mul2(pair, 0x78807880u);                              // 2^133 / UNIT
+    f.of_16_bits = mul2(pair, 0x76807680u);                           // 2^129 / UNIT
+    f.zero = mul2(pair, FORMAT == INT8 ? 0xB980B980u : 0xB780B780u);  // -128 or -8, over UNIT
     return f;
 }
 

@@ -11,7 +11,6 @@ MAX_PACKED_TOKENS = 16
 N_TILE = 8  # tokens of a product of the tensor cores
 ROWS = 16  # of a tile
 PART = 256  # columns of a warp
-PITCH = 20  # of a tile's sums
 STAGE_CHUNKS = 8  # of a stage's row
 MAX_STAGES = 8
 MIN_WARPS, MAX_WARPS = 8, 16  # per block
@@ -119,4 +118,4 @@ def _stage_bytes(weight: Operand) -> int:
 
 def _fixed_bytes(warps: int) -> int:
     """Shared memory besides the stages: sums of two tiles and of squares, and barriers."""
-    return warps * (2 * PITCH + 1) * MAX_PACKED_TOKENS * 4 + 128
+    return warps * (2 * ROWS + 1) * MAX_PACKED_TOKENS * 4 + 128

@@ -1,102 +1,112 @@
-// How warps of packed_skinny.cu finish a tile of rows: they add up the sums of all warps and, in the last block that has the
-// rows, of all blocks, and write y.
+// How warps of packed_skinny.cu finish a tile of rows: they add up the sums of all warps and, in the last block that has the rows, of
+// all blocks, and write y. A lane has the rows and tokens of mma's results: rows lane / 4 and eight more (with GATE, the gate's and
+// the up-projection's), tokens 2 (lane % 4) and the next.
 
 struct Outputs {
     const void *bias, *residual, *row_scales;
     void* y;
-    Four* parts;  // [blocks with the same rows][turn][block][token][four rows]: sums for the last block
-    float eps;
+    Four* parts;  // [blocks with the same rows][turn][block][eight tokens][lane]: sums for the last block
     int tokens;
 };
 
-__device__ __forceinline__ void add(float (&sums)[4], const float4& more) {
-    sums[0] += more.x, sums[1] += more.y, sums[2] += more.z, sums[3] += more.w;
+// Put a warp's sums where another adds them up.
+__device__ __forceinline__ void share(Shared& shared, int turn, int warp, int lane, const float (&sum)[2][N_TILES][4]) {
+    const int slot = turn % 2;
+    if (turn > 1) shared.empty[slot].wait(turn / 2 - 1);
+#pragma unroll
+    for (int n = 0; n < N_TILES; n++)
+        shared.own[warp].sums[slot][n][lane] = make_float4(sum[0][n][0] + sum[1][n][0], sum[0][n][1] + sum[1][n][1],
+                                                           sum[0][n][2] + sum[1][n][2], sum[0][n][3] + sum[1][n][3]);
+    __syncwarp();
+    if (lane == 0) shared.full[slot].arrive();
 }
 
-// One of 32 threads for each tile of tokens. It adds up four neighbouring rows of a tile, for one token. With GATE, rows 0 to 7 are
-// the gate's.
 struct Finisher {
     Shared& shared;
     const Outputs& to;
-    int split, stride, number;
+    int split, first_tile, stride, n, lane;  // n: the tile of tokens
 
-    __device__ __forceinline__ int row() const { return number % 4 * 4; }
-    __device__ __forceinline__ int token() const { return number / 4; }
-    __device__ __forceinline__ int output(int tile, int k) const { return tile * STEP + (GATE ? row() % 8 : row()) + k; }
-    __device__ __forceinline__ long place(int tile, int k) const { return (long)token() * OUTPUTS + output(tile, k); }
-    __device__ __forceinline__ bool has(int tile, int k) const {
-        return token() < to.tokens && (!GATE || row() < 8) && (OUTPUTS % STEP == 0 || output(tile, k) < OUTPUTS);
+    __device__ __forceinline__ int tile(int turn) const { return turn * stride + first_tile; }
+    __device__ __forceinline__ int token(int i) const { return n * 8 + lane % 4 * 2 + i % 2; }
+    __device__ __forceinline__ int output(int turn, int i) const { return tile(turn) * STEP + lane / 4 + (GATE ? 0 : i / 2 * 8); }
+    __device__ __forceinline__ long place(int turn, int i) const { return (long)token(i) * OUTPUTS + output(turn, i); }
+    __device__ __forceinline__ bool has(int turn, int i) const {
+        return token(i) < to.tokens && (OUTPUTS % STEP == 0 || output(turn, i) < OUTPUTS);
     }
 
     // What the outputs need besides their sums; loaded before these are known.
     struct Terms {
-        float scale[4], added[4];
+        float scale[2], bias[2], residual[4];  // of the two rows, and of each sum
     };
 
-    __device__ __forceinline__ Terms load_terms(int tile) const {
+    __device__ __forceinline__ Terms load_terms(int turn) const {
         Terms terms;
 #pragma unroll
-        for (int k = 0; k < 4; k++) {
-            const int at = matrix_row(tile, row() + k);
-            terms.scale[k] = SCALED ? UNIT : UNIT * load_as_float<SCALE_TYPE>(to.row_scales, at);
-            terms.added[k] = BIAS ? load_as_float<X_TYPE>(to.bias, at) : 0.0f;
-            if (RESIDUAL && has(tile, k)) terms.added[k] += load_as_float<X_TYPE>(to.residual, place(tile, k));
+        for (int half = 0; half < 2; half++) {
+            const int row = min(output(turn, half * 2), OUTPUTS - 1) + (GATE ? half * OUTPUTS : 0);
+            terms.scale[half] = SCALED ? UNIT : UNIT * load_as_float<SCALE_TYPE>(to.row_scales, row);
+            terms.bias[half] = BIAS ? load_as_float<X_TYPE>(to.bias, row) : 0.0f;
         }
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            terms.residual[i] = RESIDUAL && has(turn, i) ? load_as_float<X_TYPE>(to.residual, place(turn, i)) : 0.0f;
         return terms;
     }
 
-    __device__ __forceinline__ void write(int tile, const float (&sums)[4], const Terms& terms) const {
-        float factor = 1.0f;
-#if NORM
-        float square = 0.0f;
+    __device__ __forceinline__ void write(int turn, const float (&sums)[4], const Terms& terms) const {
+        float values[4];
 #pragma unroll
-        for (int warp = 0; warp < WARPS; warp++) square += shared.squares[warp][token()];
-        factor = rsqrtf(square / COLUMNS + to.eps);
-#endif
+        for (int i = 0; i < 4; i++) {
+            const float normed = NORM ? sums[i] * shared.factors[token(i)] : sums[i];
+            values[i] = fmaf(normed, terms.scale[i / 2], terms.bias[i / 2] + terms.residual[i]);
+        }
 #pragma unroll
-        for (int k = 0; k < 4; k++) {
-            float value = fmaf(sums[k] * factor, terms.scale[k], terms.added[k]);
-            if (GATE) value = value / (1.0f + __expf(-value)) * __shfl_down_sync(~0u, value, 2);
-            if (has(tile, k)) store_float<X_TYPE>(to.y, place(tile, k), value);
+        for (int i = 0; i < (GATE ? 2 : 4); i++) {
+            const float value = GATE ? values[i] / (1.0f + __expf(-values[i])) * values[i + 2] : values[i];
+            if (has(turn, i)) store_float<X_TYPE>(to.y, place(turn, i), value);
         }
     }
 
     __device__ __forceinline__ Four* part(int turn, int block) const {
-        const int turns = (TILES + stride - 1) / stride;
-        return to.parts + ((blockIdx.x / SPLITS * turns + turn) * SPLITS + block) * TOKENS * 4 + number;
+        const int most_turns = (TILES + stride - 1) / stride;
+        return to.parts + (((first_tile * most_turns + turn) * SPLITS + block) * N_TILES + n) * 32 + lane;
     }
 
-    // Add up the sums of this block. Write y, or leave them to the last block, which writes those of the tile before.
-    __device__ __forceinline__ void finish(u32 turn, int slot, u32 round, int tile) const {
+    // Add up the sums of this block. Write y, or leave them to the last block, which writes those of the turn before.
+    __device__ __forceinline__ void finish(int turn) const {
+        const int slot = turn % 2;
 #if SPLITS == 1
-        const Terms terms = load_terms(tile);
+        const Terms terms = load_terms(turn);
 #endif
         float sums[4] = {};
-        shared.full[slot].wait(round);
+        shared.full[slot].wait(turn / 2);
 #pragma unroll
-        for (int warp = 0; warp < WARPS; warp++) add(sums, *(const float4*)&shared.own[warp].sums[slot][token()][row()]);
+        for (int warp = 0; warp < WARPS; warp++) {
+            const float4 more = shared.own[warp].sums[slot][n][lane];
+            sums[0] += more.x, sums[1] += more.y, sums[2] += more.z, sums[3] += more.w;
+        }
         __syncwarp();
-        if (number % 32 == 0) shared.empty[slot].arrive();
+        if (lane == 0) shared.empty[slot].arrive();
 #if SPLITS > 1
         leave(part(turn, split), *(const Four*)sums);
-        if (turn > 0) collect(turn - 1, tile - stride);
+        if (turn > 0) collect(turn - 1);
 #else
-        write(tile, sums, terms);
+        write(turn, sums, terms);
 #endif
     }
 
     // Add up the sums of all blocks, and write y. The last block waits only for blocks before it, which have been started.
-    __device__ __forceinline__ void collect(u32 turn, int tile) const {
+    __device__ __forceinline__ void collect(int turn) const {
 #if SPLITS > 1
         if (split < SPLITS - 1) return;
-        const Terms terms = load_terms(tile);
+        const Terms terms = load_terms(turn);
         Four found[SPLITS];
         float sums[4] = {};
 #pragma unroll
         for (int block = 0; block < SPLITS; block++) found[block] = peek(part(turn, block));
 #pragma unroll
         for (int block = 0; block < SPLITS; block++) take(sums, part(turn, block), found[block]);
-        write(tile, sums, terms);
+        write(turn, sums, terms);
 #endif
     }
 };

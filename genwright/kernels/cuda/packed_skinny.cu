@@ -34,7 +34,6 @@
 #define ALIGNED(bytes) (SLICE_SCALES % (bytes) == 0 && ROW_SCALES % (bytes) == 0)
 #define SCALE_PART (ALIGNED(16) ? 16 : ALIGNED(8) ? 8 : 4)  // bytes of a copy
 #define KINDS (MINIMUMS ? 2 : 1)                            // scales, and minimums
-#define PITCH 20                                            // of sums, so that lanes write to different banks
 
 struct alignas(128) Stage {
     uint4 weight[ROWS][PARTS];  // in odd rows neighbouring fours are exchanged, so that banks differ
@@ -43,16 +42,14 @@ struct alignas(128) Stage {
 #endif
 };
 
-typedef float Sums[TOKENS][PITCH];  // of a warp and a tile of rows
-
 struct Shared {
     Stage stages[WARPS][STAGES];
     union {
-        uint4 x[8 * 16];  // at first: 128 columns of eight tokens
-        Sums sums[2];     // of two tiles: the one that is added up, and the next
+        uint4 x[8 * 16];              // at first: 128 columns of eight tokens
+        float4 sums[2][N_TILES][32];  // of two tiles, the one that is added up and the next, by lanes
     } own[WARPS];
-    float squares[WARPS][TOKENS];  // of x
-    Barrier full[2], empty[2];     // of sums
+    float squares[WARPS][TOKENS], factors[TOKENS];  // of x, and of the norm
+    Barrier full[2], empty[2];                      // of sums
 };
 
 #include "packed_outputs.cuh"
@@ -215,13 +212,21 @@ packed_skinny(const uint4* x, const uint4* norm, float eps, const char* weight, 
         own[0] = mul2(own[0], gain.x), own[1] = mul2(own[1], gain.y);
         own[2] = mul2(own[2], gain.z), own[3] = mul2(own[3], gain.w);
     }
+    __syncthreads();
+    if (threadIdx.x < TOKENS) {  // all warps see the factors when this one has arrived at `full`
+        float square = 0.0f;
+#pragma unroll
+        for (int i = 0; i < WARPS; i++) square += shared.squares[i][threadIdx.x];
+        shared.factors[threadIdx.x] = rsqrtf(square / COLUMNS + eps);
+    }
+    __syncwarp();
 #endif
 
-    const Outputs to = {bias, residual, scales, y, parts, eps, tokens};
-    const Finisher finisher = {shared, to, split, stride, warp % N_TILES * 32 + lane};
+    const Outputs to = {bias, residual, scales, y, parts, tokens};
+    const Finisher finisher = {shared, to, split, first_tile, stride, warp % N_TILES, lane};
     const u32 own_weight = (quad * PARTS + (member ^ quad % 2 * 4)) * 16;
     u32 stage = copies.first_stage;
-    auto multiply_slice = [&](int step, float (&sum)[N_TILES][4]) {
+    auto multiply_slice = [&](int step, float (&sum)[2][N_TILES][4]) {
         wait_for_copies<STAGES - 2>();
         __syncwarp();  // all lanes' copies of this slice have arrived, and none reads the stage that is refilled
         copies.copy_next();
@@ -250,40 +255,33 @@ packed_skinny(const uint4* x, const uint4* norm, float eps, const char* weight, 
                 for (int i = 0; i < 2 * N_TILES; i++) {
                     const int k = i / N_TILES * 2, n = i % N_TILES;
                     const u32* const own = &right[step * (PARTS / 4) + c][n][piece * 4 + k];
-                    multiply(sum[n], left[0][k], left[1][k], left[0][k + 1], left[1][k + 1], own[0], own[1]);
+                    multiply(sum[piece % 2][n], left[0][k], left[1][k], left[0][k + 1], left[1][k + 1], own[0], own[1]);
                 }
             }
         }
         stage = copies.after(stage);
     };
     // The sums of a tile are in one of two slots. They are finished one turn later, in each turn by other warps.
+    int next_finish = warp < FINISHERS ? warp / N_TILES : TILES;  // the next turn that this warp finishes
     int tile = first_tile;
-    u32 next_finish = warp / N_TILES;  // the next turn that this warp finishes
 #pragma unroll 1
-    for (u32 round = 0;; round++) {
+    for (int turn = 0;;) {
 #pragma unroll
-        for (int slot = 0; slot < 2; slot++, tile += stride) {
-            const u32 turn = round * 2 + slot;
+        for (int slot = 0; slot < 2; slot++, turn++, tile += stride) {
             const bool more = tile < TILES;
             if (more) {
-                float sum[N_TILES][4] = {};
+                float sum[2][N_TILES][4] = {};  // two, because a product waits for the one before it that adds to the same sums
 #pragma unroll
                 for (int step = 0; step < TILE_STEPS; step++) multiply_slice(step, sum);
-                if (round > 0) shared.empty[slot].wait(round - 1);
-                Sums& own = shared.own[warp].sums[slot];
-#pragma unroll
-                for (int i = 0; i < N_TILES * 4; i++)
-                    own[i / 4 * 8 + member * 2 + i % 2][i % 4 / 2 * 8 + quad] = sum[i / 4][i % 4];
-                __syncwarp();
-                if (lane == 0) shared.full[slot].arrive();
+                share(shared, turn, warp, lane, sum);
             }
-            const bool finishes = warp < FINISHERS && turn == next_finish + 1;
+            const bool finishes = turn == next_finish + 1;
             if (finishes) {
-                finisher.finish(turn - 1, 1 - slot, (turn - 1) / 2, tile - stride);
+                finisher.finish(turn - 1);
                 next_finish += FINISHERS / N_TILES;
             }
             if (!more) {
-                if (finishes) finisher.collect(turn - 1, tile - stride);
+                if (finishes) finisher.collect(turn - 1);
                 return;
             }
         }

@@ -129,7 +129,7 @@ def tiling_of(name: str, rows: int, columns: int, tokens: int = 16, dtype: torch
 
 def test_which_products_the_kernel_takes(hopper):
     assert tiling_of("int4", 6144, 4096) == PackedTiling(1, 16, 5, 3)
-    assert tiling_of("int8", 4096, 4096) == PackedTiling(1, 16, 5, 2)
+    assert tiling_of("int8", 4096, 4096) == PackedTiling(1, 16, 6, 2)
     assert tiling_of("int4", 64, 14336) == PackedTiling(4, 14, 6, 1)
     assert tiling_of("int4", 64, 11008) == PackedTiling(3, 15, 5, 1)
     assert tiling_of("int4", 64, 1024) is None  # too few warps
