@@ -1,4 +1,4 @@
-"""RMSNorm and the gate of a gated MLP, one launch each, rounding intermediate results where plain PyTorch does."""
+"""RMSNorm, the gate of a gated MLP and rows of a table, one launch each, rounded where plain PyTorch rounds."""
 
 import torch
 import triton
@@ -49,6 +49,16 @@ def _silu_mul(gate_up, y, ffn, BLOCK: tl.constexpr, PDL: tl.constexpr):
     tl.store(y + row * ffn + i, gated_columns(gate_up, row, i, ffn).to(y.dtype.element_ty), i < ffn)
 
 
+@jit
+def _take_rows(rows, table, y, dim, BLOCK: tl.constexpr, PDL: tl.constexpr):
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
+    row = tl.load(rows + tl.program_id(0))
+    i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + tl.program_id(0).to(tl.int64) * dim + i, tl.load(table + row * dim + i, i < dim), i < dim)
+
+
 def rms_norm(x: Tensor, weight: Tensor, eps: float, pdl: bool = False) -> Tensor:
     """x / sqrt(mean(x^2) + eps) * weight over the last dimension: x [rows, dim]."""
     rows, dim = x.shape
@@ -74,4 +84,15 @@ def silu_mul(gate_up: Tensor, pdl: bool = False) -> Tensor:
     y = torch.empty(tokens, ffn, dtype=gate_up.dtype, device=gate_up.device)
     block = 1024
     _silu_mul[(tokens, triton.cdiv(ffn, block))](gate_up, y, ffn, BLOCK=block, PDL=pdl, num_warps=4, launch_pdl=pdl)
+    return y
+
+
+def take_rows(rows: Tensor, table: Tensor, pdl: bool = False) -> Tensor:
+    """table[rows]: rows int64 [n], contiguous, and table [size, dim], to [n, dim]."""
+    dim, block = table.shape[1], 1024
+    assert rows.dtype == torch.int64 and rows.is_contiguous() and table.is_contiguous()
+    y = torch.empty(len(rows), dim, dtype=table.dtype, device=table.device)
+    _take_rows[(len(rows), triton.cdiv(dim, block))](
+        rows, table, y, dim, BLOCK=block, PDL=pdl, num_warps=4, launch_pdl=pdl
+    )
     return y

@@ -11,7 +11,7 @@ from genwright.kernels.cuda import packed_linear, planes_linear, skinny_linear
 from genwright.kernels.cuda.fused_linear import CHUNK, MAX_TOKENS, Operand, operand, product
 from genwright.kernels.cuda.tilings import skinny_tiling, tiling
 from genwright.kernels.triton.bit_planes import planes_matmul, unpack_planes
-from genwright.kernels.triton.elementwise import rms_norm, silu_mul
+from genwright.kernels.triton.elementwise import rms_norm, silu_mul, take_rows
 from genwright.kernels.triton.fp8_inputs import fp8_linear, quantize_gated, quantize_inputs, quantize_norm, serves
 from genwright.kernels.triton.matmul import packed_matmul
 from genwright.kernels.triton.unpack import unpack
@@ -51,6 +51,8 @@ class TritonProducts(TorchOps):
         self._unpack_ahead.add(blocks)
 
     def look_up(self, rows: Tensor, table: Tensor | Table | PackedTable) -> Tensor:
+        if isinstance(table, Tensor):
+            return take_rows(rows, table, pdl=self._pdl)
         if not isinstance(table, PackedTable):
             return super().look_up(rows, table)
         if isinstance(table.matrix, BitPlanes):

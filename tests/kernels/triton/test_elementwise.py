@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn.functional import silu
 
-from genwright.kernels.triton.elementwise import rms_norm, silu_mul
+from genwright.kernels.triton.elementwise import rms_norm, silu_mul, take_rows
 from genwright.text.ops import norm
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -52,3 +52,10 @@ def test_silu_mul(rows, dim, dtype):
     check(out, truth, rtol=32 if dtype == torch.float32 else 4)  # exp's error grows with its argument
     if dtype != torch.float32:  # whose exponentials differ in the last bit
         assert (out != silu(gate) * up).float().mean() < 0.02
+
+
+@pytest.mark.parametrize("dim", [64, 577, 4096])
+def test_take_rows(dim):
+    table = torch.randn(50, dim, device=DEVICE)
+    rows = torch.tensor([49, 0, 7, 7], device=DEVICE)
+    assert torch.equal(take_rows(rows, table), table[rows])
