@@ -106,10 +106,13 @@ _7B, _8B, _70B = "random:llama-2-7b", "random:llama-3.1-8b", "random:llama-3.1-7
 _1B = "random:tinyllama-1.1b"
 _CPU, _BF16 = EngineConfig(device="cpu"), EngineConfig(device="cuda", dtype="bfloat16")
 _INT8, _INT4 = replace(_BF16, quant="int8"), replace(_BF16, quant="int4:g32")
-_FP8 = replace(_BF16, quant="fp8", fp8_inputs=True)
+_INT4_ASYM, _FP8 = replace(_BF16, quant="int4:g32:asym"), replace(_BF16, quant="fp8")
+_FP8_INPUTS = replace(_FP8, fp8_inputs=True)
+_MIXTRAL = "random:mixtral-8x7b,layers=16"
 _SMALL = (Point(1, 256, 48),)
 _LATENT = tuple(Point(batch) for batch in (1, 8, 64))
 _BATCHES = tuple(Point(batch, 512, 64) for batch in (1, 2, 4, 8, 16, 32, 64, 128, 256))
+_FORMATS = (*(Point(batch, 64, 64) for batch in (1, 8, 16, 64)), Point(1, 2048, 16))
 
 EXPERIMENTS = {
     experiment.name: experiment
@@ -126,20 +129,26 @@ EXPERIMENTS = {
             *("llama2_7b_int8", _7B, _INT8, "PyTorch's second"), target=Target("Llama-2-7b-chat-hf", 144, 957, 172)
         ),
         Experiment(
-            *("mixtral_8x7b_int8", "random:mixtral-8x7b,layers=16", _INT8, "PyTorch's third"),
+            *("mixtral_8x7b_int8", _MIXTRAL, _INT8, "PyTorch's third"),
             target=Target("Mixtral-8x7B-v0.1", 175, 1130, 162),
         ),
+        Experiment(
+            *("mixtral_8x7b_int8_batch", _MIXTRAL, _INT8, "8 to 64 sequences"),
+            points=tuple(Point(batch, 64, 64) for batch in (8, 16, 32, 64)),
+            samples=3,
+        ),
         Experiment("llama2_7b_int4", _7B, _INT4, "in groups of 32"),
-        Experiment("llama2_7b_int4_asym", _7B, replace(_BF16, quant="int4:g32:asym"), "with minima"),
-        Experiment("llama2_7b_fp8", _7B, replace(_BF16, quant="fp8"), "in blocks of 128 x 128"),
+        Experiment("llama2_7b_int4_asym", _7B, _INT4_ASYM, "with minima"),
+        Experiment("llama2_7b_fp8", _7B, _FP8, "in blocks of 128 x 128"),
         Experiment("llama2_7b_deterministic", _7B, replace(_BF16, deterministic=True), "the same bits in any batch"),
-        Experiment("llama3_8b_bf16", _8B, _BF16, "a vocabulary four times as large"),
+        Experiment("llama3_8b_bf16", _8B, _BF16, "batches and a prompt of 2,048 tokens", _FORMATS, 3),
+        Experiment("llama3_8b_int8", _8B, _INT8, "the same in int8", _FORMATS, 3),
+        Experiment("llama3_8b_int4", _8B, _INT4, "the same in int4", _FORMATS, 3),
+        Experiment("llama3_8b_int4_asym", _8B, _INT4_ASYM, "the same in int4 with minima", _FORMATS, 3),
+        Experiment("llama3_8b_fp8", _8B, _FP8, "the same in fp8", _FORMATS, 3),
+        Experiment("llama3_8b_fp8_inputs", _8B, _FP8_INPUTS, "the same in fp8, with rounded inputs", _FORMATS, 3),
         Experiment("llama3_8b_8k", _8B, _BF16, "after 8,000 tokens", (Point(1, 8000, 192),)),
         Experiment("llama3_8b_batch", _8B, _BF16, "1 to 256 sequences", _BATCHES, 3),
-        Experiment("llama3_8b_prefill", _8B, _BF16, "a prompt of 2,048 tokens", (Point(1, 2048, 16),)),
-        Experiment(
-            *("llama3_8b_prefill_fp8", _8B, _FP8, "the same in fp8, with rounded inputs"), points=(Point(1, 2048, 16),)
-        ),
         Experiment("llama3_8b_serving", _8B, _BF16, "512 requests", _serving(512, (64, 1024), (32, 256)), 3),
         Experiment("llama3_70b_int4", _70B, _INT4, "70 B on one GPU"),
         Experiment("deepseek_v2_lite_bf16", "random:deepseek-v2-lite", _BF16, "latent attention, 64 experts", _LATENT),
@@ -147,7 +156,7 @@ EXPERIMENTS = {
             *(
                 "deepseek_v3_fp8",
                 "random:deepseek-v3,layers=12",
-                _FP8,
+                _FP8_INPUTS,
                 "as much of V3 as fits, rounded as it was trained",
             ),
             points=(*_LATENT, Point(1, 8000, 192)),
