@@ -20,7 +20,7 @@ from genwright import LLM, SamplingParams
 from genwright.kernels import PAGE
 from genwright.text.drafts.draft_model import DraftModel
 from genwright.text.drafts.prompt_lookup import PromptLookup
-from genwright.text.drafts.speculation import Draft, Speculation, verification_costs
+from genwright.text.drafts.speculation import Draft, Speculation, StepCost
 from genwright.text.engine.engine import Engine
 from genwright.text.engine.executor import ResidentExecutor
 from genwright.text.engine.request import Acceptance, Request
@@ -45,7 +45,7 @@ class Contender:
     acceptance: Acceptance = field(default_factory=Acceptance)
 
     def run(self, llm: LLM, prompt: list[int], params: SamplingParams) -> list[int]:
-        speculation = Speculation(self.draft(), 5, *verification_costs(llm.model.device)) if self.draft else None
+        speculation = Speculation(self.draft(), 5, StepCost.of(llm.model)) if self.draft else None
         given = llm.engine
         engine = Engine(given.executor, 1, TOKENS, llm.max_context, speculation, given.steps_ahead)
         request = Request(prompt, params, seed=0, eos_ids=llm.eos_ids)

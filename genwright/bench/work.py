@@ -34,22 +34,11 @@ def weight_form(model: Model) -> str:
 
 def work_of(llm: LLM, point: Point) -> Work:
     return Work(
-        weights_read(llm.model, point.batch),
+        llm.model.bytes_read(point.batch),
         point.batch * cache_read(llm, point.mean_length),
         point.batch * operations(llm.model, 1, point.mean_length),
         point.batch * operations(llm.model, point.prompt, point.prompt),
     )
-
-
-def weights_read(model: Model, tokens: int = 1) -> float:
-    """Bytes of weights that a step of `tokens` tokens reads; of experts, those that are expected to be chosen."""
-    if model.cfg.moe is None:
-        return float(model.step_bytes)
-    # A token does not choose an expert with probability 1 - top_k / experts.
-    aside = 1 - model.cfg.moe.top_k / model.cfg.moe.experts
-    visited = (1 - aside**tokens) / (1 - aside)  # times what one token visits
-    dense = sum(size for name, _, size in _weights(model) if not name.startswith("experts."))
-    return dense + (model.step_bytes - dense) * visited
 
 
 def cache_read(llm: LLM, length: float) -> float:

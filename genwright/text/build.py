@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -29,7 +29,7 @@ from genwright.text.checkpoints.protocol import Checkpoint, parse_dtype
 from genwright.text.drafts.draft_model import DraftModel
 from genwright.text.drafts.mtp import MTP, MtpDraft
 from genwright.text.drafts.prompt_lookup import PROMPT_LOOKUP, PromptLookup
-from genwright.text.drafts.speculation import Draft, Speculation, verification_costs
+from genwright.text.drafts.speculation import Draft, Speculation, StepCost
 from genwright.text.engine.engine import Engine
 from genwright.text.engine.executor import PredictingExecutor
 from genwright.text.engine.recorded_steps import RecordingExecutor
@@ -107,9 +107,11 @@ def build_engine(
         proposer: Draft = MtpDraft(executor) if config.draft == MTP else PromptLookup(device)
         if drafts:
             proposer = DraftModel(drafts[0], executor.model, max_tokens, contexts[1])
-        if ranks is not None:
-            proposer.cost = ranks.broadcast(proposer.cost)  # the ranks must propose alike
-        speculation = Speculation(proposer, config.speculate_k, *verification_costs(device))
+        step_cost = StepCost.of(executor.model)
+        if ranks is not None:  # the ranks must propose alike
+            proposer.cost = ranks.broadcast(proposer.cost)
+            step_cost = replace(step_cost, second_row=ranks.broadcast(step_cost.second_row))
+        speculation = Speculation(proposer, config.speculate_k, step_cost)
     sizes = most, max_tokens, max_context, speculation, STEPS_AHEAD[device.type]
     if ranks is None:
         return Engine(executor, *sizes)

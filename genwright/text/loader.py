@@ -59,12 +59,23 @@ class Model:
 
     @property
     def step_bytes(self) -> int:
-        """Bytes of weights that decoding one token reads: without embeddings, and of the experts only the top k."""
+        """Bytes of weights that decoding one token reads."""
+        return int(self.bytes_read(1))
+
+    def bytes_read(self, tokens: int) -> float:
+        """Bytes of weights that a step reads: without embeddings, and of experts those that even choices would visit.
+
+        A token chooses an expert with probability top_k / experts, independently of the others.
+        """
         outer = {name: weight for name, weight in self.outer.items() if name not in LOOKED_UP}
         moe = self.cfg.moe
-        share = {"experts.gate_up": moe.top_k / moe.experts, "experts.down": moe.top_k / moe.experts} if moe else {}
+        visited = 1.0 if moe is None else 1 - (1 - moe.top_k / moe.experts) ** tokens
         weights = [item for block in (outer, *self.blocks) for item in templates(block).items()]
-        return int(sum(share.get(name, 1.0) * tensor.nbytes for name, w in weights for tensor in tensors_of(w)))
+        return sum(
+            (visited if name.startswith("experts.") else 1.0) * tensor.nbytes
+            for name, weight in weights
+            for tensor in tensors_of(weight)
+        )
 
     @cached_property
     def fingerprint(self) -> str:

@@ -7,7 +7,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from genwright import LLM
 from genwright.bench.experiments import Point
-from genwright.bench.work import operations, weights_read, work_of
+from genwright.bench.work import operations, work_of
 
 TOKENS = 40
 
@@ -30,8 +30,8 @@ def test_weights_and_operations_against_transformers(family, tmp_path):
     share = cfg.moe.top_k / cfg.moe.experts if cfg.moe else 1
     extra = cfg.moe.experts * sum(cfg.moe.layers) if cfg.moe and cfg.moe.correction_bias else 0  # a buffer there
     dense = sum(parameters.values()) - experts + extra
-    assert weights_read(model) == pytest.approx(4 * (dense + experts * share), rel=1e-9)
-    assert weights_read(model, 10_000) == pytest.approx(4 * (dense + experts), rel=1e-6)  # everyone is visited
+    assert model.bytes_read(1) == pytest.approx(4 * (dense + experts * share), rel=1e-9)
+    assert model.bytes_read(10_000) == pytest.approx(4 * (dense + experts), rel=1e-6)  # everyone is visited
     if cfg.moe is not None or family == "opt":
         return  # experts run in grouped products, which the counter does not see; OPT's norms are vectors like these
     with FlopCounterMode(display=False) as counter, torch.no_grad():

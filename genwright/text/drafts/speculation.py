@@ -8,23 +8,22 @@ that they often agree even at a high temperature.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 from weakref import WeakKeyDictionary
 
-import torch
 from torch import Tensor
 
 from genwright.kernels.cpu.fused_linear import kernel
 from genwright.text.engine.executor import Verified
 from genwright.text.engine.request import Request
 from genwright.text.engine.sampler import Sampler
+from genwright.text.loader import Model
 from genwright.text.ops.step import Chunk
 
-# The cost of each further row of a step, relative to a step of one row, whose time is mostly spent reading the weights.
-# Constants instead of measurements, because results must not depend on the clock.
-ROW_COST = 0.02
-# The cost of having several rows at all, on a GPU. Llama-2-7B on an H200 takes 4.1 ms for two to eight rows and 3.3 ms
-# for one; the rest is the time of launches.
+# Constants and counted bytes instead of measurements, because results must not depend on the clock.
+ROW_COST = 0.02  # on a GPU
+# Llama-2-7B on an H200 takes 4.1 ms for two to eight rows and 3.3 ms for one; the rest is the time of launches.
 VERIFY_COST = 0.5
 ROW_COST_ON_CPU = 0.1  # SmolLM2 on two cores: six rows take 1.5 times as long as one; packed 1.7 to 1.9 times
 ROW_COST_OF_TORCH = 0.2  # on a CPU without our kernel
@@ -74,15 +73,15 @@ class ProposalLength:
         self.skipped, self.failed = 0, 0  # steps without a proposal since the last one, and trials in a row that failed
         self.unanswered, self.waited = 0, 0  # times in a row that the draft had nothing, and steps since the last time
 
-    def best(self, most: int, cost: float, verify_cost: float = 0.0) -> int:
-        """The k with the most tokens per cost, (1 - a^(k+1)) / (1 - a) / (1 + v + k c) (Leviathan et al., 2023)."""
+    def best(self, most: int, cost: Callable[[int], float]) -> int:
+        """The k with the most tokens per cost, (1 - a^(k+1)) / (1 - a) / (1 + cost(k)) (Leviathan et al., 2023)."""
         a = self.accepted / (self.accepted + self.rejected)
         best, most_gained, tokens = 0, 1.0, 1.0
         for k in range(1, most + 1):
             tokens += a**k
-            if (gained := tokens / (1 + verify_cost + k * cost)) > most_gained:
+            if (gained := tokens / (1 + cost(k))) > most_gained:
                 best, most_gained = k, gained
-        pause = min(cost / self.SHARE, self.PAUSE) * min(2**self.failed, self.PATIENCE)
+        pause = min((cost(2) - cost(1)) / self.SHARE, self.PAUSE) * min(2**self.failed, self.PATIENCE)
         return best or min(most, int(self.skipped >= pause))
 
     def has_waited(self) -> bool:
@@ -101,18 +100,40 @@ class ProposalLength:
         self.skipped = 0
 
 
-def verification_costs(device: torch.device) -> tuple[float, float]:
-    """The cost of each further row of a step, and the cost of having more than one row."""
-    if device.type != "cpu":
-        return ROW_COST, VERIFY_COST
-    return ROW_COST_OF_TORCH if kernel() is None else ROW_COST_ON_CPU, 0.0
+@dataclass(frozen=True)
+class StepCost:
+    """The time of a step by its rows, relative to one row, for which it mostly reads weights."""
+
+    row: float  # of each further row
+    several: float = 0.0  # of having more than one
+    second_row: float = 0.0  # of reading the experts that the second row chooses and the first does not
+    unchosen: float = 0.0  # the probability that a row does not choose an expert
+
+    @staticmethod
+    def of(model: Model) -> "StepCost":
+        """A further row of a mixture reads experts of its own, fewer the more rows there are."""
+        moe, gpu = model.cfg.moe, model.device.type != "cpu"
+        row = ROW_COST if gpu else ROW_COST_OF_TORCH if kernel() is None else ROW_COST_ON_CPU
+        unchosen = 0.0 if moe is None else 1 - moe.top_k / moe.experts
+        second_row = model.bytes_read(2) / model.bytes_read(1) - 1
+        return StepCost(row, VERIFY_COST if gpu else 0.0, second_row, unchosen)
+
+    def of_proposals(self, count: int, batch: int) -> float:
+        """Of `count` proposed tokens for each sequence of a batch, relative to the step without them."""
+        without = self._rows(batch)
+        verify = self.several if batch == 1 else 0.0  # a batch has several rows anyway
+        return verify + (self._rows(batch * (1 + count)) - without) / without
+
+    def _rows(self, rows: int) -> float:
+        experts = (1 - self.unchosen ** (rows - 1)) / (1 - self.unchosen)
+        return 1 + self.row * (rows - 1) + self.second_row * experts
 
 
 class Speculation:
     """Asks a draft for proposals, and adapts their length to each request."""
 
-    def __init__(self, draft: Draft, k: int, row_cost: float, verify_cost: float = 0.0):
-        self.draft, self.k, self.row_cost, self.verify_cost = draft, k, row_cost, verify_cost
+    def __init__(self, draft: Draft, k: int, step_cost: StepCost):
+        self.draft, self.k, self.step_cost = draft, k, step_cost
         self._lengths: WeakKeyDictionary[Request, ProposalLength] = WeakKeyDictionary()
 
     def is_due(self, running: Sequence[Request]) -> bool:
@@ -163,8 +184,9 @@ class Speculation:
         """How many tokens to propose, after `further` new ones."""
         if request.params.logits_processor is not None:  # its tokens are drawn on the host, one by one
             return 0
-        # Sequences share the reading of the weights, so a further row costs relatively more in a larger batch.
-        cost = self.draft.cost + self.row_cost / ((1 - self.row_cost) / max(batch, 1) + self.row_cost)
         most = min(self.k, request.limit - request.expected - further - 1)
-        verify_cost = self.verify_cost if batch == 1 else 0.0  # a batch has several rows anyway
-        return self._length(request).best(most, cost, verify_cost) if most > 0 else 0
+        if most <= 0:
+            return 0
+        return self._length(request).best(
+            most, lambda count: count * self.draft.cost + self.step_cost.of_proposals(count, max(batch, 1))
+        )

@@ -1,7 +1,7 @@
 """Engines with a draft, with deterministic ops, so that tokens can be compared with those of an engine without one."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
@@ -11,7 +11,7 @@ from genwright import LLM, SamplingParams
 from genwright.kernels import PAGE, sampling
 from genwright.text.drafts.draft_model import DraftModel
 from genwright.text.drafts.prompt_lookup import PromptLookup
-from genwright.text.drafts.speculation import Draft, ProposalLength, Speculation
+from genwright.text.drafts.speculation import Draft, ProposalLength, Speculation, StepCost
 from genwright.text.engine.engine import Engine
 from genwright.text.engine.executor import Int32s, ResidentExecutor, Verified
 from genwright.text.engine.request import Acceptance, Request
@@ -26,7 +26,7 @@ K = 5
 
 
 class Most(ProposalLength):
-    def best(self, most: int, cost: float, verify_cost: float = 0.0) -> int:
+    def best(self, most: int, cost: Callable[[int], float]) -> int:
         return most
 
 
@@ -84,7 +84,7 @@ def engine_with(
     steps_ahead: int = 0,
 ) -> Engine:
     executor = ResidentExecutor(llm.model, CpuOps(deterministic=True), pages, max_batch, max_tokens)
-    speculation = kind(draft, k, row_cost=0.05) if draft is not None else None
+    speculation = kind(draft, k, StepCost(0.05)) if draft is not None else None
     return Engine(executor, max_batch, max_tokens, min(llm.max_context, pages * PAGE), speculation, steps_ahead)
 
 

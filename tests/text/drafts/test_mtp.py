@@ -17,6 +17,7 @@ from genwright import LLM, SamplingParams
 from genwright.errors import UserError
 from genwright.kernels import PAGE
 from genwright.text.drafts.mtp import MtpDraft
+from genwright.text.drafts.speculation import StepCost
 from genwright.text.engine.engine import Engine
 from genwright.text.engine.executor import ResidentExecutor
 from genwright.text.engine.request import Request
@@ -63,7 +64,7 @@ def speculating(llm: LLM, pages: int = 64, max_batch: int = 16, max_tokens: int 
     mtp = llm.engine.executor.mtp
     executor = ResidentExecutor(llm.model, CpuOps(deterministic=True), pages, max_batch, max_tokens, mtp)
     context = min(llm.max_context, pages * PAGE)
-    return Engine(executor, max_batch, max_tokens, context, Steady(MtpDraft(executor), K, row_cost=0.05), steps_ahead)
+    return Engine(executor, max_batch, max_tokens, context, Steady(MtpDraft(executor), K, StepCost(0.05)), steps_ahead)
 
 
 def accepted(requests: list[Request]) -> tuple[int, int]:
@@ -127,7 +128,7 @@ def test_a_placed_cache_has_the_layers_rows_in_every_tier(made, llm, tmp_path):
     placed = LLM(made[0], device="cpu", dtype="float32", offload=policy, **settings)
     executor = placed.engine.executor
     runs = []
-    for engine in (speculating(llm), Engine(executor, 6, 50, 512, Steady(MtpDraft(executor), K, row_cost=0.05))):
+    for engine in (speculating(llm), Engine(executor, 6, 50, 512, Steady(MtpDraft(executor), K, StepCost(0.05)))):
         requests = [request(text, GREEDY) for text in prompts([1, 64, 100, 17, 128], seed=1)]
         runs.append((drain(engine, requests, each_step=check_pages), accepted(requests)))
     assert runs[0] == runs[1], "the same tokens, and as many of them proposed and accepted"

@@ -19,7 +19,7 @@ from genwright import LLM, SamplingParams
 from genwright.errors import UserError
 from genwright.text.drafts.draft_model import DraftModel
 from genwright.text.drafts.prompt_lookup import PromptLookup
-from genwright.text.drafts.speculation import Speculation
+from genwright.text.drafts.speculation import Speculation, StepCost
 from genwright.text.engine.engine import Engine
 from genwright.text.engine.executor import ResidentExecutor
 from genwright.text.engine.grammar import Grammars
@@ -95,7 +95,7 @@ def engines(llm: LLM, rng: random.Random) -> Engine:
     draft_model.cost = 0.1
     drafts = [None, PromptLookup(torch.device("cpu")), draft_model]
     draft = rng.choice(drafts)
-    speculation = None if draft is None else Speculation(draft, 4, 0.02)
+    speculation = None if draft is None else Speculation(draft, 4, StepCost(0.02))
     settings = {"speculation": speculation, "steps_ahead": rng.choice((0, 1))}
     return engine_of(llm, rng.choice((4, 64)), max_batch, max_tokens, deterministic=True, **settings)
 

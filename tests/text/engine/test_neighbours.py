@@ -15,7 +15,7 @@ from genwright import LLM
 from genwright.kernels import PAGE
 from genwright.text.drafts.draft_model import DraftModel
 from genwright.text.drafts.prompt_lookup import PromptLookup
-from genwright.text.drafts.speculation import Speculation
+from genwright.text.drafts.speculation import Speculation, StepCost
 from genwright.text.engine.engine import Engine
 from genwright.text.engine.executor import ResidentExecutor
 from genwright.text.engine.request import Request
@@ -45,8 +45,8 @@ def cpu_engine(llm: LLM, rng: random.Random, deterministic: bool) -> Engine:
     max_batch, max_tokens = rng.choice((2, 4, 8)), rng.choice((20, 64))
     drafts: list[Callable[[], Speculation | None]] = [
         lambda: None,
-        lambda: Speculation(PromptLookup(torch.device("cpu")), 4, 0.02),
-        lambda: Speculation(_draft_model(llm, max_batch, max_tokens), 3, 0.02),
+        lambda: Speculation(PromptLookup(torch.device("cpu")), 4, StepCost(0.02)),
+        lambda: Speculation(_draft_model(llm, max_batch, max_tokens), 3, StepCost(0.02)),
     ]
     pages, steps_ahead = PAGES[rng.random() < 0.4], rng.choice((0, 1))
     settings = {"speculation": rng.choice(drafts)(), "steps_ahead": steps_ahead}
