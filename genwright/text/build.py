@@ -29,7 +29,8 @@ from genwright.text.checkpoints.protocol import Checkpoint, parse_dtype
 from genwright.text.drafts.draft_model import DraftModel
 from genwright.text.drafts.mtp import MTP, MtpDraft
 from genwright.text.drafts.prompt_lookup import PROMPT_LOOKUP, PromptLookup
-from genwright.text.drafts.speculation import Draft, Speculation, StepCost
+from genwright.text.drafts.proposal_length import StepCost
+from genwright.text.drafts.speculation import Draft, Speculation
 from genwright.text.engine.engine import Engine
 from genwright.text.engine.executor import PredictingExecutor
 from genwright.text.engine.recorded_steps import RecordingExecutor

@@ -8,25 +8,16 @@ that they often agree even at a high temperature.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 from weakref import WeakKeyDictionary
 
 from torch import Tensor
 
-from genwright.kernels.cpu.fused_linear import kernel
+from genwright.text.drafts.proposal_length import ProposalLength, StepCost
 from genwright.text.engine.executor import Verified
 from genwright.text.engine.request import Request
 from genwright.text.engine.sampler import Sampler
-from genwright.text.loader import Model
 from genwright.text.ops.step import Chunk
-
-# Constants and counted bytes instead of measurements, because results must not depend on the clock.
-ROW_COST = 0.02  # on a GPU
-# Llama-2-7B on an H200 takes 4.1 ms for two to eight rows and 3.3 ms for one; the rest is the time of launches.
-VERIFY_COST = 0.5
-ROW_COST_ON_CPU = 0.1  # SmolLM2 on two cores: six rows take 1.5 times as long as one; packed 1.7 to 1.9 times
-ROW_COST_OF_TORCH = 0.2  # on a CPU without our kernel
 
 Reserve = Callable[[Request, int], int]  # allocates pages for further tokens of a request; returns for how many
 # The places of each request's proposed tokens in a tensor, int64 [n] on the device; requests without any are left out.
@@ -59,82 +50,13 @@ class Draft(Protocol):
         return
 
 
-class ProposalLength:
-    """How many tokens to propose for one request, from how many of its proposals were accepted."""
-
-    MEMORY = 0.9  # decay of the counts at each proposal
-    PAUSE = 16  # most steps between two trials while proposing does not pay; fewer where a trial is cheap
-    SHARE = 0.01  # of the time spent on trials
-    PATIENCE = 16  # the pause grows up to this factor while all trials fail
-    WAIT = 4  # most steps in flight before a draft that had nothing to propose is asked again
-
-    def __init__(self) -> None:
-        self.accepted, self.rejected = 3.2, 0.8  # counts; the initial values are a prior
-        self.skipped, self.failed = 0, 0  # steps without a proposal since the last one, and trials in a row that failed
-        self.unanswered, self.waited = 0, 0  # times in a row that the draft had nothing, and steps since the last time
-
-    def best(self, most: int, cost: Callable[[int], float]) -> int:
-        """The k with the most tokens per cost, (1 - a^(k+1)) / (1 - a) / (1 + cost(k)) (Leviathan et al., 2023)."""
-        a = self.accepted / (self.accepted + self.rejected)
-        best, most_gained, tokens = 0, 1.0, 1.0
-        for k in range(1, most + 1):
-            tokens += a**k
-            if (gained := tokens / (1 + cost(k))) > most_gained:
-                best, most_gained = k, gained
-        pause = min((cost(2) - cost(1)) / self.SHARE, self.PAUSE) * min(2**self.failed, self.PATIENCE)
-        return best or min(most, int(self.skipped >= pause))
-
-    def has_waited(self) -> bool:
-        """Whether it is time to read the step in flight, so that the draft can be asked."""
-        return self.waited >= min(self.unanswered, self.WAIT)
-
-    def answer(self, found: bool) -> None:
-        """Take note of whether the draft had something to propose."""
-        self.unanswered, self.waited = 0 if found else self.unanswered + 1, 0
-
-    def learn(self, proposed: int, accepted: int) -> None:
-        """Take note of how many proposed tokens were accepted."""
-        self.accepted = self.accepted * self.MEMORY + accepted
-        self.rejected = self.rejected * self.MEMORY + (accepted < proposed)
-        self.failed = 0 if accepted else self.failed + bool(self.skipped)
-        self.skipped = 0
-
-
-@dataclass(frozen=True)
-class StepCost:
-    """The time of a step by its rows, relative to one row, for which it mostly reads weights."""
-
-    row: float  # of each further row
-    several: float = 0.0  # of having more than one
-    second_row: float = 0.0  # of reading the experts that the second row chooses and the first does not
-    unchosen: float = 0.0  # the probability that a row does not choose an expert
-
-    @staticmethod
-    def of(model: Model) -> "StepCost":
-        """A further row of a mixture reads experts of its own, fewer the more rows there are."""
-        moe, gpu = model.cfg.moe, model.device.type != "cpu"
-        row = ROW_COST if gpu else ROW_COST_OF_TORCH if kernel() is None else ROW_COST_ON_CPU
-        unchosen = 0.0 if moe is None else 1 - moe.top_k / moe.experts
-        second_row = model.bytes_read(2) / model.bytes_read(1) - 1
-        return StepCost(row, VERIFY_COST if gpu else 0.0, second_row, unchosen)
-
-    def of_proposals(self, count: int, batch: int) -> float:
-        """Of `count` proposed tokens for each sequence of a batch, relative to the step without them."""
-        without = self._rows(batch)
-        verify = self.several if batch == 1 else 0.0  # a batch has several rows anyway
-        return verify + (self._rows(batch * (1 + count)) - without) / without
-
-    def _rows(self, rows: int) -> float:
-        experts = (1 - self.unchosen ** (rows - 1)) / (1 - self.unchosen)
-        return 1 + self.row * (rows - 1) + self.second_row * experts
-
-
 class Speculation:
     """Asks a draft for proposals, and adapts their length to each request."""
 
     def __init__(self, draft: Draft, k: int, step_cost: StepCost):
         self.draft, self.k, self.step_cost = draft, k, step_cost
         self._lengths: WeakKeyDictionary[Request, ProposalLength] = WeakKeyDictionary()
+        self._costs: dict[int, list[float]] = {}  # by the number of sequences
 
     def is_due(self, running: Sequence[Request]) -> bool:
         """Whether a request should get proposals, for which the host must have read its last token."""
@@ -187,6 +109,11 @@ class Speculation:
         most = min(self.k, request.limit - request.expected - further - 1)
         if most <= 0:
             return 0
-        return self._length(request).best(
-            most, lambda count: count * self.draft.cost + self.step_cost.of_proposals(count, max(batch, 1))
-        )
+        return self._length(request).best(most, self._costs_in(max(batch, 1)))
+
+    def _costs_in(self, batch: int) -> list[float]:
+        """Of 0, 1, 2 ... proposed tokens for each sequence, relative to a step without them."""
+        if batch not in self._costs:
+            counts = range(max(self.k, 2) + 1)
+            self._costs[batch] = [n * self.draft.cost + self.step_cost.of_proposals(n, batch) for n in counts]
+        return self._costs[batch]

@@ -1,7 +1,7 @@
 """Engines with a draft, with deterministic ops, so that tokens can be compared with those of an engine without one."""
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -11,7 +11,8 @@ from genwright import LLM, SamplingParams
 from genwright.kernels import PAGE, sampling
 from genwright.text.drafts.draft_model import DraftModel
 from genwright.text.drafts.prompt_lookup import PromptLookup
-from genwright.text.drafts.speculation import Draft, ProposalLength, Speculation, StepCost
+from genwright.text.drafts.proposal_length import ProposalLength, StepCost
+from genwright.text.drafts.speculation import Draft, Speculation
 from genwright.text.engine.engine import Engine
 from genwright.text.engine.executor import Int32s, ResidentExecutor, Verified
 from genwright.text.engine.request import Acceptance, Request
@@ -26,7 +27,7 @@ K = 5
 
 
 class Most(ProposalLength):
-    def best(self, most: int, cost: Callable[[int], float]) -> int:
+    def best(self, most: int, costs: Sequence[float]) -> int:
         return most
 
 

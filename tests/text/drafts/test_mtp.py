@@ -17,7 +17,7 @@ from genwright import LLM, SamplingParams
 from genwright.errors import UserError
 from genwright.kernels import PAGE
 from genwright.text.drafts.mtp import MtpDraft
-from genwright.text.drafts.speculation import StepCost
+from genwright.text.drafts.proposal_length import StepCost
 from genwright.text.engine.engine import Engine
 from genwright.text.engine.executor import ResidentExecutor
 from genwright.text.engine.request import Request

@@ -24,7 +24,8 @@ from text.families import make
 
 from genwright import LLM, SamplingParams
 from genwright.errors import UserError
-from genwright.text.drafts.speculation import Draft, ProposalLength, Speculation, StepCost
+from genwright.text.drafts.proposal_length import StepCost
+from genwright.text.drafts.speculation import Draft, Speculation
 from genwright.text.engine.request import Acceptance, Request
 
 MIX = 12
@@ -214,72 +215,6 @@ def test_memory_that_runs_out_after_sampling_loses_no_token_and_counts_none_twic
 
 
 # How many tokens are proposed.
-
-
-def test_the_length_falls_to_rare_trials_and_recovers():
-    length, proposals = ProposalLength(), []
-
-    def step(accepted: float) -> int:
-        k = length.best(5, lambda k: 0.3 * k)
-        length.skipped += not k
-        if k:
-            length.learn(k, int(k * accepted))
-        return k
-
-    proposals = [step(0) for _ in range(1000)]
-    assert proposals[0] > 1
-    assert sum(proposals[:50]) <= 12
-    assert 1 <= sum(proposals[50:]) <= 12
-    steps = 0
-    while step(1) < 5:
-        steps += 1
-    assert steps < 300, "a passage that can be predicted is found within a few trials"
-
-
-def test_the_length_has_the_most_tokens_per_cost():
-    rng = random.Random(0)
-    for _ in range(200):
-        length, cost, verify_cost = ProposalLength(), rng.choice([0, 0.01, 0.1, 0.3, 0.9, 1.0]), rng.choice([0, 0.3])
-
-        def cost_of(k: int, cost: float = cost, verify_cost: float = verify_cost) -> float:
-            return verify_cost * (k > 0) + k * cost
-
-        length.accepted, length.rejected = rng.random(), rng.random()
-        a = length.accepted / (length.accepted + length.rejected)
-        rates = [(1 - a ** (k + 1)) / (1 - a) / (1 + cost_of(k)) for k in range(9)]
-        if best := length.best(8, cost_of):
-            assert rates[best] == pytest.approx(max(rates)) or (cost == 0 and best == 1)
-        else:
-            assert max(rates) == pytest.approx(1)
-        assert length.best(0, cost_of) == 0
-
-
-def test_the_cost_of_proposals_is_that_of_their_rows():
-    cost = StepCost(0.1, several=0.5)
-    assert cost.of_proposals(5, batch=1) == pytest.approx(0.5 + 0.5)
-    assert cost.of_proposals(5, batch=8) == pytest.approx(5 * 8 * 0.1 / (1 + 7 * 0.1))  # sequences share the weights
-
-
-def test_further_rows_of_a_mixture_read_experts_of_their_own(tmp_path):
-    make("mixtral", tmp_path)
-    with LLM(tmp_path, device="cpu", dtype="float32") as llm:
-        model, cost = llm.model, StepCost.of(llm.model)
-    assert cost.second_row > 0.1
-    for batch, count in ((1, 1), (1, 5), (4, 3)):
-        read = model.bytes_read(batch * (1 + count)) / model.bytes_read(1) - model.bytes_read(batch) / model.bytes_read(
-            1
-        )
-        without = model.bytes_read(batch) / model.bytes_read(1) + cost.row * (batch - 1)
-        assert cost.of_proposals(count, batch) == pytest.approx((read + cost.row * batch * count) / without)
-
-
-def test_a_mixture_gets_fewer_proposals_than_a_dense_model():
-    """Mixtral's shape: two of eight experts, nearly all of the bytes, so that each of the first rows reads its own."""
-    dense, mixture = StepCost(0.02, 0.5), StepCost(0.02, 0.5, second_row=0.75 * 0.95, unchosen=0.75)
-    length = ProposalLength()
-    length.accepted, length.rejected = 7.0, 3.0
-    chosen = [length.best(8, lambda k, cost=cost: 0.1 * k + cost.of_proposals(k, 1)) for cost in (dense, mixture)]
-    assert chosen[0] > 2 and chosen[1] == 0
 
 
 def test_steps_run_ahead_while_proposals_do_not_pay(llms):

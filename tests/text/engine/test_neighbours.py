@@ -15,7 +15,8 @@ from genwright import LLM
 from genwright.kernels import PAGE
 from genwright.text.drafts.draft_model import DraftModel
 from genwright.text.drafts.prompt_lookup import PromptLookup
-from genwright.text.drafts.speculation import Speculation, StepCost
+from genwright.text.drafts.proposal_length import StepCost
+from genwright.text.drafts.speculation import Speculation
 from genwright.text.engine.engine import Engine
 from genwright.text.engine.executor import ResidentExecutor
 from genwright.text.engine.request import Request
