@@ -56,7 +56,7 @@ class Speculation:
     def __init__(self, draft: Draft, k: int, step_cost: StepCost):
         self.draft, self.k, self.step_cost = draft, k, step_cost
         self._lengths: WeakKeyDictionary[Request, ProposalLength] = WeakKeyDictionary()
-        self._costs: dict[int, list[float]] = {}  # by the number of sequences
+        self._costs: dict[tuple[int, int], list[float]] = {}  # by the number of sequences, and k
 
     def is_due(self, running: Sequence[Request]) -> bool:
         """Whether a request should get proposals, for which the host must have read its last token."""
@@ -113,7 +113,8 @@ class Speculation:
 
     def _costs_in(self, batch: int) -> list[float]:
         """Of 0, 1, 2 ... proposed tokens for each sequence, relative to a step without them."""
-        if batch not in self._costs:
+        if (batch, self.k) not in self._costs:
             counts = range(max(self.k, 2) + 1)
-            self._costs[batch] = [n * self.draft.cost + self.step_cost.of_proposals(n, batch) for n in counts]
-        return self._costs[batch]
+            costs = [count * self.draft.cost + self.step_cost.of_proposals(count, batch) for count in counts]
+            self._costs[batch, self.k] = costs
+        return self._costs[batch, self.k]
