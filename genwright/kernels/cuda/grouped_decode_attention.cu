@@ -78,7 +78,7 @@ grouped_decode_attention(const void* qkv, const float* cos, const float* sin, co
     __shared__ float warp_maximum[WARPS][SHARE], warp_total[WARPS][SHARE];
     __shared__ int last;
     const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32, head = blockIdx.x;
-    for (int i = thread; i < sizeof(queries) / 16; i += THREADS) ((Chunk*)queries)[i] = Chunk{};  // those past SHARE stay so
+    for (int i = SHARE * QUERY_BYTES / 16 + thread; i < sizeof(queries) / 16; i += THREADS) ((Chunk*)queries)[i] = Chunk{};
     start_next();
     auto first_key = [&](int length) { return window ? max(length - window, 0) : 0; };
     const Range range = find(blockIdx.y, sequences, target, short_target, lane, [&](int b) {
