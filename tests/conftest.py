@@ -34,6 +34,19 @@ def device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
+@pytest.fixture
+def cuda_device(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Where CUDA C++ kernels run: on the GPU, or on an emulated one, with tensors of the CPU."""
+    from kernels.cuda.emulated_gpu import compiler, emulate
+
+    if torch.cuda.is_available():
+        return "cuda"
+    if compiler() is None:
+        pytest.skip("needs NVRTC, of the package nvidia-cuda-nvrtc")
+    emulate(monkeypatch, tmp_path_factory.getbasetemp().parent)
+    return "cpu"
+
+
 @pytest.fixture(scope="session")
 def smollm2() -> Path:
     """The real default model."""
@@ -45,7 +58,7 @@ def smollm2() -> Path:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if torch.cuda.is_available() and "device" in getattr(item, "fixturenames", ()):
+        if torch.cuda.is_available() and {"device", "cuda_device"} & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.gpu)
         if not torch.cuda.is_available() and "gpu" in item.keywords:
             item.add_marker(pytest.mark.skip(reason="no CUDA device"))

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from kernels.products import check_all, check_order_in_a_graph, check_streams_at_once, in_float64
+from kernels.products import EMULATED, check_all, check_order_of_launches, check_streams_at_once, in_float64
 
 from genwright.kernels.cuda import packed_linear as module
 from genwright.kernels.cuda.fused_linear import operand
@@ -19,16 +19,17 @@ from genwright.quant.formats import parse_format
 FORMATS = ["int8", "int8:g32", "int4", "int4:asym", "int4:g64:asym", "int4:g128"]
 # Rows for one block, and for several; rows that are not whole tiles; columns that are not whole parts of a warp.
 SHAPES = [(37, 4096), (4100, 4096), (1030, 3200), (2112, 14336), (520, 11008)]
+EMULATED_SHAPES = [(37, 4096), (310, 3200), (40, 11008)]
 EPS = 1e-5
 
 
-def check(name, outputs, columns, tokens, gate=False, with_norm=False, dtype=torch.bfloat16, repeats=1):
+def check(device, name, outputs, columns, tokens, gate=False, with_norm=False, dtype=torch.bfloat16, repeats=1):
     rows = outputs * (2 if gate else 1)
-    weight = parse_format(name).quantize(torch.randn(rows, columns, device="cuda", dtype=dtype) * columns**-0.5)
-    x = torch.randn(tokens, columns, device="cuda", dtype=dtype) * 3
-    bias = torch.randn(rows, device="cuda", dtype=dtype)
-    residual = None if gate else torch.randn(tokens, outputs, device="cuda", dtype=dtype)
-    norm = (torch.rand(columns, device="cuda") + 0.5).to(dtype) if with_norm else None
+    weight = parse_format(name).quantize(torch.randn(rows, columns, device=device, dtype=dtype) * columns**-0.5)
+    x = torch.randn(tokens, columns, device=device, dtype=dtype) * 3
+    bias = torch.randn(rows, device=device, dtype=dtype)
+    residual = None if gate else torch.randn(tokens, outputs, device=device, dtype=dtype)
+    norm = (torch.rand(columns, device=device) + 0.5).to(dtype) if with_norm else None
     known = operand(weight)
     tiles = packed_tiling(known, x)
     assert tiles is not None
@@ -43,37 +44,37 @@ def check(name, outputs, columns, tokens, gate=False, with_norm=False, dtype=tor
     assert (scratch == NOTHING).all()
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("name", FORMATS)
-def test_every_format_and_size(name):
-    sizes = [{"outputs": rows, "columns": columns} for rows, columns in SHAPES]
-    sizes.append({"outputs": 520, "columns": 3200, "with_norm": True})
+def test_every_format_and_size(device, name):
+    sizes = [{"outputs": rows, "columns": columns} for rows, columns in (EMULATED_SHAPES if EMULATED else SHAPES)]
+    sizes.append({"outputs": 210 if EMULATED else 520, "columns": 3200, "with_norm": True})
     if name == "int4:g128":
         sizes = [size for size in sizes if size["columns"] != 3200]  # 25 scales in a row are not whole words
-    sizes += [{"outputs": 1000, "columns": 4096, "gate": True, "with_norm": norm} for norm in (False, True)]
-    check_all(check, ({"name": name, "tokens": tokens, **size} for tokens in (2, 8, 9, 16) for size in sizes))
+    gated = {"outputs": 100 if EMULATED else 1000, "columns": 4096, "gate": True}
+    sizes += [{**gated, "with_norm": norm} for norm in (False, True)]
+    counts = (2, 16) if EMULATED else (2, 8, 9, 16)
+    check_all(check, ({"device": device, "name": name, "tokens": count, **size} for count in counts for size in sizes))
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("name", FORMATS)
-def test_float16(name):
-    check(name, 520, 4096, 16, dtype=torch.float16)
-    check(name, 96, 14336, 5, gate=True, dtype=torch.float16)
+def test_float16(device, name):
+    check(device, name, 100 if EMULATED else 520, 4096, 9, dtype=torch.float16)
+    check(device, name, 96, 14336, 5, gate=True, dtype=torch.float16)
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("columns", [4096, 11008, 14336])
-def test_the_same_bits_again_and_again(columns):
-    check("int4", 4096, columns, 16, repeats=20)
+def test_the_same_bits_again_and_again(device, columns):
+    rows, repeats = (120, 4) if EMULATED else (4096, 20)
+    check(device, "int4", rows, columns, 16, repeats=repeats)
 
 
-@pytest.mark.gpu
-def test_launches_in_a_graph_keep_their_order():
+def test_launches_keep_their_order(device):
     """Programmatic dependent launch: each product reads the one before, and the scratch is reused at once."""
-    size = 5632
-    weights = [parse_format("int4").quantize(torch.randn(size, size, device="cuda") * size**-0.5) for _ in range(6)]
-    x = torch.randn(16, size, device="cuda", dtype=torch.bfloat16)
-    tiles = PackedTiling(2, 11, 4, -(-size // 16 // 66))
+    size, blocks = (2304, 12) if EMULATED else (5632, 132)
+    weights = [parse_format("int4").quantize(torch.randn(size, size, device=device) * size**-0.5) for _ in range(6)]
+    x = torch.randn(16, size, device=device, dtype=torch.bfloat16)
+    warps = -(-size // 512)
+    tiles = PackedTiling(2, warps, 4, -(-size // 16 // (blocks // 2)))
     scratch = new_scratch(tiles, x.device)
 
     def chain(dependent: bool) -> torch.Tensor:
@@ -82,7 +83,7 @@ def test_launches_in_a_graph_keep_their_order():
             y = packed_linear(y, operand(weight), tiles, scratch, residual=y, dependent=dependent)
         return y
 
-    check_order_in_a_graph(chain)
+    check_order_of_launches(chain)
 
 
 @pytest.mark.gpu
@@ -94,11 +95,10 @@ def test_three_streams_at_once():
     check_streams_at_once(lambda scratch: packed_linear(x, known, tiles, scratch), scratches)
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("columns", [4096, 14336])
-def test_large_values_and_nan(columns):
-    weight = parse_format("int4").quantize(torch.randn(64, columns, device="cuda"))
-    x = torch.randn(9, columns, device="cuda", dtype=torch.bfloat16)
+def test_large_values_and_nan(device, columns):
+    weight = parse_format("int4").quantize(torch.randn(64, columns, device=device))
+    x = torch.randn(9, columns, device=device, dtype=torch.bfloat16)
     x[0] *= 1e30
     x[1] *= 1e-30
     x[2] = 0

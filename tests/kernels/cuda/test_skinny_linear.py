@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from kernels.products import check_all, check_order_in_a_graph, check_streams_at_once, in_float64
+from kernels.products import EMULATED, check_all, check_order_of_launches, check_streams_at_once, in_float64
 
 from genwright.kernels.cuda.fused_linear import Operand, operand
 from genwright.kernels.cuda.skinny_linear import (
@@ -24,6 +24,7 @@ from genwright.quant.packed import Weight
 ROOM = 228 << 10  # bytes of shared memory of a Hopper GPU's multiprocessor; a block takes 1,024 more than it asks for
 FORMATS = ["plain", "int8", "int8:g32", "int4", "int4:g64:asym", "int4:g128"]
 SHAPES = [(37, 576), (1030, 1536), (520, 4096), (24, 14336)]
+EMULATED_SHAPES = [(37, 576), (330, 1536), (24, 4096)]
 TILINGS = sorted({SKINNY_INT8, *SKINNY_PLAIN.values(), *(tiles for each in SKINNY.values() for tiles in each)}, key=str)
 OTHERS = [SkinnyTiling(128, 2, 256, 3), SkinnyTiling(128, 2, 128, 4, 1), SkinnyTiling(128, 1, 512, 3, 2)]
 
@@ -40,12 +41,12 @@ def fitting(weight: Operand, tokens: int, tiles: SkinnyTiling) -> SkinnyTiling:
     return tiles
 
 
-def check(name, outputs, columns, tokens, gate=False, dtype=torch.bfloat16, tiles=None, repeats=1):
+def check(device, name, outputs, columns, tokens, gate=False, dtype=torch.bfloat16, tiles=None, repeats=1):
     rows = outputs * (2 if gate else 1)
-    weight = quantized(name, torch.randn(rows, columns, device="cuda", dtype=dtype) * columns**-0.5)
-    x = torch.randn(tokens, columns, device="cuda", dtype=dtype) * 3
-    bias = torch.randn(rows, device="cuda", dtype=dtype)
-    residual = None if gate else torch.randn(tokens, outputs, device="cuda", dtype=dtype)
+    weight = quantized(name, torch.randn(rows, columns, device=device, dtype=dtype) * columns**-0.5)
+    x = torch.randn(tokens, columns, device=device, dtype=dtype) * 3
+    bias = torch.randn(rows, device=device, dtype=dtype)
+    residual = None if gate else torch.randn(tokens, outputs, device=device, dtype=dtype)
     known, scratch = operand(weight), new_scratch(tokens, x.device)
     found = [fitting(known, tokens, each) for each in ([tiles] if tiles else SKINNY[n_tiles(tokens)])]
     served = [each for each in found if serves(x, known, each)]
@@ -64,38 +65,37 @@ def check(name, outputs, columns, tokens, gate=False, dtype=torch.bfloat16, tile
     assert (scratch == NOTHING).all()
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("name", FORMATS)
-def test_every_format_and_size(name):
-    sizes = [{"outputs": n, "columns": k} for n, k in SHAPES if name != "int4:g128" or k % 128 == 0]
-    sizes.append({"outputs": 1000, "columns": 1536, "gate": True})
-    check_all(check, ({"name": name, "tokens": tokens, **size} for tokens in (2, 8, 9, 16, 31, 64) for size in sizes))
+def test_every_format_and_size(device, name):
+    shapes, gated = (EMULATED_SHAPES, 150) if EMULATED else (SHAPES, 1000)
+    sizes = [{"outputs": n, "columns": k} for n, k in shapes if name != "int4:g128" or k % 128 == 0]
+    sizes.append({"outputs": gated, "columns": 1536, "gate": True})
+    counts = (2, 9, 31, 64) if EMULATED else (2, 8, 9, 16, 31, 64)
+    check_all(check, ({"device": device, "name": name, "tokens": count, **size} for count in counts for size in sizes))
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("name", FORMATS)
-def test_float16(name):
-    check(name, 520, 1536, 16, dtype=torch.float16)
-    check(name, 96, 1536, 33, gate=True, dtype=torch.float16)
+def test_float16(device, name):
+    check(device, name, 520, 1536, 16, dtype=torch.float16)
+    check(device, name, 96, 1536, 33, gate=True, dtype=torch.float16)
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("name", ["plain", "int8", "int4", "int4:asym"])
-def test_every_tiling(name):
+def test_every_tiling(device, name):
     """The same bits again and again: shared tiles are summed in the order of the blocks."""
-    given = {"name": name, "outputs": 4096, "columns": 4096, "repeats": 5}
+    outputs, columns, repeats = (300, 1536, 2) if EMULATED else (4096, 4096, 5)
+    given = {"device": device, "name": name, "outputs": outputs, "columns": columns, "repeats": repeats}
     check_all(
         check, ({**given, "tiles": tiles, "tokens": count} for tiles in (*TILINGS, *OTHERS) for count in (16, 64))
     )
 
 
-@pytest.mark.gpu
-def test_launches_in_a_graph_keep_their_order():
+def test_launches_keep_their_order(device):
     """Programmatic dependent launch: each product reads the one before, and the scratch is reused at once."""
-    tokens, size = 16, 2048
-    weights = [parse_format("int4").quantize(torch.randn(size, size, device="cuda") * size**-0.5) for _ in range(6)]
-    scratch = new_scratch(tokens, torch.device("cuda"))
-    x = torch.randn(tokens, size, device="cuda", dtype=torch.bfloat16)
+    tokens, size = 16, 512 if EMULATED else 2048
+    weights = [parse_format("int4").quantize(torch.randn(size, size, device=device) * size**-0.5) for _ in range(6)]
+    scratch = new_scratch(tokens, torch.device(device))
+    x = torch.randn(tokens, size, device=device, dtype=torch.bfloat16)
 
     def chain(dependent: bool) -> torch.Tensor:
         y = x
@@ -104,7 +104,7 @@ def test_launches_in_a_graph_keep_their_order():
             y = skinny_linear(y, known, SKINNY[n_tiles(tokens)][0], scratch, residual=y, dependent=dependent)
         return y
 
-    check_order_in_a_graph(chain)
+    check_order_of_launches(chain)
 
 
 @pytest.mark.gpu
@@ -116,11 +116,10 @@ def test_three_streams_at_once():
     check_streams_at_once(lambda scratch: skinny_linear(x, known, SKINNY[n_tiles(tokens)][0], scratch), scratches)
 
 
-@pytest.mark.gpu
-def test_large_values_and_nan():
-    weight = parse_format("int4").quantize(torch.randn(64, 1024, device="cuda"))
-    known, scratch = operand(weight), new_scratch(9, torch.device("cuda"))
-    x = torch.randn(9, 1024, device="cuda", dtype=torch.bfloat16)
+def test_large_values_and_nan(device):
+    weight = parse_format("int4").quantize(torch.randn(64, 1024, device=device))
+    known, scratch = operand(weight), new_scratch(9, torch.device(device))
+    x = torch.randn(9, 1024, device=device, dtype=torch.bfloat16)
     x[0] *= 1e30
     x[1] *= 1e-30
     x[2] = 0
@@ -133,11 +132,10 @@ def test_large_values_and_nan():
     assert (scratch == NOTHING).all()
 
 
-@pytest.mark.gpu
-def test_no_nan_is_taken_for_a_sum_that_is_missing():
+def test_no_nan_is_taken_for_a_sum_that_is_missing(device):
     """Weights and inputs whose bits are all ones, as those of memory without a sum."""
-    weight = torch.randn(64, 1024, device="cuda", dtype=torch.bfloat16)
-    x = torch.randn(8, 1024, device="cuda", dtype=torch.bfloat16)
+    weight = torch.randn(64, 1024, device=device, dtype=torch.bfloat16)
+    x = torch.randn(8, 1024, device=device, dtype=torch.bfloat16)
     weight.view(torch.int16)[3, ::7] = -1
     x.view(torch.int16)[2, ::5] = -1
     scratch = new_scratch(8, x.device)

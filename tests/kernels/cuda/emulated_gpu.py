@@ -1,0 +1,90 @@
+"""An emulated Hopper GPU for the CUDA kernels: NVRTC compiles them to PTX, and the C++ in emulator/ runs that.
+
+It takes the place of CUDA's driver, so everything up to the launch is the package's own code. The arguments of a kernel
+are CPU tensors, and it may access nothing else. Warps take turns in a random order, copies to shared memory arrive late,
+and a kernel that may overlap the one before it (programmatic dependent launch) sees nothing of what that one writes
+until it has waited, so that a missing wait gives a wrong result.
+
+What this cannot show: time, registers, what the compiler makes of PTX, and fences between memories that the GPU sees in
+different orders.
+"""
+
+import ctypes
+import hashlib
+import subprocess
+from collections.abc import Sequence
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from weakref import finalize
+
+import pytest
+import torch
+
+from genwright.home import lock
+from genwright.kernels.cuda import nvrtc
+
+SOURCES = Path(__file__).with_name("emulator")
+MULTIPROCESSORS = 12  # the most blocks that run at the same time
+MOST_STEPS = 1 << 30  # instructions of a launch, before it counts as one that never ends
+PROPERTIES = SimpleNamespace(multi_processor_count=MULTIPROCESSORS, shared_memory_per_multiprocessor=228 << 10)
+
+
+def emulate(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Let kernels run on CPU tensors; the emulator is compiled in `folder`, once."""
+    library, to_argument = _driver(folder), nvrtc._as_argument
+    library.emulator_configure(MULTIPROCESSORS, ctypes.c_uint64(MOST_STEPS))
+
+    def as_argument(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            last = sum((size - 1) * stride for size, stride in zip(value.shape, value.stride(), strict=True))
+            size = (last + 1) * value.itemsize if value.numel() else 0
+            memory = ctypes.c_uint64(value.data_ptr()), ctypes.c_uint64(size)
+            library.emulator_add_memory(*memory)
+            finalize(value.untyped_storage(), library.emulator_forget, *memory).atexit = False
+        return to_argument(value)
+
+    patch.setattr(nvrtc, "_as_argument", as_argument)
+    patch.setattr(nvrtc, "_driver", lambda: library)
+    patch.setattr(nvrtc, "_nvrtc", _PtxCompiler)
+    patch.setattr(nvrtc, "keep", lambda path, code: None)
+    patch.setattr(torch.cuda, "get_device_capability", lambda device=None: (9, 0))
+    patch.setattr(torch.cuda, "get_device_properties", lambda device=None: PROPERTIES)
+    patch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=0))
+
+
+class _PtxCompiler:
+    """NVRTC, which gives PTX where it is asked for machine code."""
+
+    def nvrtcCompileProgram(self, program: Any, count: int, options: Sequence[bytes]) -> int:
+        virtual = (option.replace(b"=sm_", b"=compute_") for option in options)
+        return compiler().nvrtcCompileProgram(program, count, (ctypes.c_char_p * count)(*virtual))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(compiler(), name.replace("CUBIN", "PTX"))
+
+
+@cache
+def compiler() -> ctypes.CDLL | None:
+    """NVRTC from NVIDIA's wheel; it finds its second library only if that is already loaded."""
+    found = find_spec("nvidia")
+    for folder in map(Path, (found and found.submodule_search_locations) or ()):
+        for path in folder.glob("*/lib/libnvrtc.so.*"):
+            for second in path.parent.glob("libnvrtc-builtins.so.*"):
+                ctypes.CDLL(str(second))
+            return ctypes.CDLL(str(path))
+    return None
+
+
+@cache
+def _driver(folder: Path) -> ctypes.CDLL:
+    sources = sorted(SOURCES.iterdir())
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
+    target = folder / f"libemulator-{digest[:16]}.so"
+    with lock(folder / "libemulator.lock"):  # other processes run tests too
+        if not target.exists():
+            command = ["c++", "-std=c++17", "-O2", "-fPIC", "-shared", "-o", target]
+            subprocess.run([*command, *(path for path in sources if path.suffix == ".cpp")], check=True)
+    return ctypes.CDLL(str(target))

@@ -1,0 +1,165 @@
+// A running grid: blocks with shared memory and barriers, and warps with registers. The threads of a warp may be at different
+// instructions; a warp is a set of groups of threads that are at the same one.
+
+#pragma once
+#include <algorithm>
+#include <memory>
+#include <random>
+#include <unordered_map>
+#include <utility>
+
+#include "program.h"
+
+typedef std::mt19937 Random;
+
+struct Range {  // of memory that a kernel may read and write
+    u64 first, bytes;
+};
+
+// What a kernel has written, by sixteens of bytes.
+struct Change {
+    u8 before[16];
+    bool changed[16];
+};
+typedef std::unordered_map<u64, Change> Written;
+
+struct Launch {
+    const Program& program;
+    u32 grid[3], threads, shared_bytes;
+    std::vector<u8> parameters;
+    std::vector<Range> memory;
+    Random random;
+    u64 steps_left;
+    bool dependent;                     // may start before the kernels before it end
+    const std::vector<Written>& before;  // by these kernels, the latest last
+    Written written = {};
+    std::vector<std::vector<u8>> spare = {};  // registers of warps that have ended, whose contents a new one finds in its own
+
+    u8* global(u64 address, u32 bytes) {
+        for (Range& range : memory)
+            if (address >= range.first && address - range.first + bytes <= range.bytes) {
+                std::swap(range, memory[0]);  // the next access is probably to the same
+                return (u8*)address;
+            }
+        throw Fault("access to memory that is no argument's");
+    }
+
+    // What a thread reads there. One that has not waited for the kernels before this one sees nothing of what they write.
+    void read(u64 address, u32 bytes, bool waited, u8* to) {
+        memcpy(to, global(address, bytes), bytes);
+        if (waited) return;
+        for (auto kernel = before.rbegin(); kernel != before.rend(); ++kernel)
+            if (const auto found = kernel->find(address / 16); found != kernel->end())
+                for (u32 i = 0, at = address % 16; i < bytes; i++)
+                    if (found->second.changed[at + i]) to[i] = found->second.before[at + i];
+    }
+
+    void write(u64 address, u32 bytes, bool waited, const u8* from) {
+        if (!waited) throw Fault("memory is written before the kernel waits for the one before it");
+        u8* const to = global(address, bytes);
+        Change& change = written[address / 16];
+        for (u32 i = 0, at = address % 16; i < bytes; i++)
+            if (!std::exchange(change.changed[at + i], true)) change.before[at + i] = to[i];
+        memcpy(to, from, bytes);
+    }
+};
+
+struct BlockBarrier {
+    u32 arrived = 0, turn = 0, expected = 0;  // threads; expected: 0 if all that run
+};
+
+struct Block {
+    Launch& launch;
+    u32 index[3];
+    std::vector<u8> shared;
+    BlockBarrier barriers[16];
+    std::vector<Warp> warps;
+    u32 running;  // warps
+
+    Block(Launch& launch, u32 number);
+
+    u8* at(u64 address, u32 bytes) {
+        if (address > shared.size() || bytes > shared.size() - address) throw Fault("access outside of shared memory");
+        return &shared[address];
+    }
+
+    void arrive(u32 number, u32 threads);
+    void complete(BlockBarrier& barrier) {
+        const u32 all = barrier.expected ? barrier.expected : 32 * running;
+        if (barrier.arrived && barrier.arrived >= all) barrier.arrived = 0, barrier.turn++;
+    }
+};
+
+struct Group {
+    int at;
+    u32 lanes;
+    bool waits;  // for the other threads of its warp
+};
+
+struct Copy {  // from global to shared memory, of each lane
+    u64 to[32];
+    u8 data[32][16];
+    u32 size, lanes, number[32];  // number: of the lane's group
+};
+
+struct Lanes {  // where the lanes of a warp have a value
+    u8* first;
+    u32 stride;
+
+    template <typename T> T get(int lane) const {
+        T value;
+        memcpy(&value, first + lane * stride, sizeof(T));
+        return value;
+    }
+    template <typename T> void set(int lane, T value) const { memcpy(first + lane * stride, &value, sizeof(T)); }
+};
+
+struct Warp {
+    Block* block;
+    u32 number;
+    std::vector<u8> registers;
+    std::vector<Group> groups;
+    std::vector<Copy> copies;
+    u32 committed[32] = {};           // groups of copies
+    int barrier = -1;                 // of the block, at which the warp waits
+    u32 barrier_turn = 0;
+    bool waited;                      // for the kernels before this one
+    bool yields = false;              // what it waits for needs other warps
+
+    Warp(Block& block, u32 number);
+    Warp(Warp&&) = default;
+    ~Warp() { if (!registers.empty()) block->launch.spare.push_back(std::move(registers)); }
+
+    Lanes lanes(const Operand& operand) {
+        if (operand.constant) return {(u8*)&operand.value, 0};
+        return {registers.data() + operand.place, operand.stride};
+    }
+    // Of a lane, from an operand in brackets.
+    u64 address(const Operand& operand, int lane, u32 bytes) {
+        const Lanes base = lanes(operand);
+        const u64 at = (operand.stride == 4 ? base.get<u32>(lane) : base.get<u64>(lane)) + operand.offset;
+        if (at % bytes) throw Fault("an address is not a multiple of " + std::to_string(bytes));
+        return at;
+    }
+    u8* shared_at(const Operand& operand, int lane, u32 bytes) { return block->at(address(operand, lane, bytes), bytes); }
+    bool ended() const { return groups.empty(); }
+    u32 alive() const {
+        u32 all = 0;
+        for (const Group& group : groups) all |= group.lanes;
+        return all;
+    }
+    bool runs() const { return !ended() && (barrier < 0 || block->barriers[barrier].turn != barrier_turn); }
+    void run(int steps);
+
+   private:
+    Group& choose(bool any);
+    u32 allowed(const Instruction& instruction);
+    void step(Group& group);
+    void end(Group& group, u32 lanes);
+    void merge();
+};
+
+template <typename F> void for_lanes(u32 lanes, F f) {
+    for (; lanes; lanes &= lanes - 1) f(__builtin_ctz(lanes));
+}
+void finish_copy(Warp& warp, Copy& copy, u32 lanes);

@@ -1,0 +1,168 @@
+// Tensor cores: mma and wgmma, and the instructions that bring 8 x 8 matrices to the places that they want.
+//
+// In a tile of 16 rows a lane has rows lane / 4 and 8 more, and of each the columns (bytes: the fours of columns) lane % 4 and as many
+// further as four lanes have.
+
+#include "actions.h"
+
+
+namespace {
+
+
+template <typename TYPE> double element(u32 pair, int which) { return widened<TYPE>((u16)(pair >> 16 * which)); }
+
+// The left matrix of 16 rows and 16 columns, from four registers of each lane.
+template <typename TYPE> void read_left(Warp& warp, const Operand* registers, double (&a)[16][16]) {
+    for (int k = 0; k < 4; k++)
+        for (int lane = 0; lane < 32; lane++) {
+            const u32 pair = warp.lanes(registers[k]).get<u32>(lane);
+            for (int j = 0; j < 2; j++) a[lane / 4 + k % 2 * 8][lane % 4 * 2 + k / 2 * 8 + j] = element<TYPE>(pair, j);
+        }
+}
+
+// Four sums of each lane: two neighbouring columns of two rows.
+template <typename T, typename F> void add_to_sums(Warp& warp, const Operand* to, const Operand* from, F sum_of) {
+    for (int k = 0; k < 4; k++)
+        for (int lane = 0; lane < 32; lane++) {
+            const T before = warp.lanes(from[k]).get<T>(lane);
+            warp.lanes(to[k]).set<T>(lane, (T)(before + sum_of(lane / 4 + k / 2 * 8, lane % 4 * 2 + k % 2)));
+        }
+}
+
+template <typename TYPE> void multiply(Warp& warp, I i, u32) {  // m16n8k16
+    const Operand* const operands = i.operands.data();           // 4 sums, 4 registers of a, 2 of b, 4 sums
+    double a[16][16], b[8][16];
+    read_left<TYPE>(warp, operands + 4, a);
+    for (int k = 0; k < 2; k++)
+        for (int lane = 0; lane < 32; lane++)
+            for (int j = 0; j < 2; j++)
+                b[lane / 4][lane % 4 * 2 + k * 8 + j] = element<TYPE>(warp.lanes(operands[8 + k]).get<u32>(lane), j);
+    add_to_sums<float>(warp, operands, operands + 10, [&](int row, int column) {
+        double sum = 0;
+        for (int k = 0; k < 16; k++) sum += a[row][k] * b[column][k];
+        return sum;
+    });
+}
+
+template <typename A> void multiply_bytes(Warp& warp, I i, u32) {  // m16n8k32
+    const Operand* const operands = i.operands.data();
+    s32 a[16][32], b[8][32];
+    for (int lane = 0; lane < 32; lane++)
+        for (int j = 0; j < 4; j++) {
+            for (int k = 0; k < 4; k++)
+                a[lane / 4 + k % 2 * 8][lane % 4 * 4 + k / 2 * 16 + j] = (A)(warp.lanes(operands[4 + k]).get<u32>(lane) >> 8 * j);
+            for (int k = 0; k < 2; k++)
+                b[lane / 4][lane % 4 * 4 + k * 16 + j] = (int8_t)(warp.lanes(operands[8 + k]).get<u32>(lane) >> 8 * j);
+        }
+    add_to_sums<s32>(warp, operands, operands + 10, [&](int row, int column) {
+        s32 sum = 0;
+        for (int k = 0; k < 32; k++) sum += a[row][k] * b[column][k];
+        return sum;
+    });
+}
+
+// A matrix in shared memory, as a descriptor of wgmma tells. Its rows lie in eights.
+struct SharedMatrix {
+    Block& block;
+    u64 first, next_numbers, next_eight;
+    bool swizzled;
+
+    SharedMatrix(Block& block, u64 bits)
+        : block(block), first((bits & 0x3FFF) << 4), next_numbers((bits >> 16 & 0x3FFF) << 4), next_eight((bits >> 32 & 0x3FFF) << 4),
+          swizzled(bits >> 62 == 1) {
+        if (bits >> 62 > 1 || bits >> 49 & 7) throw Fault("the layout of a matrix in shared memory is not emulated");
+    }
+
+    u16 get(int row, int column) const {
+        u64 at = first + row / 8 * next_eight;
+        if (swizzled) {
+            at += row % 8 * 128 + column * 2;
+            at ^= (at >> 7 & 7) << 4;
+        } else {
+            at += column / 8 * next_numbers + row % 8 * 16 + column % 8 * 2;
+        }
+        u16 value;
+        memcpy(&value, block.at(at, 2), 2);
+        return value;
+    }
+};
+
+// Each of four neighbouring warps multiplies 16 of the 64 rows. The sums are there at once; they may not be read before a wait.
+template <typename TYPE> void multiply_tile(Warp& warp, I i, u32) {
+    const Operand* const operands = i.operands.data();
+    const int columns = i.count, sums = columns / 2;
+    const bool left_in_registers = i.operands.size() == (size_t)sums + 4 + 1 + 4;
+    double a[16][16];
+    if (left_in_registers) {
+        read_left<TYPE>(warp, operands + sums, a);
+    } else {
+        const SharedMatrix left(*warp.block, warp.lanes(operands[sums]).get<u64>(0));
+        for (int row = 0; row < 16; row++)
+            for (int k = 0; k < 16; k++) a[row][k] = widened<TYPE>(left.get(warp.number % 4 * 16 + row, k));
+    }
+    const int next = sums + (left_in_registers ? 4 : 1);
+    const SharedMatrix right(*warp.block, warp.lanes(operands[next]).get<u64>(0));
+    const u32 adds = warp.lanes(operands[next + 1]).get<u32>(0);
+    if (!adds || warp.lanes(operands[next + 2]).get<s32>(0) != 1 || warp.lanes(operands[next + 3]).get<s32>(0) != 1)
+        throw Fault("wgmma is emulated only where it adds to its sums");
+    for (int n = 0; n < columns / 8; n++) {
+        double b[8][16];
+        for (int column = 0; column < 8; column++)
+            for (int k = 0; k < 16; k++) b[column][k] = widened<TYPE>(right.get(n * 8 + column, k));
+        add_to_sums<float>(warp, operands + 4 * n, operands + 4 * n, [&](int row, int column) {
+            double sum = 0;
+            for (int k = 0; k < 16; k++) sum += a[row][k] * b[column][k];
+            return sum;
+        });
+    }
+}
+
+template <bool TRANSPOSED> void load_matrices(Warp& warp, I i, u32) {  // ldmatrix
+    const Operand& address = i.operands[i.count];
+    for (u32 number = 0; number < i.count; number++) {
+        u16 rows[8][8];
+        for (int row = 0; row < 8; row++) {
+            const u32 at = warp.lanes(address).get<u32>(number * 8 + row) + address.offset;
+            if (at % 16) throw Fault("a row of a matrix is not at a multiple of 16 bytes");
+            memcpy(rows[row], warp.block->at(at, 16), 16);
+        }
+        for (int lane = 0; lane < 32; lane++) {
+            const int row = lane / 4, column = lane % 4 * 2;
+            const u32 low = TRANSPOSED ? rows[column][row] : rows[row][column];
+            const u32 high = TRANSPOSED ? rows[column + 1][row] : rows[row][column + 1];
+            warp.lanes(i.operands[number]).set<u32>(lane, low | high << 16);
+        }
+    }
+}
+
+void transpose_matrix(Warp& warp, I i, u32) {  // movmatrix
+    u16 rows[8][8];
+    for (int lane = 0; lane < 32; lane++) {
+        const u32 pair = warp.lanes(i.operands[1]).get<u32>(lane);
+        for (int j = 0; j < 2; j++) rows[lane / 4][lane % 4 * 2 + j] = pair >> 16 * j;
+    }
+    for (int lane = 0; lane < 32; lane++)
+        warp.lanes(i.operands[0]).set<u32>(lane, rows[lane % 4 * 2][lane / 4] | (u32)rows[lane % 4 * 2 + 1][lane / 4] << 16);
+}
+
+}  // namespace
+
+Action of_matrices(Instruction& i, const std::vector<std::string>& words) {
+    std::string name;
+    for (const std::string& word : words) name += (name.empty() ? "" : ".") + word;
+    i.kind = Kind::CONVERGENT;
+    if (name == "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32") return multiply<Bf16>;
+    if (name == "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32") return multiply<F16>;
+    if (name == "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32") return multiply_bytes<int8_t>;
+    if (name == "mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32") return multiply_bytes<u8>;
+    if (name == "movmatrix.sync.aligned.m8n8.trans.b16") return transpose_matrix;
+    if (words[0] == "ldmatrix") {
+        i.count = words[4][1] - '0';
+        return name.find(".trans.") == std::string::npos ? load_matrices<false> : load_matrices<true>;
+    }
+    if (words[0] == "wgmma" && words[4].rfind("m64n", 0) == 0) {
+        i.count = std::stoul(words[4].substr(4));
+        return words.back() == "bf16" ? multiply_tile<Bf16> : multiply_tile<F16>;
+    }
+    return nullptr;
+}
