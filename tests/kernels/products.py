@@ -1,12 +1,14 @@
 """What the tests of the GPU's product kernels share: the result in float64, and runs in threads, graphs and streams."""
 
+import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
 from torch import Tensor
 
-EMULATED = not torch.cuda.is_available()  # CUDA kernels run on the CPU, where tests take smaller sizes
+EMULATED = not torch.cuda.is_available()  # CUDA kernels run on the CPU, and tests take smaller sizes
+SMALL = EMULATED and not os.environ.get("GENWRIGHT_FULL_SIZE")
 
 
 def in_float64(

@@ -1,8 +1,8 @@
 """An emulated Hopper GPU for the CUDA kernels: NVRTC compiles them to PTX, and the C++ in emulator/ runs that.
 
 It takes the place of CUDA's driver, so everything up to the launch is the package's own code. The arguments of a kernel
-are CPU tensors, and it may access nothing else. Warps take turns in a random order, copies to shared memory arrive late,
-and a kernel that may overlap the one before it (programmatic dependent launch) sees nothing of what that one writes
+are CPU tensors, and it may access nothing else. Warps take turns in a random order, and copies to shared memory arrive
+late. A kernel that may overlap the one before it (programmatic dependent launch) sees nothing of what that one writes
 until it has waited, so that a missing wait gives a wrong result.
 
 What this cannot show: time, registers, what the compiler makes of PTX, and fences between memories that the GPU sees in

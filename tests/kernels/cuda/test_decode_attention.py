@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from kernels.products import EMULATED
+from kernels.products import SMALL
 
 from genwright.kernels import PAGE
 from genwright.kernels.cuda.decode_attention import Scratch, rope_attend, serves
@@ -10,8 +10,8 @@ from genwright.text.ops.norm import rms_norm
 from genwright.text.ops.rope import rotate
 
 SHAPES = [(4, 4, 128), (8, 2, 128), (9, 3, 64), (16, 2, 64), (2, 1, 256), (4, 2, 32)]
-SHAPES += [] if EMULATED else [(32, 8, 128), (32, 32, 128), (128, 32, 64), (256, 32, 64)]  # more blocks than processors
-MANY, LONG, HEADS = (40, 1500, 4) if EMULATED else (300, 9000, 32)  # sequences, tokens of one, and query heads
+SHAPES += [] if SMALL else [(32, 8, 128), (32, 32, 128), (128, 32, 64), (256, 32, 64)]  # more blocks than processors
+MANY, LONG, HEADS = (40, 1500, 4) if SMALL else (300, 9000, 32)  # sequences, tokens of one, and query heads
 
 
 def expected(qkv, cos, sin, positions, cache, table, lengths, norms, heads, scale, window):
@@ -41,7 +41,7 @@ def expected(qkv, cos, sin, positions, cache, table, lengths, norms, heads, scal
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize(("window", "normed"), [(None, False), (100, True)])
 def test_attention_and_the_written_rows(device, dtype, shape, window, normed):
-    check(device, [1, 2, 63, 64, 65, 206, 0, 300 if EMULATED else 1500], dtype, shape, window, normed)
+    check(device, [1, 2, 63, 64, 65, 206, 0, 300 if SMALL else 1500], dtype, shape, window, normed)
 
 
 # One long sequence among many: blocks of split sequences, of whole ones and of none.

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from kernels.products import EMULATED
+from kernels.products import SMALL
 
 from genwright.kernels.cuda.fused_linear import Tiling, operand, product
 from genwright.kernels.cuda.tilings import HOPPER, kernels_for, tiling
@@ -22,7 +22,7 @@ FORMATS = [
 ]
 PLAIN = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 SHAPES = [(37, 576), (96, 64), (1030, 1536), (520, 4096), (64, 11008)]
-if EMULATED:
+if SMALL:
     SHAPES = [(37, 576), (96, 64), (130, 1536), (52, 4096)]
 TILINGS = sorted({each for table in HOPPER.values() for each in table.values()}, key=str)
 

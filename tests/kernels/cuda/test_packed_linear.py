@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from kernels.products import EMULATED, check_all, check_order_of_launches, check_streams_at_once, in_float64
+from kernels.products import SMALL, check_all, check_order_of_launches, check_streams_at_once, in_float64
 
 from genwright.kernels.cuda import packed_linear as module
 from genwright.kernels.cuda.fused_linear import operand
@@ -19,7 +19,7 @@ from genwright.quant.formats import parse_format
 FORMATS = ["int8", "int8:g32", "int4", "int4:asym", "int4:g64:asym", "int4:g128"]
 # Rows for one block, and for several; rows that are not whole tiles; columns that are not whole parts of a warp.
 SHAPES = [(37, 4096), (4100, 4096), (1030, 3200), (2112, 14336), (520, 11008)]
-EMULATED_SHAPES = [(37, 4096), (310, 3200), (40, 11008)]
+SMALL_SHAPES = [(37, 4096), (310, 3200), (40, 11008)]
 EPS = 1e-5
 
 
@@ -46,31 +46,31 @@ def check(device, name, outputs, columns, tokens, gate=False, with_norm=False, d
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_every_format_and_size(device, name):
-    sizes = [{"outputs": rows, "columns": columns} for rows, columns in (EMULATED_SHAPES if EMULATED else SHAPES)]
-    sizes.append({"outputs": 210 if EMULATED else 520, "columns": 3200, "with_norm": True})
+    sizes = [{"outputs": rows, "columns": columns} for rows, columns in (SMALL_SHAPES if SMALL else SHAPES)]
+    sizes.append({"outputs": 210 if SMALL else 520, "columns": 3200, "with_norm": True})
     if name == "int4:g128":
         sizes = [size for size in sizes if size["columns"] != 3200]  # 25 scales in a row are not whole words
-    gated = {"outputs": 100 if EMULATED else 1000, "columns": 4096, "gate": True}
+    gated = {"outputs": 100 if SMALL else 1000, "columns": 4096, "gate": True}
     sizes += [{**gated, "with_norm": norm} for norm in (False, True)]
-    counts = (2, 16) if EMULATED else (2, 8, 9, 16)
+    counts = (2, 16) if SMALL else (2, 8, 9, 16)
     check_all(check, ({"device": device, "name": name, "tokens": count, **size} for count in counts for size in sizes))
 
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_float16(device, name):
-    check(device, name, 100 if EMULATED else 520, 4096, 9, dtype=torch.float16)
+    check(device, name, 100 if SMALL else 520, 4096, 9, dtype=torch.float16)
     check(device, name, 96, 14336, 5, gate=True, dtype=torch.float16)
 
 
 @pytest.mark.parametrize("columns", [4096, 11008, 14336])
 def test_the_same_bits_again_and_again(device, columns):
-    rows, repeats = (120, 4) if EMULATED else (4096, 20)
+    rows, repeats = (120, 4) if SMALL else (4096, 20)
     check(device, "int4", rows, columns, 16, repeats=repeats)
 
 
 def test_launches_keep_their_order(device):
     """Programmatic dependent launch: each product reads the one before, and the scratch is reused at once."""
-    size, blocks = (2304, 12) if EMULATED else (5632, 132)
+    size, blocks = (2304, 12) if SMALL else (5632, 132)
     weights = [parse_format("int4").quantize(torch.randn(size, size, device=device) * size**-0.5) for _ in range(6)]
     x = torch.randn(16, size, device=device, dtype=torch.bfloat16)
     warps = -(-size // 512)

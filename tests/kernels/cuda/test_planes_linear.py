@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from kernels.products import EMULATED
+from kernels.products import SMALL
 from quant.random_blocks import QUANTIZED, random_weights
 
 from genwright.kernels.cuda.planes_linear import SLICE, Tiling, planes_product, serves, shared_bytes, tiling
@@ -10,7 +10,7 @@ from genwright.quant.bit_planes import CHUNK, BitPlanes
 from genwright.quant.ggml import TYPES, repack
 
 NAMES = [name for name in QUANTIZED if name not in ("Q4_0", "Q4_1", "Q8_0")]
-SHAPES = [(37, 768), (130, 1536), (20, 4096)] if EMULATED else [(37, 768), (1030, 1536), (520, 4096), (64, 11008)]
+SHAPES = [(37, 768), (130, 1536), (20, 4096)] if SMALL else [(37, 768), (1030, 1536), (520, 4096), (64, 11008)]
 BOUNDS = {torch.float32: 3e-4, torch.float16: 1e-3, torch.bfloat16: 4e-3}
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from kernels.products import EMULATED, check_all, check_order_of_launches, check_streams_at_once, in_float64
+from kernels.products import SMALL, check_all, check_order_of_launches, check_streams_at_once, in_float64
 
 from genwright.kernels.cuda.fused_linear import Operand, operand
 from genwright.kernels.cuda.skinny_linear import (
@@ -24,7 +24,7 @@ from genwright.quant.packed import Weight
 ROOM = 228 << 10  # bytes of shared memory of a Hopper GPU's multiprocessor; a block takes 1,024 more than it asks for
 FORMATS = ["plain", "int8", "int8:g32", "int4", "int4:g64:asym", "int4:g128"]
 SHAPES = [(37, 576), (1030, 1536), (520, 4096), (24, 14336)]
-EMULATED_SHAPES = [(37, 576), (330, 1536), (24, 4096)]
+SMALL_SHAPES = [(37, 576), (330, 1536), (24, 4096)]
 TILINGS = sorted({SKINNY_INT8, *SKINNY_PLAIN.values(), *(tiles for each in SKINNY.values() for tiles in each)}, key=str)
 OTHERS = [SkinnyTiling(128, 2, 256, 3), SkinnyTiling(128, 2, 128, 4, 1), SkinnyTiling(128, 1, 512, 3, 2)]
 
@@ -67,10 +67,10 @@ def check(device, name, outputs, columns, tokens, gate=False, dtype=torch.bfloat
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_every_format_and_size(device, name):
-    shapes, gated = (EMULATED_SHAPES, 150) if EMULATED else (SHAPES, 1000)
+    shapes, gated = (SMALL_SHAPES, 150) if SMALL else (SHAPES, 1000)
     sizes = [{"outputs": n, "columns": k} for n, k in shapes if name != "int4:g128" or k % 128 == 0]
     sizes.append({"outputs": gated, "columns": 1536, "gate": True})
-    counts = (2, 9, 31, 64) if EMULATED else (2, 8, 9, 16, 31, 64)
+    counts = (2, 9, 31, 64) if SMALL else (2, 8, 9, 16, 31, 64)
     check_all(check, ({"device": device, "name": name, "tokens": count, **size} for count in counts for size in sizes))
 
 
@@ -83,7 +83,7 @@ def test_float16(device, name):
 @pytest.mark.parametrize("name", ["plain", "int8", "int4", "int4:asym"])
 def test_every_tiling(device, name):
     """The same bits again and again: shared tiles are summed in the order of the blocks."""
-    outputs, columns, repeats = (300, 1536, 2) if EMULATED else (4096, 4096, 5)
+    outputs, columns, repeats = (300, 1536, 2) if SMALL else (4096, 4096, 5)
     given = {"device": device, "name": name, "outputs": outputs, "columns": columns, "repeats": repeats}
     check_all(
         check, ({**given, "tiles": tiles, "tokens": count} for tiles in (*TILINGS, *OTHERS) for count in (16, 64))
@@ -92,7 +92,7 @@ def test_every_tiling(device, name):
 
 def test_launches_keep_their_order(device):
     """Programmatic dependent launch: each product reads the one before, and the scratch is reused at once."""
-    tokens, size = 16, 512 if EMULATED else 2048
+    tokens, size = 16, 512 if SMALL else 2048
     weights = [parse_format("int4").quantize(torch.randn(size, size, device=device) * size**-0.5) for _ in range(6)]
     scratch = new_scratch(tokens, torch.device(device))
     x = torch.randn(tokens, size, device=device, dtype=torch.bfloat16)
