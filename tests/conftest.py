@@ -37,10 +37,10 @@ def device() -> str:
 @pytest.fixture
 def cuda_device(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> str:
     """Where CUDA C++ kernels run: on the GPU, or on an emulated one, with tensors of the CPU."""
-    from kernels.cuda.emulated_gpu import compiler, emulate
-
     if torch.cuda.is_available():
         return "cuda"
+    from kernels.cuda.emulated_gpu import compiler, emulate
+
     if compiler() is None:
         pytest.skip("needs NVRTC, of the package nvidia-cuda-nvrtc")
     emulate(monkeypatch, tmp_path_factory.getbasetemp().parent)

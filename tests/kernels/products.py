@@ -26,8 +26,8 @@ def in_float64(
 
 
 def check_all(check: Callable[..., None], cases: Iterable[dict]) -> None:
-    """Check cases in several threads, because most of the time is that of compiling kernels."""
-    with ThreadPoolExecutor(8) as pool:
+    """Check cases on a GPU in several threads, because most of the time is that of compiling kernels."""
+    with ThreadPoolExecutor(1 if EMULATED else 8) as pool:
         for each in [pool.submit(check, **case) for case in cases]:
             each.result()
 

@@ -5,8 +5,8 @@ are CPU tensors, and it may access nothing else. Warps take turns in a random or
 late. A kernel that may overlap the one before it (programmatic dependent launch) sees nothing of what that one writes
 until it has waited, so that a missing wait gives a wrong result.
 
-What this cannot show: time, registers, what the compiler makes of PTX, and fences between memories that the GPU sees in
-different orders.
+What this cannot show: time, registers, what the compiler makes of PTX, fences between memories that the GPU sees in
+different orders, and waits for wgmma, whose sums are there at once.
 """
 
 import ctypes
@@ -33,23 +33,29 @@ PROPERTIES = SimpleNamespace(multi_processor_count=MULTIPROCESSORS, shared_memor
 
 
 def emulate(patch: pytest.MonkeyPatch, folder: Path) -> None:
-    """Let kernels run on CPU tensors; the emulator is compiled in `folder`, once."""
-    library, to_argument = _driver(folder), nvrtc._as_argument
+    """Let kernels run on CPU tensors; the emulator and the PTX are kept in `folder`."""
+    library, to_argument, storages = _driver(folder), nvrtc._as_argument, set[int]()
     library.emulator_configure(MULTIPROCESSORS, ctypes.c_uint64(MOST_STEPS))
 
+    def forget(storage: int, first: int, size: int) -> None:
+        storages.discard(storage)
+        library.emulator_forget(ctypes.c_uint64(first), ctypes.c_uint64(size))
+
     def as_argument(value: Any) -> Any:
-        if isinstance(value, torch.Tensor):
+        if isinstance(value, torch.Tensor) and value.numel():
             last = sum((size - 1) * stride for size, stride in zip(value.shape, value.stride(), strict=True))
-            size = (last + 1) * value.itemsize if value.numel() else 0
-            memory = ctypes.c_uint64(value.data_ptr()), ctypes.c_uint64(size)
-            library.emulator_add_memory(*memory)
-            finalize(value.untyped_storage(), library.emulator_forget, *memory).atexit = False
+            size = (last + 1) * value.itemsize
+            library.emulator_add_memory(ctypes.c_uint64(value.data_ptr()), ctypes.c_uint64(size))
+            storage = value.untyped_storage()
+            if storage._cdata not in storages:
+                storages.add(storage._cdata)
+                finalize(storage, forget, storage._cdata, storage.data_ptr(), storage.nbytes()).atexit = False
         return to_argument(value)
 
     patch.setattr(nvrtc, "_as_argument", as_argument)
     patch.setattr(nvrtc, "_driver", lambda: library)
     patch.setattr(nvrtc, "_nvrtc", _PtxCompiler)
-    patch.setattr(nvrtc, "keep", lambda path, code: None)
+    patch.setattr(nvrtc, "kernel_file", lambda name: folder / name)
     patch.setattr(torch.cuda, "get_device_capability", lambda device=None: (9, 0))
     patch.setattr(torch.cuda, "get_device_properties", lambda device=None: PROPERTIES)
     patch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=0))
@@ -81,10 +87,14 @@ def compiler() -> ctypes.CDLL | None:
 @cache
 def _driver(folder: Path) -> ctypes.CDLL:
     sources = sorted(SOURCES.iterdir())
-    digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
+    command = ["c++", "-std=c++17", "-O2", "-fwrapv", "-fPIC", "-shared"]
+    digest = hashlib.sha256(
+        b"\0".join([*map(str.encode, command), *(path.read_bytes() for path in sources)])
+    ).hexdigest()
     target = folder / f"libemulator-{digest[:16]}.so"
     with lock(folder / "libemulator.lock"):  # other processes run tests too
         if not target.exists():
-            command = ["c++", "-std=c++17", "-O2", "-fPIC", "-shared", "-o", target]
-            subprocess.run([*command, *(path for path in sources if path.suffix == ".cpp")], check=True)
+            part = target.with_suffix(".part")
+            subprocess.run([*command, "-o", part, *(path for path in sources if path.suffix == ".cpp")], check=True)
+            part.rename(target)
     return ctypes.CDLL(str(target))

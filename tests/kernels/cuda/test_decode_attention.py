@@ -11,7 +11,7 @@ from genwright.text.ops.rope import rotate
 
 SHAPES = [(4, 4, 128), (8, 2, 128), (9, 3, 64), (16, 2, 64), (2, 1, 256), (4, 2, 32)]
 SHAPES += [] if SMALL else [(32, 8, 128), (32, 32, 128), (128, 32, 64), (256, 32, 64)]  # more blocks than processors
-MANY, LONG, HEADS = (40, 1500, 4) if SMALL else (300, 9000, 32)  # sequences, tokens of one, and query heads
+MANY, LONG, HEADS = (40, 1800, 4) if SMALL else (300, 9000, 32)  # sequences, tokens of one, and query heads
 
 
 def expected(qkv, cos, sin, positions, cache, table, lengths, norms, heads, scale, window):
@@ -46,8 +46,8 @@ def test_attention_and_the_written_rows(device, dtype, shape, window, normed):
 
 # One long sequence among many: blocks of split sequences, of whole ones and of none.
 RAGGED = [n * 37 % 300 for n in range(MANY // 4)]
-RAGGED[MANY // 8] = LONG
-DIVISIONS = [RAGGED, [LONG, *RAGGED[:3]], [200] * MANY, [0, 0], [LONG // 2], [64]]
+RAGGED[len(RAGGED) * 8 // 15] = LONG
+DIVISIONS = [RAGGED, [LONG, *RAGGED[:3]], [200] * MANY, [0, 0], [LONG * 5 // 9], [64]]
 
 
 @pytest.mark.parametrize("shape", [(HEADS, HEADS // 4, 128), (4, 4, 128), (8, 1, 64)], ids=str)

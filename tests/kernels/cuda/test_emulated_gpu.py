@@ -8,11 +8,11 @@ from kernels.products import EMULATED
 
 from genwright.kernels.cuda import nvrtc
 
-pytestmark = pytest.mark.skipif(not EMULATED, reason="has a GPU")
+pytestmark = [pytest.mark.skipif(not EMULATED, reason="has a GPU"), pytest.mark.usefixtures("device")]
 LAUNCHES = 30  # in each of which warps take other turns
 
 
-def run(device, body: str, *arguments, parameters: str = "int* y", **launch) -> None:
+def run(body: str, *arguments, parameters: str = "int* y", **launch) -> None:
     source = f'extern "C" __global__ void kernel({parameters}) {{ const int t = threadIdx.x; {body} }}'
     code = nvrtc._compile(source, {}, ("--gpu-architecture=sm_90a",))
     nvrtc.Kernel(code, "kernel")(launch.pop("grid", 1), launch.pop("threads", 64), arguments, **launch)
@@ -27,34 +27,43 @@ def run(device, body: str, *arguments, parameters: str = "int* y", **launch) -> 
         ("extern __shared__ int s[]; s[t] = 1; y[t] = s[t ^ 32];", "outside of shared memory"),
         ("if (t < 32) __syncthreads(); else while (*(volatile int*)y == 0);", "it does not end"),
         ("if (t < 32) asm volatile(\"bar.sync 1, 64;\"); else y[t] = 1;", "wait for each other"),
+        ("if (t < 32) asm volatile(\"bar.sync 1, 96;\"); else asm volatile(\"bar.sync 1, 64;\");", "other numbers"),
         ("asm volatile(\"nanosleep.u32 20;\");", "does not know the instruction nanosleep"),
     ],
 )  # fmt: skip
-def test_faults(device, body, message):
+def test_faults(body, message):
     nvrtc._driver().emulator_configure(1, ctypes.c_uint64(1 << 20))  # so that what never ends ends soon
     y = torch.zeros(64, dtype=torch.int32)
     with pytest.raises(RuntimeError, match=message):
-        run(device, body, y)
+        run(body, y)
 
 
-def wrong_at_least_once(device, body: str, **launch) -> bool:
+@pytest.mark.parametrize(
+    ("launch", "message"), [({"grid": 0}, "without blocks"), ({"threads": 48}, "number of threads")]
+)
+def test_launches_that_a_gpu_refuses(launch, message):
+    with pytest.raises(RuntimeError, match=message):
+        run("y[t] = 1;", torch.zeros(64, dtype=torch.int32), **launch)
+
+
+def wrong_at_least_once(body: str, **launch) -> bool:
     """Whether y is not 0, 1, 2 ... after one of many launches; its kernel moves each number by way of another warp."""
     wrong = False
     for _ in range(LAUNCHES):
         x, y = torch.arange(64, dtype=torch.int32), torch.zeros(64, dtype=torch.int32)
-        run(device, body, x, y, parameters="const int* x, int* y", **launch)
+        run(body, x, y, parameters="const int* x, int* y", **launch)
         wrong = wrong or not torch.equal(y, x)
     return wrong
 
 
 @pytest.mark.parametrize("barrier", ["__syncthreads();", ""])
-def test_a_missing_barrier_is_noticed(device, barrier):
+def test_a_missing_barrier_is_noticed(barrier):
     body = f"__shared__ int s[64]; s[t ^ 32] = x[t ^ 32]; {barrier} y[t] = s[t];"
-    assert wrong_at_least_once(device, body) is not bool(barrier)
+    assert wrong_at_least_once(body) is not bool(barrier)
 
 
 @pytest.mark.parametrize(("left", "right"), [(0, True), (1, False)])
-def test_a_copy_that_was_not_waited_for_is_noticed(device, left, right):
+def test_a_copy_that_was_not_waited_for_is_noticed(left, right):
     body = f"""
         __shared__ int s[64];
         const unsigned at = (unsigned)__cvta_generic_to_shared(s + t);
@@ -63,68 +72,84 @@ def test_a_copy_that_was_not_waited_for_is_noticed(device, left, right):
         asm volatile("cp.async.wait_group {left};" ::: "memory");
         __syncthreads();
         y[t] = *(volatile int*)(s + t);"""
-    assert wrong_at_least_once(device, body) is not right
+    assert wrong_at_least_once(body) is not right
 
 
 WAIT = 'asm volatile("griddepcontrol.wait;" ::: "memory");'
 
 
-def chain(device, first: str, second: str) -> int:
+def chain(first: str, second: str) -> int:
     """The sum of what a kernel reads, of which the one before it writes each as 1."""
     y, z = torch.zeros(64, dtype=torch.int32), torch.zeros(64, dtype=torch.int32)
-    run(device, first, y, dependent=True)
-    run(device, second, y, z, parameters="const int* x, int* y", dependent=True)
+    run(first, y, dependent=True)
+    run(second, y, z, parameters="const int* x, int* y", dependent=True)
     return int(z.sum())
 
 
-def test_a_dependent_kernel_sees_results_only_after_its_wait(device):
+def test_a_dependent_kernel_sees_results_only_after_its_wait():
     writes = f"{WAIT} y[t] = 1;"
-    assert chain(device, writes, f"{WAIT} y[t] = x[t];") == 64
-    assert chain(device, writes, f"const int early = *(volatile const int*)(x + t); {WAIT} y[t] = early;") == 0
+    assert chain(writes, f"{WAIT} y[t] = x[t];") == 64
+    assert chain(writes, f"const int early = *(volatile const int*)(x + t); {WAIT} y[t] = early;") == 0
     with pytest.raises(RuntimeError, match="before the kernel waits"):
-        chain(device, "y[t] = 1;", f"{WAIT} y[t] = x[t];")
+        chain("y[t] = 1;", f"{WAIT} y[t] = x[t];")
 
 
-@pytest.mark.parametrize("type_name", ["f16", "bf16"])
-def test_rounding_and_widening_equal_torchs(device, type_name):
-    dtype = {"f16": torch.float16, "bf16": torch.bfloat16}[type_name]
-    every = torch.arange(-(1 << 15), 1 << 15).to(torch.int16).view(dtype)
-    between = (every.float() + every.float().nextafter(torch.tensor(1e9))) / 2
-    values = torch.cat([torch.randn(1 << 16) * 10.0 ** torch.randint(-40, 39, (1 << 16,)), every.float(), between])
-    got = torch.empty(len(values), dtype=dtype)
-    body = f"""
-        for (int i = blockIdx.x * blockDim.x + t; i < count; i += gridDim.x * blockDim.x) {{
-            short bits;
-            asm("cvt.rn.{type_name}.f32 %0, %1;" : "=h"(bits) : "f"(x[i]));
-            y[i] = bits;
-        }}"""
-    parameters = "const float* x, short* y, int count"
-    run(device, body, values, got, len(values), parameters=parameters, grid=4, threads=256)
-    want = values.to(dtype)
-    assert torch.equal(got.isnan(), want.isnan()) and torch.equal(got[~want.isnan()], want[~want.isnan()])
+TYPES = {"f16": (torch.float16, 11), "bf16": (torch.bfloat16, 8)}  # and significant bits
 
 
-def test_fp8_becomes_what_torch_says(device):
+def same(got: torch.Tensor, want: torch.Tensor) -> bool:
+    return torch.equal(got.isnan(), want.isnan()) and torch.equal(got[~want.isnan()], want[~want.isnan()])
+
+
+@pytest.mark.parametrize("type_name", TYPES)
+def test_rounding_and_widening_equal_torchs(type_name):
+    dtype = TYPES[type_name][0]
+    codes = torch.arange(-(1 << 15), 1 << 15).to(torch.int16)
+    every = codes.view(dtype).float()
+    ties = (every + (codes + 1).view(dtype).float()) / 2
+    values = torch.cat([torch.randn(1 << 16) * 10.0 ** torch.randint(-40, 39, (1 << 16,)), every, ties])
+    got, wide = torch.empty(len(values), dtype=dtype), torch.empty(len(codes))
+    loop = "for (int i = blockIdx.x * blockDim.x + t; i < count; i += gridDim.x * blockDim.x)"
+    body = f"""{loop} {{
+        short bits;
+        asm("cvt.rn.{type_name}.f32 %0, %1;" : "=h"(bits) : "f"(x[i]));
+        y[i] = bits;
+    }}"""
+    launch = {"grid": 4, "threads": 256}
+    run(body, values, got, len(values), parameters="const float* x, short* y, int count", **launch)
+    assert same(got, values.to(dtype))
+    if type_name == "f16":  # the kernels widen bf16 by a shift
+        body = f'{loop} asm("cvt.f32.f16 %0, %1;" : "=f"(y[i]) : "h"(x[i]));'
+        run(body, codes, wide, len(codes), parameters="const short* x, float* y, int count", **launch)
+        assert same(wide, every)
+
+
+def test_fp8_becomes_what_torch_says():
     codes = torch.arange(256, dtype=torch.uint8)
     got = torch.empty(256, dtype=torch.float16)
     body = 'asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(y[t]) : "h"(x[t]));'
-    run(device, body, codes, got, parameters="const short* x, int* y", threads=128)
-    want = codes.view(torch.float8_e4m3fn).to(torch.float16)
-    assert torch.equal(got.isnan(), want.isnan()) and torch.equal(got[~want.isnan()], want[~want.isnan()])
+    run(body, codes, got, parameters="const short* x, int* y", threads=128)
+    assert same(got, codes.view(torch.float8_e4m3fn).to(torch.float16))
+
+
+def rounded(exact: torch.Tensor, significant: int) -> torch.Tensor:
+    """float64 to so many significant bits, in one step; torch rounds to float32 first."""
+    unit = 2.0 ** (exact.frexp().exponent - significant)
+    return (exact / unit).round() * unit
 
 
 @pytest.mark.parametrize("operation", ["add", "mul", "fma"])
-@pytest.mark.parametrize("type_name", ["f16", "bf16"])
-def test_arithmetic_of_halves_rounds_once(device, type_name, operation):
-    dtype = {"f16": torch.float16, "bf16": torch.bfloat16}[type_name]
-    a, b, c = (torch.randn(3, 4096) * 2.0 ** torch.randint(-8, 8, (3, 4096))).to(dtype)
+@pytest.mark.parametrize("type_name", TYPES)
+def test_arithmetic_of_halves_rounds_once(type_name, operation):
+    dtype, significant = TYPES[type_name]
+    a, b, c = ((torch.rand(3, 4096) + 0.5) * 2.0 ** torch.randint(-3, 3, (3, 4096))).to(dtype)
     y = torch.empty_like(a)
     third = ', "r"(c[i])' if operation == "fma" else ""
     body = f"""
         for (int i = t; i < 2048; i += blockDim.x)
             asm("{operation}.rn.{type_name}x2 %0, %1, %2{", %3" if third else ""};"
                 : "=r"(y[i]) : "r"(a[i]), "r"(b[i]){third});"""
-    run(device, body, a, b, c, y, parameters="const int* a, const int* b, const int* c, int* y")
-    wide = {"add": lambda: a.double() + b.double(), "mul": lambda: a.double() * b.double()}
-    want = wide.get(operation, lambda: a.double() * b.double() + c.double())().to(dtype)
-    assert torch.equal(y, want)
+    run(body, a, b, c, y, parameters="const int* a, const int* b, const int* c, int* y")
+    exact = {"add": a.double() + b.double(), "mul": a.double() * b.double()}
+    want = exact.get(operation, a.double() * b.double() + c.double())
+    assert torch.equal(y.double(), rounded(want, significant))

@@ -58,7 +58,7 @@ def test_every_format_and_size(device, name):
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_float16(device, name):
-    check(device, name, 100 if SMALL else 520, 4096, 9, dtype=torch.float16)
+    check(device, name, 100 if SMALL else 520, 4096, 16, dtype=torch.float16)
     check(device, name, 96, 14336, 5, gate=True, dtype=torch.float16)
 
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 from kernels.products import EMULATED
 
+from genwright.kernels.cuda import nvrtc
 from genwright.quant.formats import parse_format
 from genwright.text.checkpoints import random
 from genwright.text.engine.executor import ResidentExecutor
@@ -24,19 +25,21 @@ LATENT = {
     "moe_intermediate_size": 64, "n_routed_experts": 6, "first_k_dense_replace": 1, "num_experts_per_tok": 3,
     "kv_lora_rank": 64, "qk_nope_head_dim": 32, "qk_rope_head_dim": 16, "v_head_dim": 32,
 }  # fmt: skip
-# Of each case: a named shape, what is changed of it, and a weight format.
+DENSE, ALONE = {"gemv", "grouped_decode_attention"}, {"gemv", "decode_attention"}
+SKINNY = DENSE | {"skinny"}
+# Of each case: a named shape, what is changed of it, a weight format, and the CUDA kernels that it needs.
 CASES = {
-    "llama": ("llama-3.1-8b", SMALL, None),
-    "as many key heads as query heads": ("llama-2-7b", {**SMALL, "num_key_value_heads": 4}, None),
-    "gemma": ("gemma-3-1b", SMALL, None),
-    "mixture": ("mixtral-8x7b", MIXTURE, None),
-    "latent attention": ("deepseek-v2-lite", LATENT, None),
-    "int8": ("llama-3.1-8b", SMALL, "int8"),
-    "wide int4": ("llama-3.1-8b", WIDE, "int4"),
-    "wide int4 with minimums": ("llama-3.1-8b", WIDE, "int4:asym"),
-    "wide int8": ("qwen2.5-0.5b", WIDE, "int8"),
-    "fp8": ("llama-3.1-8b", SMALL, "fp8"),
-    "int8 mixture": ("mixtral-8x7b", MIXTURE, "int8"),
+    "llama": ("llama-3.1-8b", SMALL, None, DENSE),
+    "as many key heads as query heads": ("llama-2-7b", {**SMALL, "num_key_value_heads": 4}, None, ALONE),
+    "gemma": ("gemma-3-1b", SMALL, None, DENSE),
+    "mixture": ("mixtral-8x7b", MIXTURE, None, DENSE),
+    "latent attention": ("deepseek-v2-lite", LATENT, None, {"gemv"}),
+    "int8": ("llama-3.1-8b", SMALL, "int8", SKINNY),
+    "wide int4": ("llama-3.1-8b", WIDE, "int4", SKINNY | {"packed_skinny"}),
+    "wide int4 with minimums": ("llama-3.1-8b", WIDE, "int4:asym", SKINNY | {"packed_skinny"}),
+    "wide int8": ("qwen2.5-0.5b", WIDE, "int8", SKINNY | {"packed_skinny"}),
+    "fp8": ("llama-3.1-8b", SMALL, "fp8", SKINNY | {"mma"}),
+    "int8 mixture": ("mixtral-8x7b", MIXTURE, "int8", SKINNY),
 }
 PROMPTS = [list(range(5, 12)), [200, 3], [77]]
 TOKENS = 4
@@ -60,7 +63,9 @@ def drawn(executor: ResidentExecutor, follow: list[list[int]] | None = None) -> 
 
 @pytest.mark.parametrize("case", CASES)
 def test_greedy_tokens_and_logits_are_the_torch_backends(case, cuda_device, monkeypatch):
-    name, changes, quant = CASES[case]
+    name, changes, quant, kernels = CASES[case]
+    monkeypatch.setattr(nvrtc, "_codes", {})  # what is compiled is found there
+    nvrtc._loaded_kernel.cache_clear()
     shape = random.named_shape
     monkeypatch.setattr(random, "named_shape", lambda name: {**shape(name), **changes})
     # Triton's interpreter does not multiply bf16.
@@ -75,3 +80,4 @@ def test_greedy_tokens_and_logits_are_the_torch_backends(case, cuda_device, monk
     assert (got - want).norm() < (1e-4 if quant is None else 0.02) * want.norm()
     if quant is None:
         assert drawn(ours)[0] == tokens
+    assert {program.name for program in nvrtc._codes} == kernels

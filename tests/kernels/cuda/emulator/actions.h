@@ -1,16 +1,19 @@
-// The families of instructions. Each function finds the action of an instruction by the words of its name, and sets what else the
-// action needs; nullptr if the instruction is of another family.
+// What instructions do, by their whole names, so that a variant that is not emulated is an error and not another instruction.
 
 #pragma once
 #include "machine.h"
 #include "numbers.h"
 
-Action of_numbers(Instruction& instruction, const std::vector<std::string>& words);      // numbers.cpp
-Action of_bits(Instruction& instruction, const std::vector<std::string>& words);         // bits.cpp
-Action of_conversions(Instruction& instruction, const std::vector<std::string>& words);  // conversions.cpp
-Action of_memory(Instruction& instruction, const std::vector<std::string>& words);       // memory.cpp
-Action of_threads(Instruction& instruction, const std::vector<std::string>& words);      // threads.cpp
-Action of_matrices(Instruction& instruction, const std::vector<std::string>& words);     // matrices.cpp
+typedef std::map<std::string, Action> Actions;
+
+// Each is in a file of its name. In those of the second line all threads of a warp take part.
+extern const Actions numbers, bits, conversions, memory, barriers;
+extern const Actions threads, matrices;
+
+// These have more variants than a table; false if the instruction is another.
+bool find_words(Instruction& instruction, const std::string& name);                           // conversions.cpp
+bool find_load_or_store(Instruction& instruction, const std::vector<std::string>& words);     // memory.cpp
+bool find_product_of_tiles(Instruction& instruction, const std::vector<std::string>& words);  // matrices.cpp
 
 typedef const Instruction& I;
 
@@ -28,23 +31,14 @@ template <typename D, typename... S, typename F> void each(Warp& warp, I i, u32 
     each_lane<D, S...>(warp, i, lanes, f, std::index_sequence_for<S...>());
 }
 
-// An operation of one type T, and its action for each type.
-#define OPERATION(NAME, D, SOURCES, PARAMETERS, RESULT)                                                     \
-    template <typename T> struct NAME {                                                                     \
-        static void run(Warp& warp, I i, u32 lanes) {                                                       \
-            each<D, SOURCES>(warp, i, lanes, [&] PARAMETERS -> D { return RESULT; });                       \
-        }                                                                                                   \
+// An operation of one type T, and its entries in a table.
+#define OPERATION(NAME, D, SOURCES, PARAMETERS, RESULT)                                               \
+    template <typename T> struct NAME {                                                               \
+        static void run(Warp& warp, I i, u32 lanes) {                                                 \
+            each<D, SOURCES>(warp, i, lanes, [&] PARAMETERS -> D { return RESULT; });                 \
+        }                                                                                             \
     };
 #define BOTH T, T
-
-template <template <typename> typename OP> Action integer(const std::string& type) {
-    static const std::map<std::string, Action> known = {
-        {"s16", OP<int16_t>::run}, {"u16", OP<u16>::run}, {"b16", OP<u16>::run}, {"s32", OP<s32>::run}, {"u32", OP<u32>::run},
-        {"b32", OP<u32>::run},     {"s64", OP<s64>::run}, {"u64", OP<u64>::run}, {"b64", OP<u64>::run}, {"pred", OP<u32>::run}};
-    const auto found = known.find(type);
-    return found == known.end() ? nullptr : found->second;
-}
-
-template <template <typename> typename OP> Action number(const std::string& type) {
-    return type == "f32" ? OP<float>::run : integer<OP>(type);
-}
+#define SIGNED(NAME, OP) {NAME ".s32", OP<s32>::run}, {NAME ".s64", OP<s64>::run}
+#define UNSIGNED(NAME, OP) {NAME ".u32", OP<u32>::run}, {NAME ".u64", OP<u64>::run}
+#define PLAIN_BITS(NAME, OP) {NAME ".b16", OP<u16>::run}, {NAME ".b32", OP<u32>::run}, {NAME ".b64", OP<u64>::run}

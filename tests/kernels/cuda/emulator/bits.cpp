@@ -8,6 +8,8 @@ OPERATION(And, T, BOTH, (T a, T b), (T)(a & b))
 OPERATION(Or, T, BOTH, (T a, T b), (T)(a | b))
 OPERATION(Xor, T, BOTH, (T a, T b), (T)(a ^ b))
 OPERATION(Not, T, T, (T a), (T)~a)
+#define CHOICE T, T, u32
+OPERATION(Select, T, CHOICE, (T a, T b, u32 p), p ? a : b)
 #define BITS (8 * sizeof(T))
 #define SHIFTED T, u32
 OPERATION(ShiftLeft, T, SHIFTED, (T a, u32 b), b >= BITS ? (T)0 : (T)(a << b))
@@ -57,19 +59,12 @@ void permute_bytes(Warp& warp, I i, u32 lanes) {
 
 }  // namespace
 
-Action of_bits(Instruction&, const std::vector<std::string>& words) {
-    const std::string &name = words[0], &type = words.back();
-    if (name == "and") return integer<And>(type);
-    if (name == "or") return integer<Or>(type);
-    if (name == "xor") return integer<Xor>(type);
-    if (name == "not") return type == "pred" ? not_pred : integer<Not>(type);
-    if (name == "shl") return integer<ShiftLeft>(type);
-    if (name == "shr") return integer<ShiftRight>(type);
-    if (name == "bfi") return insert_bits;
-    if (name == "brev") return reverse_bits;
-    if (name == "bfind" && words[1] == "shiftamt" && type == "u32") return shift_to_the_first;
-    if (name == "lop3") return logic_of_three;
-    if (name == "prmt" && words.size() == 2) return permute_bytes;
-    return nullptr;
-}
+#define LOGIC(NAME, OP) PLAIN_BITS(NAME, OP), {NAME ".pred", OP<u32>::run}
 
+const Actions bits = {
+    LOGIC("and", And), LOGIC("or", Or), LOGIC("xor", Xor), PLAIN_BITS("not", Not), {"not.pred", not_pred},
+    PLAIN_BITS("shl", ShiftLeft), SIGNED("shr", ShiftRight), UNSIGNED("shr", ShiftRight), {"bfi.b32", insert_bits},
+    {"brev.b32", reverse_bits}, {"bfind.shiftamt.u32", shift_to_the_first}, {"lop3.b32", logic_of_three},
+    {"prmt.b32", permute_bytes},
+    PLAIN_BITS("selp", Select), UNSIGNED("selp", Select), SIGNED("selp", Select), {"selp.f32", Select<u32>::run},
+};

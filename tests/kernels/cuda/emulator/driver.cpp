@@ -60,9 +60,8 @@ void run(Launch& launch, u32 at_once) {
             }
             continue;
         }
-        const int steps = 1 + launch.random() % TURN;
-        warp.run(steps);
-        if (launch.steps_left < (u64)steps) throw Fault("it does not end: warps wait for what never happens");
+        const u64 steps = warp.run(1 + launch.random() % TURN);
+        if (launch.steps_left < steps) throw Fault("it does not end: warps wait for what never happens");
         launch.steps_left -= steps;
         if (block.running == 0)
             blocks.erase(std::find_if(blocks.begin(), blocks.end(), [&](const auto& each) { return each.get() == &block; }));
@@ -82,20 +81,23 @@ template <typename F> int attempt(F work) {
 
 void launch(const Configuration& configuration, Function& function, void** values) {
     const Program& program = function.program;
+    const std::vector<Range> memory = std::exchange(argument_memory, {});
     if (configuration.shared > function.most_shared) throw Fault("more shared memory than was asked for");
-    if (configuration.threads[0] > program.most_threads || configuration.threads[0] % 32 || configuration.threads[1] != 1)
+    const u32 threads = configuration.threads[0];
+    if (!threads || threads > program.most_threads || threads % 32 || configuration.threads[1] != 1)
         throw Fault("a number of threads for which it was not compiled");
     const auto& grid = configuration.grid;
+    if (!grid[0] || !grid[1] || !grid[2]) throw Fault("a grid without blocks");
     bool dependent = false;
     for (u32 i = 0; i < configuration.count; i++)
         dependent = dependent || (configuration.attributes[i].id == PROGRAMMATIC && configuration.attributes[i].value);
     if (!dependent) written.clear();
     Launch launch = {program,
                      {grid[0], grid[1], grid[2]},
-                     configuration.threads[0],
+                     threads,
                      program.shared_bytes + configuration.shared,
                      std::vector<u8>(program.parameter_bytes),
-                     std::exchange(argument_memory, {}),
+                     memory,
                      Random(launches++),
                      most_steps,
                      dependent,
@@ -112,8 +114,11 @@ void launch(const Configuration& configuration, Function& function, void** value
 
 extern "C" {
 
-// The most blocks that run at once, and the most instructions of a launch.
-void emulator_configure(u32 blocks, u64 steps) { most_blocks = blocks, most_steps = steps; }
+// The most blocks that run at once, and the most instructions of a launch. Forgets what this thread's kernels have written.
+void emulator_configure(u32 blocks, u64 steps) {
+    most_blocks = blocks, most_steps = steps;
+    written.clear(), argument_memory.clear();
+}
 
 // What the next kernel may read and write.
 void emulator_add_memory(u64 first, u64 bytes) { argument_memory.push_back({first, bytes}); }
@@ -122,16 +127,18 @@ void emulator_add_memory(u64 first, u64 bytes) { argument_memory.push_back({firs
 void emulator_forget(u64 first, u64 bytes) {
     for (Written& kernel : written)
         for (auto at = kernel.begin(); at != kernel.end();)
-            at = at->first >= first / 16 && at->first <= (first + bytes) / 16 ? kernel.erase(at) : std::next(at);
+            at = at->first >= first / 16 && at->first <= (first + bytes - 1) / 16 ? kernel.erase(at) : std::next(at);
 }
 
 int cuModuleLoadData(void** module, const char* ptx) {
     return attempt([&] { *module = new Function{parse(ptx)}; });
 }
 
-int cuModuleGetFunction(void** function, void* module, const char*) {
+int cuModuleGetFunction(void** function, void* module, const char* name) {
     *function = module;
-    return 0;
+    return attempt([&] {
+        if (((Function*)module)->program.name != name) throw Fault("the module has no kernel of this name");
+    });
 }
 
 int cuFuncSetAttribute(void* function, int attribute, int value) {

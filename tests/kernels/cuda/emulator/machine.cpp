@@ -1,5 +1,5 @@
-// Runs the blocks of a grid. Warps take turns in a random order, a few instructions each, so that nothing can rely on an order that
-// barriers do not give. Copies to shared memory happen when they begin or when they are waited for, at random.
+// Runs the blocks of a grid. Warps take turns in a random order, a few instructions each, so that nothing can rely on an order
+// that barriers do not give. Copies to shared memory happen when they begin or when they are waited for, at random.
 
 #include "machine.h"
 
@@ -11,9 +11,11 @@ Block::Block(Launch& launch, u32 number) : launch(launch), shared(launch.shared_
 }
 
 void Block::arrive(u32 number, u32 threads) {
-    if (number >= 16) throw Fault("a block has 16 barriers");
-    barriers[number].expected = threads, barriers[number].arrived += 32;
-    complete(barriers[number]);
+    if (number >= 16 || threads % 32) throw Fault("a block has 16 barriers, for whole warps");
+    BlockBarrier& barrier = barriers[number];
+    if (barrier.arrived && barrier.expected != threads) throw Fault("warps expect other numbers of threads at a barrier");
+    barrier.expected = threads, barrier.arrived += 32;
+    complete(barrier);
 }
 
 Warp::Warp(Block& block, u32 number) : block(&block), number(number) {
@@ -116,13 +118,15 @@ void Warp::merge() {
             }
 }
 
-void Warp::run(int steps) {
+int Warp::run(int most_steps) {
     if (barrier >= 0) barrier = -1, groups[0].at++;  // it was the only group
     Group* group = &choose(block->launch.random() % 4 == 0);
-    for (yields = false; steps > 0 && !yields; steps--) {
-        step(*group);
-        if (ended() || barrier >= 0) return;
+    int steps = 0;
+    for (yields = false; steps < most_steps && !yields;) {
+        step(*group), steps++;
+        if (ended() || barrier >= 0) break;
         if (groups.size() > 1) merge();
         group = groups.size() == 1 ? &groups[0] : &choose(false);
     }
+    return steps;
 }

@@ -149,7 +149,7 @@ struct Warp {
         return all;
     }
     bool runs() const { return !ended() && (barrier < 0 || block->barriers[barrier].turn != barrier_turn); }
-    void run(int steps);
+    int run(int most_steps);  // returns how many it ran
 
    private:
     Group& choose(bool any);

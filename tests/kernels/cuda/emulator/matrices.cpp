@@ -1,13 +1,10 @@
 // Tensor cores: mma and wgmma, and the instructions that bring 8 x 8 matrices to the places that they want.
 //
-// In a tile of 16 rows a lane has rows lane / 4 and 8 more, and of each the columns (bytes: the fours of columns) lane % 4 and as many
-// further as four lanes have.
+// In a tile of 16 rows a lane has rows lane / 4 and 8 more, and of each the pairs of columns (bytes: fours) lane % 4 and 4 more.
 
 #include "actions.h"
 
-
 namespace {
-
 
 template <typename TYPE> double element(u32 pair, int which) { return widened<TYPE>((u16)(pair >> 16 * which)); }
 
@@ -117,9 +114,9 @@ template <typename TYPE> void multiply_tile(Warp& warp, I i, u32) {
     }
 }
 
-template <bool TRANSPOSED> void load_matrices(Warp& warp, I i, u32) {  // ldmatrix
-    const Operand& address = i.operands[i.count];
-    for (u32 number = 0; number < i.count; number++) {
+template <bool TRANSPOSED> void load_matrices(Warp& warp, I i, u32) {  // ldmatrix of four
+    const Operand& address = i.operands[4];
+    for (u32 number = 0; number < 4; number++) {
         u16 rows[8][8];
         for (int row = 0; row < 8; row++) {
             const u32 at = warp.lanes(address).get<u32>(number * 8 + row) + address.offset;
@@ -147,22 +144,21 @@ void transpose_matrix(Warp& warp, I i, u32) {  // movmatrix
 
 }  // namespace
 
-Action of_matrices(Instruction& i, const std::vector<std::string>& words) {
-    std::string name;
-    for (const std::string& word : words) name += (name.empty() ? "" : ".") + word;
-    i.kind = Kind::CONVERGENT;
-    if (name == "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32") return multiply<Bf16>;
-    if (name == "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32") return multiply<F16>;
-    if (name == "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32") return multiply_bytes<int8_t>;
-    if (name == "mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32") return multiply_bytes<u8>;
-    if (name == "movmatrix.sync.aligned.m8n8.trans.b16") return transpose_matrix;
-    if (words[0] == "ldmatrix") {
-        i.count = words[4][1] - '0';
-        return name.find(".trans.") == std::string::npos ? load_matrices<false> : load_matrices<true>;
-    }
-    if (words[0] == "wgmma" && words[4].rfind("m64n", 0) == 0) {
-        i.count = std::stoul(words[4].substr(4));
-        return words.back() == "bf16" ? multiply_tile<Bf16> : multiply_tile<F16>;
-    }
-    return nullptr;
+const Actions matrices = {
+    {"mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32", multiply<Bf16>},
+    {"mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32", multiply<F16>},
+    {"mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32", multiply_bytes<int8_t>},
+    {"mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32", multiply_bytes<u8>},
+    {"ldmatrix.sync.aligned.m8n8.x4.shared.b16", load_matrices<false>},
+    {"ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16", load_matrices<true>},
+    {"movmatrix.sync.aligned.m8n8.trans.b16", transpose_matrix},
+};
+
+// wgmma of any number of columns; false if the instruction is another.
+bool find_product_of_tiles(Instruction& i, const std::vector<std::string>& words) {
+    if (words.size() != 8 || words[0] != "wgmma" || words[1] != "mma_async" || words[4].rfind("m64n", 0) != 0) return false;
+    if (words[5] != "f32" || words[6] != words[7] || (words[6] != "bf16" && words[6] != "f16")) return false;
+    i.kind = Kind::CONVERGENT, i.count = std::stoul(words[4].substr(4));
+    i.action = words[6] == "bf16" ? multiply_tile<Bf16> : multiply_tile<F16>;
+    return true;
 }

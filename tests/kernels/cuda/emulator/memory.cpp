@@ -1,5 +1,7 @@
 // Loads, stores, and copies to shared memory.
 
+#include <set>
+
 #include "actions.h"
 
 namespace {
@@ -56,7 +58,7 @@ void commit_copies(Warp& warp, I, u32 lanes) {
     for_lanes(lanes, [&](int lane) { warp.committed[lane]++; });
 }
 void wait_for_copies(Warp& warp, I i, u32 lanes) {
-    const u32 left = i.operands.empty() ? 0 : (u32)i.operands[0].value;
+    const u32 left = (u32)i.operands[0].value;
     for (Copy& copy : warp.copies) {
         u32 due = 0;
         for_lanes(lanes, [&](int lane) { due |= (u32)(copy.number[lane] + left < warp.committed[lane]) << lane; });
@@ -77,25 +79,34 @@ void atomic_add(Warp& warp, I i, u32 lanes) {
     });
 }
 
-u32 size_of_type(const std::string& type) { return std::stoul(type.substr(1)) / 8; }
+const std::set<std::string> TYPES = {"u8", "u16", "u32", "u64", "b16", "b32", "b64", "f32"};
+const std::set<std::string> HINTS = {"nc", "cg", "L1::no_allocate"};  // of caches
 
 }  // namespace
 
-Action of_memory(Instruction& i, const std::vector<std::string>& words) {
-    const std::string& name = words[0];
-    if (name == "atom" && words[1] == "global" && words[2] == "add" && words.back() == "u32") return atomic_add;
-    if (name == "cp" && words[1] == "async")
-        return words[2] == "commit_group" ? commit_copies : words[2].rfind("wait", 0) == 0 ? wait_for_copies : copy_async;
-    if (name != "ld" && name != "st") return nullptr;
-    i.size = size_of_type(words.back()), i.count = 1;
-    Action action = nullptr;
-    for (const std::string& word : words) {
-        if (word == "v2" || word == "v4") i.count = word[1] - '0';
-        if (word == "volatile") i.polls = name == "ld";
-        if (word == "global") action = name == "ld" ? load<GLOBAL> : store<GLOBAL>;
-        if (word == "shared" || word == "shared::cta") action = name == "ld" ? load<SHARED> : store<SHARED>;
-        if (word == "param" && name == "ld") action = load<PARAMETERS>;
-    }
-    return action;
-}
+const Actions memory = {
+    {"atom.global.add.u32", atomic_add}, {"cp.async.ca.shared.global", copy_async}, {"cp.async.cg.shared.global", copy_async},
+    {"cp.async.commit_group", commit_copies}, {"cp.async.wait_group", wait_for_copies},
+};
 
+bool find_load_or_store(Instruction& i, const std::vector<std::string>& words) {
+    const bool loads = words[0] == "ld";
+    if ((!loads && words[0] != "st") || !TYPES.count(words.back())) return false;
+    i.size = std::stoul(words.back().substr(1)) / 8;
+    for (size_t k = 1; k + 1 < words.size(); k++) {
+        const std::string& word = words[k];
+        if (word == "v2" || word == "v4")
+            i.count = word[1] - '0';
+        else if (word == "volatile")
+            i.polls = loads;
+        else if (word == "global")
+            i.action = loads ? load<GLOBAL> : store<GLOBAL>;
+        else if (word == "shared")
+            i.action = loads ? load<SHARED> : store<SHARED>;
+        else if (word == "param" && loads)
+            i.action = load<PARAMETERS>;
+        else if (!HINTS.count(word))
+            return false;
+    }
+    return i.action != nullptr;
+}

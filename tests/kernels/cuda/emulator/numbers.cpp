@@ -7,14 +7,13 @@ namespace {
 template <typename T> using Long = std::conditional_t<std::is_signed_v<T>, s64, u64>;
 
 #define THREE T, T, T
-#define CHOICE T, T, u32
 OPERATION(Add, T, BOTH, (T a, T b), (T)(a + b))
 OPERATION(Sub, T, BOTH, (T a, T b), (T)(a - b))
 OPERATION(Multiply, T, BOTH, (T a, T b), (T)(a * b))
 OPERATION(Minimum, T, BOTH, (T a, T b), b < a || a != a ? b : a)
 OPERATION(Maximum, T, BOTH, (T a, T b), b > a || a != a ? b : a)
 OPERATION(Negate, T, T, (T a), (T)-a)
-OPERATION(Divide, T, BOTH, (T a, T b), b == 0 ? (T)-1 : (T)(a / b))
+OPERATION(Divide, T, BOTH, (T a, T b), b == 0 ? (T)-1 : (T)((Long<T>)a / b))
 OPERATION(MultiplyAdd, T, THREE, (T a, T b, T c), (T)(a * b + c))
 OPERATION(FusedMultiplyAdd, T, THREE, (T a, T b, T c), std::fma(a, b, c))
 OPERATION(MultiplyHigh, T, BOTH, (T a, T b), (T)((Long<T>)a * b >> 32))
@@ -30,19 +29,7 @@ OPERATION(NotLessEqual, u32, BOTH, (T a, T b), !(a <= b))
 OPERATION(NotGreater, u32, BOTH, (T a, T b), !(a > b))
 OPERATION(NotGreaterEqual, u32, BOTH, (T a, T b), !(a >= b))
 OPERATION(Different, u32, BOTH, (T a, T b), !(a == b))
-OPERATION(Select, T, CHOICE, (T a, T b, u32 p), p ? a : b)
-
-Action comparison(const std::string& name, const std::string& type) {
-    static const std::map<std::string, Action (*)(const std::string&)> known = {
-        {"eq", number<Equal>},       {"ne", number<NotEqual>},      {"lt", number<Less>},        {"le", number<LessEqual>},
-        {"gt", number<Greater>},     {"ge", number<GreaterEqual>},  {"lo", number<Less>},        {"ls", number<LessEqual>},
-        {"hi", number<Greater>},     {"hs", number<GreaterEqual>},  {"equ", number<Equal>},      {"neu", number<Different>},
-        {"ltu", number<NotGreaterEqual>}, {"leu", number<NotGreater>}, {"gtu", number<NotLessEqual>}, {"geu", number<NotLess>}};
-    const auto found = known.find(name);
-    return found == known.end() ? nullptr : found->second(type);
-}
-
-// Arithmetic of single types.
+OPERATION(NotDifferent, u32, BOTH, (T a, T b), !(a < b || a > b))
 
 template <float (*F)(float)> void unary(Warp& warp, I i, u32 lanes) {
     each<float, float>(warp, i, lanes, [](float a) { return F(a); });
@@ -56,9 +43,9 @@ void divide_approximately(Warp& warp, I i, u32 lanes) {
     each<float, float, float>(warp, i, lanes, [](float a, float b) { return a * flushed(1.0f / b); });
 }
 
-template <bool LARGEST> void extreme_or_nan(Warp& warp, I i, u32 lanes) {
+void maximum_or_nan(Warp& warp, I i, u32 lanes) {
     each<float, float, float>(warp, i, lanes, [](float a, float b) {
-        return std::isnan(a) || std::isnan(b) ? NAN : LARGEST ? std::max(a, b) : std::min(a, b);
+        return std::isnan(a) || std::isnan(b) ? NAN : std::max(a, b);
     });
 }
 
@@ -94,29 +81,27 @@ template <typename A> void dot_of_bytes(Warp& warp, I i, u32 lanes) {
 
 }  // namespace
 
-Action of_numbers(Instruction&, const std::vector<std::string>& words) {
-    const std::string &name = words[0], &type = words.back(), &before = words[words.size() - 2];
-    const bool halves = type == "f16x2" || type == "bf16x2", bf16 = type == "bf16x2";
-    if (name == "add") return halves ? (bf16 ? add_halves<Bf16> : add_halves<F16>) : number<Add>(type);
-    if (name == "sub") return number<Sub>(type);
-    if (name == "mul" && before == "wide") return type == "s32" ? Wide<s32>::run : Wide<u32>::run;
-    if (name == "mul" && before == "hi") return type == "s32" ? MultiplyHigh<s32>::run : MultiplyHigh<u32>::run;
-    if (name == "mul") return halves ? (bf16 ? multiply_halves<Bf16> : multiply_halves<F16>) : number<Multiply>(type);
-    if (name == "mad" && before == "lo") return integer<MultiplyAdd>(type);
-    if (name == "fma" && halves) return bf16 ? multiply_add_halves<Bf16> : multiply_add_halves<F16>;
-    if (name == "fma" && type == "f32") return FusedMultiplyAdd<float>::run;
-    if (name == "div" && type == "f32") return before == "ftz" ? divide_approximately : nullptr;
-    if (name == "div") return integer<Divide>(type);
-    if ((name == "max" || name == "min") && words[1] == "NaN") return name == "max" ? extreme_or_nan<true> : extreme_or_nan<false>;
-    if (name == "max") return number<Maximum>(type);
-    if (name == "min") return number<Minimum>(type);
-    if (name == "abs" && type == "f32") return unary<magnitude>;
-    if (name == "neg") return type == "f32" ? unary<negated> : integer<Negate>(type);
-    if (name == "ex2") return unary<power_of_two>;
-    if (name == "rsqrt") return unary<inverse_root>;
-    if (name == "setp" && words.size() < 5) return comparison(words[1], type);
-    if (name == "selp") return integer<Select>(type == "f32" ? "b32" : type);
-    if (name == "dp4a" && type == "s32") return words[1] == "u32" ? dot_of_bytes<u8> : dot_of_bytes<int8_t>;
-    return nullptr;
-}
+#define ORDER(NAME, OP) SIGNED("setp." NAME, OP), UNSIGNED("setp." NAME, OP)
+#define FLOATS(NAME, OP) {"setp." NAME ".ftz.f32", OP<float>::run}
 
+const Actions numbers = {
+    SIGNED("add", Add), {"add.ftz.f32", Add<float>::run}, {"add.rn.f16x2", add_halves<F16>}, {"add.rn.bf16x2", add_halves<Bf16>},
+    SIGNED("sub", Sub), {"sub.ftz.f32", Sub<float>::run},
+    SIGNED("mul.lo", Multiply), {"mul.hi.s32", MultiplyHigh<s32>::run}, {"mul.hi.u32", MultiplyHigh<u32>::run},
+    {"mul.wide.s32", Wide<s32>::run}, {"mul.wide.u32", Wide<u32>::run}, {"mul.ftz.f32", Multiply<float>::run},
+    {"mul.rn.f16x2", multiply_halves<F16>}, {"mul.rn.bf16x2", multiply_halves<Bf16>},
+    SIGNED("mad.lo", MultiplyAdd), {"fma.rn.ftz.f32", FusedMultiplyAdd<float>::run},
+    {"fma.rn.f16x2", multiply_add_halves<F16>}, {"fma.rn.bf16x2", multiply_add_halves<Bf16>},
+    {"div.s32", Divide<s32>::run}, {"div.u32", Divide<u32>::run}, {"div.approx.ftz.f32", divide_approximately},
+    SIGNED("max", Maximum), UNSIGNED("max", Maximum), {"max.ftz.f32", Maximum<float>::run}, {"max.NaN.f32", maximum_or_nan},
+    SIGNED("min", Minimum), UNSIGNED("min", Minimum), {"min.ftz.f32", Minimum<float>::run},
+    SIGNED("neg", Negate), {"neg.ftz.f32", unary<negated>}, {"abs.ftz.f32", unary<magnitude>},
+    {"ex2.approx.ftz.f32", unary<power_of_two>}, {"rsqrt.approx.ftz.f32", unary<inverse_root>},
+    {"dp4a.u32.s32", dot_of_bytes<u8>}, {"dp4a.s32.s32", dot_of_bytes<int8_t>},
+    ORDER("lt", Less), ORDER("le", LessEqual), ORDER("gt", Greater), ORDER("ge", GreaterEqual),
+    ORDER("eq", Equal), ORDER("ne", NotEqual), PLAIN_BITS("setp.eq", Equal), PLAIN_BITS("setp.ne", NotEqual),
+    {"setp.eq.s16", Equal<int16_t>::run}, {"setp.ne.s16", NotEqual<int16_t>::run},
+    FLOATS("lt", Less), FLOATS("le", LessEqual), FLOATS("gt", Greater), FLOATS("ge", GreaterEqual), FLOATS("eq", Equal),
+    FLOATS("ne", NotEqual), FLOATS("ltu", NotGreaterEqual), FLOATS("leu", NotGreater), FLOATS("gtu", NotLessEqual),
+    FLOATS("geu", NotLess), FLOATS("equ", NotDifferent), FLOATS("neu", Different),
+};

@@ -14,7 +14,9 @@ template <typename TO, typename FROM> TO bits_as(FROM from) {
 }
 
 // A float with numbers below the normal ones as zero.
-inline float flushed(float value) { return std::fabs(value) < std::numeric_limits<float>::min() ? std::copysign(0.0f, value) : value; }
+inline float flushed(float value) {
+    return std::fabs(value) < std::numeric_limits<float>::min() ? std::copysign(0.0f, value) : value;
+}
 
 struct Bf16 {
     static constexpr int MANTISSA = 7, LEAST = -126;

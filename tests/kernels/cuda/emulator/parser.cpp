@@ -35,7 +35,7 @@ struct Parser {
     std::vector<std::pair<size_t, std::string>> branches;  // instructions and their labels
     int scopes_begun = 0;
 
-    explicit Parser(const std::string& ptx) : source(ptx.c_str()) {
+    explicit Parser(const std::string& ptx) : source(ptx) {
         for (size_t start; (start = source.find("//")) != std::string::npos;) {
             const size_t end = source.find('\n', start);
             source.erase(start, (end == std::string::npos ? source.size() : end) - start);
@@ -108,14 +108,14 @@ struct Parser {
                 found = word;
         }
         const size_t bracket = found.find('[');
-        const u32 count = bracket == std::string::npos ? 1 : found[bracket + 1] == ']' ? 0 : std::stoul(found.substr(bracket + 1));
+        if (bracket == std::string::npos) return {element, found};
+        const u32 count = found[bracket + 1] == ']' ? 0 : std::stoul(found.substr(bracket + 1));
         return {element * count, found.substr(0, bracket)};
     }
 
     void declare_shared(const std::string& text) {
         u32 alignment = 1;
         const auto [bytes, found] = variable(text, alignment);
-        if (bytes == 0) alignment = 1024;  // what a kernel gets at launch, after all others
         program.shared_bytes = (program.shared_bytes + alignment - 1) / alignment * alignment;
         scopes[0][found].constant = true, scopes[0][found].value = program.shared_bytes;
         program.shared_bytes += bytes;
@@ -182,6 +182,7 @@ struct Parser {
 
     Program parse() {
         const std::string entry = ".entry", most_threads = ".maxntid";
+        if (source.find(entry) == std::string::npos) throw Fault("this is no PTX of a kernel");
         const size_t name = source.find(entry) + entry.size(), open = source.find('(', name), close = source.find(')', open);
         program.name = trimmed(source.substr(name, open - name));
         parameters(source.substr(open + 1, close - open - 1));

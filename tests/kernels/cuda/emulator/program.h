@@ -41,7 +41,7 @@ struct Instruction {
     bool polls = false;  // it may be one of many until another warp has written
     Operand guard;
     std::vector<Operand> operands;  // as they are written, without the braces of vectors
-    u32 count = 1, size = 0;        // of a vector's elements, and bytes of one; barriers: whether the warp waits
+    u32 count = 1, size = 0;        // of a vector's elements, and bytes of one; wgmma: columns
     int target = 0;                 // of a branch
     std::string text;
 };
@@ -67,4 +67,4 @@ struct Fault : std::runtime_error {
 constexpr u32 SHARED_LIMIT = 227 << 10;  // bytes that a block may have
 
 Program parse(const std::string& ptx);                                             // parser.cpp
-void find_action(Instruction& instruction, const std::vector<std::string>& words);  // actions.cpp; words: of its name
+void find_action(Instruction& instruction, const std::vector<std::string>& words);  // actions.cpp; words of its name

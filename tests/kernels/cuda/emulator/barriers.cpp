@@ -1,0 +1,61 @@
+// Barriers, fences, and waits for kernels.
+
+#include "actions.h"
+
+namespace {
+
+void nothing(Warp&, I, u32) {}
+
+void wait_for_kernels(Warp& warp, I, u32) { warp.waited = true; }
+
+void arrive_at_block_barrier(Warp& warp, I i, u32) {
+    const u32 threads = i.operands.size() > 1 ? warp.lanes(i.operands[1]).get<u32>(0) : 0;
+    warp.block->arrive(warp.lanes(i.operands[0]).get<u32>(0), threads);
+}
+void wait_at_block_barrier(Warp& warp, I i, u32 lanes) {
+    warp.barrier = warp.lanes(i.operands[0]).get<u32>(0), warp.barrier_turn = warp.block->barriers[warp.barrier & 15].turn;
+    arrive_at_block_barrier(warp, i, lanes);
+}
+
+struct MemoryBarrier {  // mbarrier's 64 bits, whose layout is no program's business
+    u16 missing, all;
+    u32 turn;
+};
+void begin_barrier(Warp& warp, I i, u32 lanes) {
+    for_lanes(lanes, [&](int lane) {
+        const u16 all = warp.lanes(i.operands[1]).get<u32>(lane);
+        const MemoryBarrier barrier = {all, all, 0};
+        memcpy(warp.shared_at(i.operands[0], lane, 8), &barrier, 8);
+    });
+}
+void arrive_at_barrier(Warp& warp, I i, u32 lanes) {
+    if (i.operands.size() != 2) throw Fault("only single arrivals are emulated");
+    for_lanes(lanes, [&](int lane) {
+        u8* const at = warp.shared_at(i.operands[1], lane, 8);
+        MemoryBarrier barrier;
+        memcpy(&barrier, at, 8);
+        if (--barrier.missing == 0) barrier.missing = barrier.all, barrier.turn++;
+        memcpy(at, &barrier, 8);
+    });
+}
+void try_barrier(Warp& warp, I i, u32 lanes) {
+    for_lanes(lanes, [&](int lane) {
+        MemoryBarrier barrier;
+        memcpy(&barrier, warp.shared_at(i.operands[1], lane, 8), 8);
+        const bool passed = (barrier.turn & 1) != warp.lanes(i.operands[2]).get<u32>(lane);
+        warp.lanes(i.operands[0]).set<u32>(lane, passed);
+        warp.yields = warp.yields || !passed;
+    });
+}
+
+}  // namespace
+
+// Memory is written at once, and so are the sums of wgmma.
+const Actions barriers = {
+    {"bar.sync", wait_at_block_barrier}, {"bar.arrive", arrive_at_block_barrier},
+    {"mbarrier.init.shared::cta.b64", begin_barrier}, {"mbarrier.arrive.shared::cta.b64", arrive_at_barrier},
+    {"mbarrier.try_wait.parity.shared::cta.b64", try_barrier}, {"griddepcontrol.wait", wait_for_kernels},
+    {"griddepcontrol.launch_dependents", nothing}, {"fence.proxy.async.shared::cta", nothing}, {"membar.gl", nothing},
+    {"wgmma.fence.sync.aligned", nothing}, {"wgmma.commit_group.sync.aligned", nothing},
+    {"wgmma.wait_group.sync.aligned", nothing},
+};
