@@ -128,7 +128,8 @@ def test_a_breakdown_shows_what_moves(tiny, capsys, percent: tuple[int, ...]) ->
     moves = {"load_weight", *parts}
     assert set(found) == moves | {"compute_layer_prefill", "compute_layer_decoding"}
     assert all((float(found[part]) > 0) == (percent[0] < 100) for part in moves - {"load_cache_prefill"})
-    assert float(found["compute_layer_decoding"]) > 0
+    # Tokens that this thread reads late, because others compute, count for the step before.
+    assert float(found["compute_layer_prefill"]) + float(found["compute_layer_decoding"]) > 0
     assert model.generate(prompts(4), max_new_tokens=3).shape == (4, 27)  # and measures no more
     assert capsys.readouterr().out == ""
 

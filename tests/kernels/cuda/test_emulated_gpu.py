@@ -8,7 +8,7 @@ from kernels.products import EMULATED
 
 from genwright.kernels.cuda import nvrtc
 
-pytestmark = [pytest.mark.skipif(not EMULATED, reason="has a GPU"), pytest.mark.usefixtures("device")]
+pytestmark = [pytest.mark.skipif(not EMULATED, reason="has a GPU"), pytest.mark.usefixtures("cuda_device")]
 LAUNCHES = 30  # in each of which warps take other turns
 
 
