@@ -30,8 +30,8 @@ struct Launch {
     std::vector<Range> memory;
     Random random;
     u64 steps_left;
-    bool dependent;                     // may start before the kernels before it end
-    const std::vector<Written>& before;  // by these kernels, the latest last
+    bool dependent;                           // may start before the kernels before it end
+    const std::vector<Written>& before;       // by these kernels, the latest last
     Written written = {};
     std::vector<std::vector<u8>> spare = {};  // registers of warps that have ended, whose contents a new one finds in its own
 
@@ -120,11 +120,11 @@ struct Warp {
     std::vector<u8> registers;
     std::vector<Group> groups;
     std::vector<Copy> copies;
-    u32 committed[32] = {};           // groups of copies
-    int barrier = -1;                 // of the block, at which the warp waits
+    u32 committed[32] = {};  // groups of copies
+    int barrier = -1;        // of the block, at which the warp waits
     u32 barrier_turn = 0;
-    bool waited;                      // for the kernels before this one
-    bool yields = false;              // what it waits for needs other warps
+    bool waited;             // for the kernels before this one
+    bool yields = false;     // what it waits for needs other warps
 
     Warp(Block& block, u32 number);
     Warp(Warp&&) = default;
