@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -41,6 +42,30 @@ def use_absent_gpu() -> AbsentGpu:
     torch.cuda.get_device_capability = lambda device=None: (9, 0)
     torch.cuda.get_device_properties = lambda device=None: sizes
     return gpu
+
+
+class Compilations:
+    """Counts what is compiled by NVRTC and by Triton, and in which threads; neither compiles anything."""
+
+    def __init__(self, gpu: AbsentGpu):
+        import triton.compiler
+
+        from genwright.kernels.cuda import nvrtc
+
+        self.count, self.threads = 0, set[str]()
+        nvrtc._compile, nvrtc.Kernel = self.compile, lambda code, name: gpu.launch
+        triton.compiler.compile = self.compile
+        self.launch = gpu.launch
+
+    def compile(self, source: Any, *_: object, **__: object) -> Any:
+        self.count += 1
+        self.threads.add(threading.current_thread().name.partition("_")[0])
+        parts = {"launch_metadata": lambda *_: None, "function": 1, "packed_metadata": (), "metadata": None}
+        return b"code" if isinstance(source, str) else SimpleNamespace(src=source, run=self.launch, **parts)
+
+    def take(self) -> int:
+        count, self.count = self.count, 0
+        return count
 
 
 def run_without_interpreter(script: str, argument: str, folder: Path) -> None:

@@ -16,7 +16,7 @@ def test_memory_and_products_against_numpy(monkeypatch):
     read = values.nbytes / rates.fastest(values.sum, cpu)
     assert 0.1 * read < rates.read_rate(cpu) < 20 * read
     product = 2 * 512**3 / rates.fastest(lambda: side @ side, cpu)
-    assert 0.1 * product < rates.matmul_rate(cpu, torch.float32) < 10 * product
+    assert 0.1 * product < rates.matmul_rate(cpu, torch.float32) < 20 * product
 
 
 def test_copies_and_calls_have_the_right_unit():

@@ -1,6 +1,7 @@
 """Products of the triton backend: linear layers with weights of any format, norms and gates."""
 
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import TypeGuard, Unpack
 
 import torch
@@ -16,7 +17,7 @@ from genwright.kernels.triton.fp8_inputs import fp8_linear, quantize_gated, quan
 from genwright.kernels.triton.matmul import packed_matmul
 from genwright.kernels.triton.unpack import unpack
 from genwright.quant.bit_planes import BitPlanes
-from genwright.quant.fp8 import Fp8Blocks
+from genwright.quant.fp8 import BLOCK, Fp8Blocks
 from genwright.quant.mixed import Mixed
 from genwright.quant.packed import Packed, Weight
 from genwright.quant.table import PackedTable
@@ -26,6 +27,7 @@ from genwright.text.ops.torch_ops import TorchOps
 from genwright.text.ops.unpack_ahead import UnpackAhead
 
 MAX_UNPACKING_ROWS = 128  # of a product that unpacks weights in its kernel; for more it pays to unpack them first
+MAX_UNPACKED = 1 << 26  # elements of an output head that are unpacked at a time
 
 
 class TritonProducts(TorchOps):
@@ -72,17 +74,22 @@ class TritonProducts(TorchOps):
             return fp8_linear(quantize_inputs(x, pdl=self._pdl), weight, len(x), x.dtype, bias)
         if isinstance(weight, Packed) and len(x) <= MAX_UNPACKING_ROWS:
             return _unpacking_product(x, weight, bias)
+        if isinstance(weight, Packed) and bias is None and self._is_too_large(weight):
+            return _product_in_pieces(x, weight)
         return self._cublas(weight, x.dtype, lambda matrix: linear(x, matrix, bias))
 
     def _cublas(self, weight: Weight, dtype: torch.dtype, product: Callable[[Tensor], Tensor]) -> Tensor:
         """cuBLAS's product of the weight, or of what it is dequantized to."""
         if isinstance(weight, Tensor):
             return product(weight)
-        if isinstance(weight, BitPlanes):
-            return product(unpack_planes(weight, dtype))
-        if self._unpack_ahead is None:
-            return product(unpack(weight, dtype))
+        if self._unpack_ahead is None or isinstance(weight, BitPlanes):
+            return product(_unpacked(weight, dtype))
         return self._unpack_ahead.multiply(weight, dtype, product)
+
+    def _is_too_large(self, weight: Packed) -> bool:
+        """Whether its dequantized form would need much memory that the weights of other layers do not share."""
+        shared = self._unpack_ahead is not None and weight in self._unpack_ahead
+        return not shared and prod(weight.shape) > MAX_UNPACKED
 
     def _rounds_inputs(self, weight: Weight, x: Tensor) -> TypeGuard[Fp8Blocks]:
         return self.fp8_inputs and not self.deterministic and serves(x, weight)
@@ -184,6 +191,21 @@ class TritonProducts(TorchOps):
 
     def gate(self, gate_up: Tensor, activation: str) -> Tensor:
         return silu_mul(gate_up, pdl=self._pdl) if activation == "silu" else super().gate(gate_up, activation)
+
+
+def _product_in_pieces(x: Tensor, weight: Packed) -> Tensor:
+    """cuBLAS's product, with some rows of the weight dequantized at a time."""
+    rows, columns = weight.shape
+    y, most = x.new_empty(len(x), rows), MAX_UNPACKED // columns // BLOCK * BLOCK
+    for first in range(0, rows, most):
+        count = min(most, rows - first)
+        matrix = _unpacked(weight.narrow(0, first, count), x.dtype)
+        torch.mm(x, matrix.t(), out=y[:, first : first + count])
+    return y
+
+
+def _unpacked(weight: Packed, dtype: torch.dtype) -> Tensor:
+    return unpack_planes(weight, dtype) if isinstance(weight, BitPlanes) else unpack(weight, dtype)
 
 
 def _unpacking_product(x: Tensor, weight: Weight, bias: Tensor | None, deterministic: bool = False) -> Tensor:

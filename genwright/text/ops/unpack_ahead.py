@@ -52,6 +52,9 @@ class UnpackAhead:
         for layer, weights in enumerate(blocks):
             self._layer |= {id(weight): layer for weight in _parts(weights.values())}
 
+    def __contains__(self, weight: Packed) -> bool:
+        return id(weight) in self._layer
+
     def multiply(self, weight: Packed, dtype: torch.dtype, product: Callable[[Tensor], Tensor]) -> Tensor:
         """Launch `product` of the dequantized weight, then the dequantization of the next one."""
         layer = self._layer.get(id(weight))
@@ -61,7 +64,9 @@ class UnpackAhead:
         stream = torch.cuda.current_stream(self._device)
         matrix, used = self._take(weight, dtype, stream)
         following, buffer = self._next(weight, layer), self._buffers[1 - used]
-        if following is None:
+        if following is None:  # so the step ends, and decoding needs no buffers
+            for each in self._buffers:
+                each.memory = None  # the second stream, whose memory it is, waits for this product before it writes
             return product(matrix)
         buffer.free.record(stream)  # its last product comes before this one
         y = product(matrix)

@@ -1,15 +1,12 @@
 """Dry runs of steps: they compile all kernels of the step that follows, also while the weights load."""
 
-import threading
 from functools import partial
-from types import SimpleNamespace
 
 import pytest
 import torch
-from absent_gpu import AbsentGpu, run_without_interpreter, use_absent_gpu
+from absent_gpu import Compilations, run_without_interpreter, use_absent_gpu
 
 from genwright.kernels.compile_ahead import KernelCompiler
-from genwright.kernels.cuda import nvrtc
 from genwright.quant.formats import parse_format
 from genwright.text.checkpoints import random
 from genwright.text.engine.executor import ResidentExecutor
@@ -34,28 +31,6 @@ SIZES = 8, 128  # sequences and tokens of a step, at most
 @pytest.mark.parametrize("case", CASES)
 def test_nothing_is_compiled_at_a_launch(case, tmp_path):
     run_without_interpreter(__file__, case, tmp_path)
-
-
-class Compilations:
-    """Counts what is compiled by NVRTC and by Triton, and in which threads; neither compiles anything."""
-
-    def __init__(self, gpu: AbsentGpu):
-        import triton.compiler
-
-        self.count, self.threads = 0, set[str]()
-        nvrtc._compile, nvrtc.Kernel = self.compile, lambda code, name: gpu.launch
-        triton.compiler.compile = self.compile
-        self.launch = gpu.launch
-
-    def compile(self, source, *_, **__):
-        self.count += 1
-        self.threads.add(threading.current_thread().name.partition("_")[0])
-        parts = {"launch_metadata": lambda *_: None, "function": 1, "packed_metadata": (), "metadata": None}
-        return b"code" if isinstance(source, str) else SimpleNamespace(src=source, run=self.launch, **parts)
-
-    def take(self) -> int:
-        count, self.count = self.count, 0
-        return count
 
 
 def forward(executor: ResidentExecutor, tokens: int) -> torch.Tensor:

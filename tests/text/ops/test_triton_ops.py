@@ -165,6 +165,22 @@ def blocks(name: str, rows: int, device: str):
     return repack(random_weights(QUANTIZED[name], rows, 256, rows).to(device), QUANTIZED[name])
 
 
+@pytest.mark.parametrize("name", ["int8", "fp8", "Q4_K", "Q6_K"])
+def test_an_output_head_is_dequantized_in_pieces(ops, name, device, monkeypatch):
+    from genwright.text.ops import triton_products
+
+    if name in QUANTIZED:
+        weight = blocks(name, 300, device)
+    else:
+        weight = parse_format(name).quantize(torch.randn(300, 256, device=device))
+    x, sizes, unpacked = torch.randn(130, 256, device=device), [], triton_products._unpacked
+    monkeypatch.setattr(triton_products, "MAX_UNPACKED", 128 * 256)
+    monkeypatch.setattr(triton_products, "_unpacked", lambda *args: sizes.append(args[0].shape) or unpacked(*args))
+    ours, theirs = (each.linear(x, {"head": weight}, "head") for each in (ops, TorchOps()))
+    assert (ours - theirs).norm() < 1e-6 * theirs.norm()
+    assert sizes == [(128, 256), (128, 256), (44, 256)]
+
+
 @pytest.mark.parametrize("tokens", [1, 2, 8, 64, 130])
 def test_a_fused_weight_of_several_types(ops, tokens, device):
     """As q, k and v of Q4_K_M files: with the norm for few tokens, unpacked in registers, and unpacked before."""

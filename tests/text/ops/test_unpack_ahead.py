@@ -122,6 +122,26 @@ def test_a_weight_is_overwritten_only_after_its_product_and_read_only_when_it_is
             assert waits["second"][i - 1] > products[i - 2]  # what is overwritten was read
 
 
+def test_buffers_exist_only_during_a_step(streams, device):
+    blocks, x, held = new_blocks(2, device), torch.randn(2, 64, device=device), []
+    ahead, weights = UnpackAhead(torch.device(device)), in_order(blocks)
+
+    def buffers():
+        return sum(buffer.memory is not None for buffer in ahead._buffers)
+
+    def product(matrix):
+        held.append(buffers())
+        return x @ matrix.t()
+
+    ahead.add(blocks)
+    for _ in range(2):
+        held.clear()
+        for weight in weights:
+            ahead.multiply(weight, torch.float32, product)
+        assert buffers() == 0
+    assert held == [0, 1, *[2] * (len(weights) - 3), 0]
+
+
 def test_other_orders_and_other_weights_are_computed_too(streams, device):
     blocks, x = new_blocks(2, device), torch.randn(2, 64, device=device)
     ahead, weights = UnpackAhead(torch.device(device)), in_order(blocks, 4)
