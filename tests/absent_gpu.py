@@ -1,10 +1,11 @@
-"""A Hopper GPU that is not there, for processes without Triton's interpreter: launches are counted."""
+"""A Hopper GPU that is not there, for processes without Triton's interpreter: it counts launches, and does nothing."""
 
 import os
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -41,6 +42,11 @@ def use_absent_gpu() -> AbsentGpu:
     sizes = SimpleNamespace(multi_processor_count=132, shared_memory_per_multiprocessor=228 << 10)
     torch.cuda.get_device_capability = lambda device=None: (9, 0)
     torch.cuda.get_device_properties = lambda device=None: sizes
+    stream = SimpleNamespace(cuda_stream=0, wait_event=lambda event: None)
+    torch.cuda.Stream = torch.cuda.current_stream = lambda device=None: stream  # type: ignore[misc, assignment]
+    torch.cuda.Event = lambda: SimpleNamespace(record=lambda stream: None)  # type: ignore[misc, assignment]
+    torch.cuda.stream = lambda stream: nullcontext()  # type: ignore[assignment]
+    torch.cuda.is_current_stream_capturing = lambda: False
     return gpu
 
 
@@ -54,6 +60,7 @@ class Compilations:
 
         self.count, self.threads = 0, set[str]()
         nvrtc._compile, nvrtc.Kernel = self.compile, lambda code, name: gpu.launch
+        nvrtc.keep = lambda *_: None
         triton.compiler.compile = self.compile
         self.launch = gpu.launch
 

@@ -27,7 +27,7 @@ from genwright.text.ops.torch_ops import TorchOps
 from genwright.text.ops.unpack_ahead import UnpackAhead
 
 MAX_UNPACKING_ROWS = 128  # of a product that unpacks weights in its kernel; for more it pays to unpack them first
-MAX_UNPACKED = 1 << 26  # elements of an output head that are unpacked at a time
+MAX_UNPACKED = 1 << 26  # elements that are unpacked at a time of a weight outside of the layers, such as the head
 
 
 class TritonProducts(TorchOps):
@@ -74,7 +74,12 @@ class TritonProducts(TorchOps):
             return fp8_linear(quantize_inputs(x, pdl=self._pdl), weight, len(x), x.dtype, bias)
         if isinstance(weight, Packed) and len(x) <= MAX_UNPACKING_ROWS:
             return _unpacking_product(x, weight, bias)
-        if isinstance(weight, Packed) and bias is None and self._is_too_large(weight):
+        if (
+            isinstance(weight, Packed)
+            and bias is None
+            and prod(weight.shape) > MAX_UNPACKED
+            and not self._stays(weight)
+        ):
             return _product_in_pieces(x, weight)
         return self._cublas(weight, x.dtype, lambda matrix: linear(x, matrix, bias))
 
@@ -86,10 +91,9 @@ class TritonProducts(TorchOps):
             return product(_unpacked(weight, dtype))
         return self._unpack_ahead.multiply(weight, dtype, product)
 
-    def _is_too_large(self, weight: Packed) -> bool:
-        """Whether its dequantized form would need much memory that the weights of other layers do not share."""
-        shared = self._unpack_ahead is not None and weight in self._unpack_ahead
-        return not shared and prod(weight.shape) > MAX_UNPACKED
+    def _stays(self, weight: Packed) -> bool:
+        """Whether it is a weight of a layer that stays in the device's memory."""
+        return self._unpack_ahead is not None and weight in self._unpack_ahead
 
     def _rounds_inputs(self, weight: Weight, x: Tensor) -> TypeGuard[Fp8Blocks]:
         return self.fp8_inputs and not self.deterministic and serves(x, weight)
@@ -196,7 +200,7 @@ class TritonProducts(TorchOps):
 def _product_in_pieces(x: Tensor, weight: Packed) -> Tensor:
     """cuBLAS's product, with some rows of the weight dequantized at a time."""
     rows, columns = weight.shape
-    y, most = x.new_empty(len(x), rows), MAX_UNPACKED // columns // BLOCK * BLOCK
+    y, most = x.new_empty(len(x), rows), max(MAX_UNPACKED // columns // BLOCK, 1) * BLOCK
     for first in range(0, rows, most):
         count = min(most, rows - first)
         matrix = _unpacked(weight.narrow(0, first, count), x.dtype)

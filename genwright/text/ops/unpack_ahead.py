@@ -64,10 +64,10 @@ class UnpackAhead:
         stream = torch.cuda.current_stream(self._device)
         matrix, used = self._take(weight, dtype, stream)
         following, buffer = self._next(weight, layer), self._buffers[1 - used]
-        if following is None:  # so the step ends, and decoding needs no buffers
-            for each in self._buffers:
-                each.memory = None  # the second stream, whose memory it is, waits for this product before it writes
-            return product(matrix)
+        if following is None:
+            y = product(matrix)
+            self._give_back(stream)
+            return y
         buffer.free.record(stream)  # its last product comes before this one
         y = product(matrix)
         with torch.cuda.stream(self._stream):
@@ -80,6 +80,16 @@ class UnpackAhead:
             buffer.ready.record(self._stream)
         self._ahead = following, matrix, 1 - used
         return y
+
+    def _give_back(self, stream: torch.cuda.Stream) -> None:
+        """Free the buffers at the end of a step, because the steps that follow may need the memory for something else.
+
+        It is the second stream's memory, so that stream must know of all products that read it.
+        """
+        self._buffers[0].free.record(stream)
+        self._stream.wait_event(self._buffers[0].free)
+        for buffer in self._buffers:
+            buffer.memory = None
 
     def _take(self, weight: Packed, dtype: torch.dtype, stream: torch.cuda.Stream) -> tuple[Tensor, int]:
         """The dequantized weight, and the number of the buffer that must not be written meanwhile."""
