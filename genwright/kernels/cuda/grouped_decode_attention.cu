@@ -78,6 +78,7 @@ grouped_decode_attention(const void* qkv, const float* cos, const float* sin, co
     __shared__ float warp_maximum[WARPS][SHARE], warp_total[WARPS][SHARE];
     __shared__ int last;
     const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32, head = blockIdx.x;
+    // Only queries past SHARE, because the others are written below without a barrier before.
     for (int i = SHARE * QUERY_BYTES / 16 + thread; i < sizeof(queries) / 16; i += THREADS) ((Chunk*)queries)[i] = Chunk{};
     start_next();
     auto first_key = [&](int length) { return window ? max(length - window, 0) : 0; };
