@@ -43,7 +43,8 @@ def cuda_device(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPa
 
     if compiler() is None:
         pytest.skip("needs NVRTC, of the package nvidia-cuda-nvrtc")
-    emulate(monkeypatch, tmp_path_factory.getbasetemp().parent)
+    folder = tmp_path_factory.getbasetemp()
+    emulate(monkeypatch, folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder)  # one for all processes
     return "cpu"
 
 

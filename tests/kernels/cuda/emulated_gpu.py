@@ -1,12 +1,12 @@
 """An emulated Hopper GPU for the CUDA kernels: NVRTC compiles them to PTX, and the C++ in emulator/ runs that.
 
 It takes the place of CUDA's driver, so everything up to the launch is the package's own code. The arguments of a kernel
-are CPU tensors, and it may access nothing else. Warps take turns in a random order, and copies to shared memory arrive
-late. A kernel that may overlap the one before it (programmatic dependent launch) sees nothing of what that one writes
-until it has waited, so that a missing wait gives a wrong result.
+are CPU tensors, and it may access nothing else. Warps take turns in a random order, threads of a warp run ahead of the
+others, and copies to shared memory arrive late. A kernel that may overlap the one before it (programmatic dependent
+launch) sees nothing of what that one writes until it has waited. So a missing barrier or wait gives a wrong result.
 
 What this cannot show: time, registers, what the compiler makes of PTX, fences between memories that the GPU sees in
-different orders, and waits for wgmma, whose sums are there at once.
+different orders, and sums of wgmma that are read before a wait.
 """
 
 import ctypes
@@ -22,13 +22,14 @@ from weakref import finalize
 
 import pytest
 import torch
+from kernels.products import SMALL
 
 from genwright.home import lock
 from genwright.kernels.cuda import nvrtc
 
 SOURCES = Path(__file__).with_name("emulator")
 MULTIPROCESSORS = 12  # the most blocks that run at the same time
-MOST_STEPS = 1 << 30  # instructions of a launch, before it counts as one that never ends
+MOST_STEPS = 1 << (28 if SMALL else 31)  # instructions of a launch, before it counts as one that never ends
 PROPERTIES = SimpleNamespace(multi_processor_count=MULTIPROCESSORS, shared_memory_per_multiprocessor=228 << 10)
 
 
@@ -58,7 +59,7 @@ def emulate(patch: pytest.MonkeyPatch, folder: Path) -> None:
     patch.setattr(nvrtc, "kernel_file", lambda name: folder / name)
     patch.setattr(torch.cuda, "get_device_capability", lambda device=None: (9, 0))
     patch.setattr(torch.cuda, "get_device_properties", lambda device=None: PROPERTIES)
-    patch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=0))
+    patch.setattr(torch.cuda, "current_stream", lambda device=None: SimpleNamespace(cuda_stream=0))
 
 
 class _PtxCompiler:
@@ -76,12 +77,14 @@ class _PtxCompiler:
 def compiler() -> ctypes.CDLL | None:
     """NVRTC from NVIDIA's wheel; it finds its second library only if that is already loaded."""
     found = find_spec("nvidia")
-    for folder in map(Path, (found and found.submodule_search_locations) or ()):
-        for path in folder.glob("*/lib/libnvrtc.so.*"):
-            for second in path.parent.glob("libnvrtc-builtins.so.*"):
-                ctypes.CDLL(str(second))
-            return ctypes.CDLL(str(path))
-    return None
+    folders = map(Path, (found and found.submodule_search_locations) or ())
+    versions = [path for folder in folders for path in folder.glob("*/lib/libnvrtc.so.*")]
+    if not versions:
+        return None
+    newest = max(versions, key=lambda path: int(path.suffix[1:]))
+    for second in newest.parent.glob("libnvrtc-builtins.so.*"):
+        ctypes.CDLL(str(second))
+    return ctypes.CDLL(str(newest))
 
 
 @cache

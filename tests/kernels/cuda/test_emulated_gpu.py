@@ -29,6 +29,8 @@ def run(body: str, *arguments, parameters: str = "int* y", **launch) -> None:
         ("if (t < 32) asm volatile(\"bar.sync 1, 64;\"); else y[t] = 1;", "wait for each other"),
         ("if (t < 32) asm volatile(\"bar.sync 1, 96;\"); else asm volatile(\"bar.sync 1, 64;\");", "other numbers"),
         ("asm volatile(\"nanosleep.u32 20;\");", "does not know the instruction nanosleep"),
+        ("y[t] = __shfl_sync(1, t, 0);", "a mask names other threads"),
+        ("((long*)y)[t / 2] = __shfl_xor_sync(~0u, (long)t, 1);", "vectors and second results"),
     ],
 )  # fmt: skip
 def test_faults(body, message):
@@ -62,6 +64,12 @@ def test_a_missing_barrier_is_noticed(barrier):
     assert wrong_at_least_once(body) is not bool(barrier)
 
 
+@pytest.mark.parametrize("barrier", ["__syncwarp();", ""])
+def test_a_missing_barrier_of_a_warp_is_noticed(barrier):
+    body = f"__shared__ volatile int s[64]; s[t ^ 3] = x[t ^ 3]; {barrier} y[t] = s[t];"
+    assert wrong_at_least_once(body) is not bool(barrier)
+
+
 @pytest.mark.parametrize(("left", "right"), [(0, True), (1, False)])
 def test_a_copy_that_was_not_waited_for_is_noticed(left, right):
     body = f"""
@@ -92,6 +100,17 @@ def test_a_dependent_kernel_sees_results_only_after_its_wait():
     assert chain(writes, f"const int early = *(volatile const int*)(x + t); {WAIT} y[t] = early;") == 0
     with pytest.raises(RuntimeError, match="before the kernel waits"):
         chain("y[t] = 1;", f"{WAIT} y[t] = x[t];")
+    with pytest.raises(RuntimeError, match="before the kernel waits"):
+        chain(f"if (t == 0) {WAIT} y[t] = 1;", f"{WAIT} y[t] = x[t];")
+
+
+def test_a_dependent_kernel_sees_what_pytorch_writes_before_it():
+    y, z = torch.zeros(64, dtype=torch.int32), torch.zeros(64, dtype=torch.int32)
+    run(f"{WAIT} y[t] = 1;", y, dependent=True)
+    y[:32] = 5
+    run(f"const int x0 = *(volatile const int*)(x + t); {WAIT} y[t] = x0;", y, z, parameters="const int* x, int* y",
+        dependent=True)  # fmt: skip
+    assert z.tolist() == [5] * 32 + [0] * 32
 
 
 TYPES = {"f16": (torch.float16, 11), "bf16": (torch.bfloat16, 8)}  # and significant bits
@@ -153,3 +172,22 @@ def test_arithmetic_of_halves_rounds_once(type_name, operation):
     exact = {"add": a.double() + b.double(), "mul": a.double() * b.double()}
     want = exact.get(operation, a.double() * b.double() + c.double())
     assert torch.equal(y.double(), rounded(want, significant))
+
+
+def test_a_sum_that_float64_cannot_hold_rounds_once():
+    a, b, c = (torch.tensor([value, value], dtype=torch.bfloat16) for value in (1.5, 1 + 2**-7, -(2**-60)))
+    y = torch.empty_like(a)
+    body = 'if (t == 0) asm volatile("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(*y) : "r"(*a), "r"(*b), "r"(*c));'
+    run(body, a, b, c, y, parameters="const int* a, const int* b, const int* c, int* y")
+    assert y.tolist() == [1.5078125] * 2  # 1.5 + 1.5 x 2^-7 would be a tie, rounded to even: 1.515625
+
+
+def test_zeros_are_ordered_by_their_signs():
+    x, y = torch.tensor([-0.0, 0.0]), torch.empty(4)
+    pair = '"f"(x[t]), "f"(x[1 - t])'
+    body = f"""if (t < 2) {{
+        asm("max.ftz.f32 %0, %1, %2;" : "=f"(y[t]) : {pair});
+        asm("min.ftz.f32 %0, %1, %2;" : "=f"(y[t + 2]) : {pair});
+    }}"""
+    run(body, x, y, parameters="const float* x, float* y", threads=32)
+    assert y.signbit().tolist() == [False, False, True, True]

@@ -22,6 +22,7 @@ inline float flush(float value) { return flushed(value); }
 
 template <typename D, typename... S, typename F, size_t... K>
 void each_lane(Warp& warp, I i, u32 lanes, F f, std::index_sequence<K...>) {
+    if (i.operands.size() != 1 + sizeof...(S)) throw Fault("vectors and second results are not emulated");
     const Lanes to = warp.lanes(i.operands[0]), from[] = {warp.lanes(i.operands[1 + K])...};
     for_lanes(lanes, [&](int lane) { to.set<D>(lane, flush(f(flush(from[K].template get<S>(lane))...))); });
 }

@@ -6,25 +6,25 @@ namespace {
 
 void nothing(Warp&, I, u32) {}
 
-void wait_for_kernels(Warp& warp, I, u32) { warp.waited = true; }
+void wait_for_kernels(Warp& warp, I, u32 lanes) { warp.waited |= lanes; }
 
 void arrive_at_block_barrier(Warp& warp, I i, u32) {
     const u32 threads = i.operands.size() > 1 ? warp.lanes(i.operands[1]).get<u32>(0) : 0;
     warp.block->arrive(warp.lanes(i.operands[0]).get<u32>(0), threads);
 }
 void wait_at_block_barrier(Warp& warp, I i, u32 lanes) {
-    warp.barrier = warp.lanes(i.operands[0]).get<u32>(0), warp.barrier_turn = warp.block->barriers[warp.barrier & 15].turn;
+    warp.barrier = warp.lanes(i.operands[0]).get<u32>(0), warp.barrier_phase = warp.block->barriers[warp.barrier & 15].phase;
     arrive_at_block_barrier(warp, i, lanes);
 }
 
 struct MemoryBarrier {  // mbarrier's 64 bits, whose layout is no program's business
-    u16 missing, all;
-    u32 turn;
+    u16 pending, expected;
+    u32 phase;
 };
 void begin_barrier(Warp& warp, I i, u32 lanes) {
     for_lanes(lanes, [&](int lane) {
-        const u16 all = warp.lanes(i.operands[1]).get<u32>(lane);
-        const MemoryBarrier barrier = {all, all, 0};
+        const u16 expected = warp.lanes(i.operands[1]).get<u32>(lane);
+        const MemoryBarrier barrier = {expected, expected, 0};
         memcpy(warp.shared_at(i.operands[0], lane, 8), &barrier, 8);
     });
 }
@@ -34,7 +34,7 @@ void arrive_at_barrier(Warp& warp, I i, u32 lanes) {
         u8* const at = warp.shared_at(i.operands[1], lane, 8);
         MemoryBarrier barrier;
         memcpy(&barrier, at, 8);
-        if (--barrier.missing == 0) barrier.missing = barrier.all, barrier.turn++;
+        if (--barrier.pending == 0) barrier.pending = barrier.expected, barrier.phase++;
         memcpy(at, &barrier, 8);
     });
 }
@@ -42,7 +42,7 @@ void try_barrier(Warp& warp, I i, u32 lanes) {
     for_lanes(lanes, [&](int lane) {
         MemoryBarrier barrier;
         memcpy(&barrier, warp.shared_at(i.operands[1], lane, 8), 8);
-        const bool passed = (barrier.turn & 1) != warp.lanes(i.operands[2]).get<u32>(lane);
+        const bool passed = (barrier.phase & 1) != warp.lanes(i.operands[2]).get<u32>(lane);
         warp.lanes(i.operands[0]).set<u32>(lane, passed);
         warp.yields = warp.yields || !passed;
     });
@@ -50,12 +50,10 @@ void try_barrier(Warp& warp, I i, u32 lanes) {
 
 }  // namespace
 
-// Memory is written at once, and so are the sums of wgmma.
+// Memory is written at once.
 const Actions barriers = {
     {"bar.sync", wait_at_block_barrier}, {"bar.arrive", arrive_at_block_barrier},
     {"mbarrier.init.shared::cta.b64", begin_barrier}, {"mbarrier.arrive.shared::cta.b64", arrive_at_barrier},
     {"mbarrier.try_wait.parity.shared::cta.b64", try_barrier}, {"griddepcontrol.wait", wait_for_kernels},
     {"griddepcontrol.launch_dependents", nothing}, {"fence.proxy.async.shared::cta", nothing}, {"membar.gl", nothing},
-    {"wgmma.fence.sync.aligned", nothing}, {"wgmma.commit_group.sync.aligned", nothing},
-    {"wgmma.wait_group.sync.aligned", nothing},
 };

@@ -114,9 +114,10 @@ void launch(const Configuration& configuration, Function& function, void** value
 
 extern "C" {
 
-// The most blocks that run at once, and the most instructions of a launch. Forgets what this thread's kernels have written.
+// The most blocks that run at once, and the most instructions of a launch. Forgets what this thread's kernels have written,
+// and begins the random numbers again.
 void emulator_configure(u32 blocks, u64 steps) {
-    most_blocks = blocks, most_steps = steps;
+    most_blocks = blocks, most_steps = steps, launches = 0;
     written.clear(), argument_memory.clear();
 }
 

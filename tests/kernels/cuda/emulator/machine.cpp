@@ -1,5 +1,6 @@
 // Runs the blocks of a grid. Warps take turns in a random order, a few instructions each, so that nothing can rely on an order
-// that barriers do not give. Copies to shared memory happen when they begin or when they are waited for, at random.
+// that barriers do not give, and now and then some threads of a warp run ahead of the others until all must meet. Copies to
+// shared memory happen when they begin or when they are waited for, at random.
 
 #include "machine.h"
 
@@ -23,7 +24,7 @@ Warp::Warp(Block& block, u32 number) : block(&block), number(number) {
     if (!launch.spare.empty()) registers = std::move(launch.spare.back()), launch.spare.pop_back();
     registers.resize(launch.program.register_bytes);
     groups.push_back({0, ~0u, false});
-    waited = !launch.dependent;
+    waited = launch.dependent ? 0 : ~0u;
     for (const auto& [name, operand] : launch.program.special)
         for (int lane = 0; lane < 32; lane++) {
             const int axis = name.back() - 'x';
@@ -51,14 +52,21 @@ void finish_copy(Warp& warp, Copy& copy, u32 lanes) {
     copy.lanes &= ~lanes;
 }
 
-// The threads that are behind the others, so that all meet again; or any that can go on.
-Group& Warp::choose(bool any) {
-    const size_t first = any ? block->launch.random() % groups.size() : 0;
+// Some threads of a group, which become one of their own.
+u32 Warp::split(Group& group) {
+    const u32 some = group.lanes & block->launch.random(), others = group.lanes & ~some;
+    if (!some || !others) return 0;
+    group.lanes = others;
+    groups.push_back({group.at, some, false});
+    return some;
+}
+
+// Of these threads if they can go on, else of all, those that are behind the others, so that all meet again.
+Group& Warp::choose(u32 lanes) {
     Group* chosen = nullptr;
-    for (size_t i = 0; i < groups.size() && !(any && chosen); i++) {
-        Group& group = groups[(first + i) % groups.size()];
-        if (!group.waits && (!chosen || group.at < chosen->at)) chosen = &group;
-    }
+    for (Group& group : groups)
+        if (!group.waits && (group.lanes & lanes) && (!chosen || group.at < chosen->at)) chosen = &group;
+    if (!chosen && lanes != ~0u) return choose(~0u);
     if (!chosen) throw Fault("threads of a warp wait for each other at different instructions");
     return *chosen;
 }
@@ -120,13 +128,13 @@ void Warp::merge() {
 
 int Warp::run(int most_steps) {
     if (barrier >= 0) barrier = -1, groups[0].at++;  // it was the only group
-    Group* group = &choose(block->launch.random() % 4 == 0);
+    // In some turns, these threads run first.
+    u32 ahead = block->launch.random() % 4 ? ~0u : split(groups[block->launch.random() % groups.size()]);
     int steps = 0;
     for (yields = false; steps < most_steps && !yields;) {
-        step(*group), steps++;
+        step(groups.size() == 1 ? groups[0] : choose(ahead)), steps++;
         if (ended() || barrier >= 0) break;
         if (groups.size() > 1) merge();
-        group = groups.size() == 1 ? &groups[0] : &choose(false);
     }
     return steps;
 }

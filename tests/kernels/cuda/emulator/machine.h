@@ -18,7 +18,7 @@ struct Range {  // of memory that a kernel may read and write
 
 // What a kernel has written, by sixteens of bytes.
 struct Change {
-    u8 before[16];
+    u8 before[16], after[16];
     bool changed[16];
 };
 typedef std::unordered_map<u64, Change> Written;
@@ -44,14 +44,19 @@ struct Launch {
         throw Fault("access to memory that is no argument's");
     }
 
-    // What a thread reads there. One that has not waited for the kernels before this one sees nothing of what they write.
+    // What a thread reads there. One that has not waited for the kernels before this one sees nothing of what they write,
+    // unless PyTorch has written there since, for which this one waits in any case.
     void read(u64 address, u32 bytes, bool waited, u8* to) {
         memcpy(to, global(address, bytes), bytes);
-        if (waited) return;
-        for (auto kernel = before.rbegin(); kernel != before.rend(); ++kernel)
+        u32 rewritten = 0;
+        for (auto kernel = before.rbegin(); kernel != before.rend() && !waited; ++kernel)
             if (const auto found = kernel->find(address / 16); found != kernel->end())
-                for (u32 i = 0, at = address % 16; i < bytes; i++)
-                    if (found->second.changed[at + i]) to[i] = found->second.before[at + i];
+                for (u32 i = 0, at = address % 16; i < bytes; i++) {
+                    const Change& change = found->second;
+                    if (!change.changed[at + i]) continue;
+                    rewritten |= (u32)(change.after[at + i] != to[i]) << i;
+                    if (!(rewritten >> i & 1)) to[i] = change.before[at + i];
+                }
     }
 
     void write(u64 address, u32 bytes, bool waited, const u8* from) {
@@ -60,12 +65,12 @@ struct Launch {
         Change& change = written[address / 16];
         for (u32 i = 0, at = address % 16; i < bytes; i++)
             if (!std::exchange(change.changed[at + i], true)) change.before[at + i] = to[i];
-        memcpy(to, from, bytes);
+        memcpy(to, from, bytes), memcpy(change.after + address % 16, from, bytes);
     }
 };
 
 struct BlockBarrier {
-    u32 arrived = 0, turn = 0, expected = 0;  // threads; expected: 0 if all that run
+    u32 arrived = 0, phase = 0, expected = 0;  // threads; expected: 0 if all that run
 };
 
 struct Block {
@@ -86,7 +91,7 @@ struct Block {
     void arrive(u32 number, u32 threads);
     void complete(BlockBarrier& barrier) {
         const u32 all = barrier.expected ? barrier.expected : 32 * running;
-        if (barrier.arrived && barrier.arrived >= all) barrier.arrived = 0, barrier.turn++;
+        if (barrier.arrived && barrier.arrived >= all) barrier.arrived = 0, barrier.phase++;
     }
 };
 
@@ -100,6 +105,12 @@ struct Copy {  // from global to shared memory, of each lane
     u64 to[32];
     u8 data[32][16];
     u32 size, lanes, number[32];  // number: of the lane's group
+};
+
+struct Product {  // of wgmma: until a wait for its group, what it reads in shared memory must not change
+    u32 columns, group;
+    std::vector<u64> descriptors;
+    std::vector<u16> numbers;
 };
 
 struct Lanes {  // where the lanes of a warp have a value
@@ -120,11 +131,13 @@ struct Warp {
     std::vector<u8> registers;
     std::vector<Group> groups;
     std::vector<Copy> copies;
-    u32 committed[32] = {};  // groups of copies
-    int barrier = -1;        // of the block, at which the warp waits
-    u32 barrier_turn = 0;
-    bool waited;             // for the kernels before this one
-    bool yields = false;     // what it waits for needs other warps
+    std::vector<Product> products;
+    u32 committed[32] = {};       // groups of copies
+    u32 committed_products = 0;   // groups
+    int barrier = -1;             // of the block, at which the warp waits
+    u32 barrier_phase = 0;
+    u32 waited;                   // lanes that have waited for the kernels before this one
+    bool yields = false;          // what it waits for needs other warps
 
     Warp(Block& block, u32 number);
     Warp(Warp&&) = default;
@@ -148,11 +161,13 @@ struct Warp {
         for (const Group& group : groups) all |= group.lanes;
         return all;
     }
-    bool runs() const { return !ended() && (barrier < 0 || block->barriers[barrier].turn != barrier_turn); }
+    bool runs() const { return !ended() && (barrier < 0 || block->barriers[barrier].phase != barrier_phase); }
+    bool has_waited(int lane) const { return waited >> lane & 1; }
     int run(int most_steps);  // returns how many it ran
 
    private:
-    Group& choose(bool any);
+    u32 split(Group& group);
+    Group& choose(u32 lanes);
     u32 allowed(const Instruction& instruction);
     void step(Group& group);
     void end(Group& group, u32 lanes);

@@ -84,35 +84,63 @@ struct SharedMatrix {
     }
 };
 
-// Each of four neighbouring warps multiplies 16 of the 64 rows. The sums are there at once; they may not be read before a wait.
+// What a warp reads of the matrices in shared memory, the right one last. Of the left one's 64 rows each of four neighbouring
+// warps multiplies 16.
+std::vector<u16> numbers_of(Warp& warp, const std::vector<u64>& descriptors, u32 columns) {
+    std::vector<u16> numbers;
+    for (size_t which = 0; which < descriptors.size(); which++) {
+        const bool right = which + 1 == descriptors.size();
+        const SharedMatrix matrix(*warp.block, descriptors[which]);
+        const int first = right ? 0 : warp.number % 4 * 16, count = right ? columns : 16;
+        for (int row = first; row < first + count; row++)
+            for (int k = 0; k < 16; k++) numbers.push_back(matrix.get(row, k));
+    }
+    return numbers;
+}
+
+// The sums are there at once, because the compiler's PTX moves them between registers before the wait.
 template <typename TYPE> void multiply_tile(Warp& warp, I i, u32) {
     const Operand* const operands = i.operands.data();
-    const int columns = i.count, sums = columns / 2;
-    const bool left_in_registers = i.operands.size() == (size_t)sums + 4 + 1 + 4;
-    double a[16][16];
-    if (left_in_registers) {
-        read_left<TYPE>(warp, operands + sums, a);
-    } else {
-        const SharedMatrix left(*warp.block, warp.lanes(operands[sums]).get<u64>(0));
-        for (int row = 0; row < 16; row++)
-            for (int k = 0; k < 16; k++) a[row][k] = widened<TYPE>(left.get(warp.number % 4 * 16 + row, k));
-    }
-    const int next = sums + (left_in_registers ? 4 : 1);
-    const SharedMatrix right(*warp.block, warp.lanes(operands[next]).get<u64>(0));
+    const u32 columns = i.count, sums = columns / 2;
+    const bool left_in_registers = i.operands.size() == sums + 4 + 1 + 4;
+    const u32 next = sums + (left_in_registers ? 4 : 1);
     const u32 adds = warp.lanes(operands[next + 1]).get<u32>(0);
     if (!adds || warp.lanes(operands[next + 2]).get<s32>(0) != 1 || warp.lanes(operands[next + 3]).get<s32>(0) != 1)
         throw Fault("wgmma is emulated only where it adds to its sums");
-    for (int n = 0; n < columns / 8; n++) {
+    for (size_t k = next + 4; k < i.operands.size(); k++)
+        if (warp.lanes(operands[k]).get<u32>(0)) throw Fault("wgmma is not emulated for transposed matrices");
+    Product product = {columns, warp.committed_products, {}, {}};
+    for (u32 k = left_in_registers ? next : sums; k <= next; k++) product.descriptors.push_back(warp.lanes(operands[k]).get<u64>(0));
+    product.numbers = numbers_of(warp, product.descriptors, columns);
+    const u16* const right = &product.numbers[left_in_registers ? 0 : 16 * 16];
+    double a[16][16];
+    if (left_in_registers)
+        read_left<TYPE>(warp, operands + sums, a);
+    else
+        for (int n = 0; n < 16 * 16; n++) a[n / 16][n % 16] = widened<TYPE>(product.numbers[n]);
+    for (u32 n = 0; n < columns / 8; n++) {
         double b[8][16];
-        for (int column = 0; column < 8; column++)
-            for (int k = 0; k < 16; k++) b[column][k] = widened<TYPE>(right.get(n * 8 + column, k));
+        for (int m = 0; m < 8 * 16; m++) b[m / 16][m % 16] = widened<TYPE>(right[n * 8 * 16 + m]);
         add_to_sums<float>(warp, operands + 4 * n, operands + 4 * n, [&](int row, int column) {
             double sum = 0;
             for (int k = 0; k < 16; k++) sum += a[row][k] * b[column][k];
             return sum;
         });
     }
+    warp.products.push_back(std::move(product));
 }
+void commit_products(Warp& warp, I, u32) { warp.committed_products++; }
+void wait_for_products(Warp& warp, I i, u32) {
+    const u32 left = (u32)i.operands[0].value;
+    size_t done = 0;
+    for (; done < warp.products.size() && warp.products[done].group + left < warp.committed_products; done++) {
+        const Product& product = warp.products[done];
+        if (numbers_of(warp, product.descriptors, product.columns) != product.numbers)
+            throw Fault("shared memory has changed before a wait for the products that read it");
+    }
+    warp.products.erase(warp.products.begin(), warp.products.begin() + done);
+}
+void nothing(Warp&, I, u32) {}
 
 template <bool TRANSPOSED> void load_matrices(Warp& warp, I i, u32) {  // ldmatrix of four
     const Operand& address = i.operands[4];
@@ -152,6 +180,8 @@ const Actions matrices = {
     {"ldmatrix.sync.aligned.m8n8.x4.shared.b16", load_matrices<false>},
     {"ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16", load_matrices<true>},
     {"movmatrix.sync.aligned.m8n8.trans.b16", transpose_matrix},
+    {"wgmma.fence.sync.aligned", nothing}, {"wgmma.commit_group.sync.aligned", commit_products},
+    {"wgmma.wait_group.sync.aligned", wait_for_products},
 };
 
 // wgmma of any number of columns; false if the instruction is another.

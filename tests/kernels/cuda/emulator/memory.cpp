@@ -14,7 +14,7 @@ template <Space SPACE> void load(Warp& warp, I i, u32 lanes) {
         const u64 at = warp.address(i.operands[i.count], lane, bytes);
         u8 from[16];
         if (SPACE == GLOBAL)
-            warp.block->launch.read(at, bytes, warp.waited, from);
+            warp.block->launch.read(at, bytes, warp.has_waited(lane), from);
         else
             memcpy(from, SPACE == SHARED ? warp.block->at(at, bytes) : &warp.block->launch.parameters.at(at), bytes);
         for (u32 k = 0; k < i.count; k++) {
@@ -37,7 +37,7 @@ template <Space SPACE> void store(Warp& warp, I i, u32 lanes) {
             memcpy(data + k * i.size, from.first + lane * from.stride, i.size);
         }
         if (SPACE == GLOBAL)
-            warp.block->launch.write(at, bytes, warp.waited, data);
+            warp.block->launch.write(at, bytes, warp.has_waited(lane), data);
         else
             memcpy(warp.block->at(at, bytes), data, bytes);
     });
@@ -49,7 +49,7 @@ void copy_async(Warp& warp, I i, u32 lanes) {
     for_lanes(lanes, [&](int lane) {
         copy.to[lane] = warp.address(i.operands[0], lane, copy.size), copy.number[lane] = warp.committed[lane];
         const u32 bytes = i.operands.size() > 3 ? warp.lanes(i.operands[3]).get<u32>(lane) : copy.size;  // then zeros
-        if (bytes) warp.block->launch.read(warp.address(i.operands[1], lane, copy.size), bytes, warp.waited, copy.data[lane]);
+        if (bytes) warp.block->launch.read(warp.address(i.operands[1], lane, copy.size), bytes, warp.has_waited(lane), copy.data[lane]);
     });
     if (warp.block->launch.random() % 2) finish_copy(warp, copy, lanes);
     if (copy.lanes) warp.copies.push_back(copy);
@@ -75,7 +75,7 @@ void atomic_add(Warp& warp, I i, u32 lanes) {
         warp.block->launch.read(at, 4, true, (u8*)&value);
         warp.lanes(i.operands[0]).set<u32>(lane, value);
         value += warp.lanes(i.operands[2]).get<u32>(lane);
-        warp.block->launch.write(at, 4, warp.waited, (const u8*)&value);
+        warp.block->launch.write(at, 4, warp.has_waited(lane), (const u8*)&value);
     });
 }
 

@@ -6,12 +6,15 @@ namespace {
 
 template <typename T> using Long = std::conditional_t<std::is_signed_v<T>, s64, u64>;
 
+template <typename T> bool below(T a, T b) { return a < b; }
+bool below(float a, float b) { return a < b || (a == b && std::signbit(a) > std::signbit(b)); }
+
 #define THREE T, T, T
 OPERATION(Add, T, BOTH, (T a, T b), (T)(a + b))
 OPERATION(Sub, T, BOTH, (T a, T b), (T)(a - b))
 OPERATION(Multiply, T, BOTH, (T a, T b), (T)(a * b))
-OPERATION(Minimum, T, BOTH, (T a, T b), b < a || a != a ? b : a)
-OPERATION(Maximum, T, BOTH, (T a, T b), b > a || a != a ? b : a)
+OPERATION(Minimum, T, BOTH, (T a, T b), below(b, a) || a != a ? b : a)
+OPERATION(Maximum, T, BOTH, (T a, T b), below(a, b) || a != a ? b : a)
 OPERATION(Negate, T, T, (T a), (T)-a)
 OPERATION(Divide, T, BOTH, (T a, T b), b == 0 ? (T)-1 : (T)((Long<T>)a / b))
 OPERATION(MultiplyAdd, T, THREE, (T a, T b, T c), (T)(a * b + c))
@@ -68,8 +71,14 @@ template <typename TYPE> void add_halves(Warp& warp, I i, u32 lanes) {
 template <typename TYPE> void multiply_halves(Warp& warp, I i, u32 lanes) {
     halves<TYPE>(warp, i, lanes, 2, [](const double* v) { return v[0] * v[1]; });
 }
+// The exact sum with an odd last bit if it has been rounded, so that the next rounding is that of the exact sum.
+double rounded_to_odd(double a, double b) {
+    const double sum = a + b, part = sum - a, error = (a - (sum - part)) + (b - part);
+    if (std::isnan(error) || error == 0 || bits_as<u64>(sum) & 1) return sum;
+    return std::nextafter(sum, error > 0 ? INFINITY : -INFINITY);
+}
 template <typename TYPE> void multiply_add_halves(Warp& warp, I i, u32 lanes) {
-    halves<TYPE>(warp, i, lanes, 3, [](const double* v) { return v[0] * v[1] + v[2]; });
+    halves<TYPE>(warp, i, lanes, 3, [](const double* v) { return rounded_to_odd(v[0] * v[1], v[2]); });
 }
 
 template <typename A> void dot_of_bytes(Warp& warp, I i, u32 lanes) {
