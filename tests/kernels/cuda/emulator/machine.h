@@ -132,12 +132,12 @@ struct Warp {
     std::vector<Group> groups;
     std::vector<Copy> copies;
     std::vector<Product> products;
-    u32 committed[32] = {};       // groups of copies
-    u32 committed_products = 0;   // groups
-    int barrier = -1;             // of the block, at which the warp waits
+    u32 committed[32] = {};      // groups of copies
+    u32 committed_products = 0;  // groups
+    int barrier = -1;            // of the block, at which the warp waits
     u32 barrier_phase = 0;
-    u32 waited;                   // lanes that have waited for the kernels before this one
-    bool yields = false;          // what it waits for needs other warps
+    u32 waited;                  // lanes that have waited for the kernels before this one
+    bool yields = false;         // what it waits for needs other warps
 
     Warp(Block& block, u32 number);
     Warp(Warp&&) = default;
