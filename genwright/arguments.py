@@ -54,6 +54,11 @@ def parse_gigabytes(name: str, value: Any) -> Any:
     return float(found[1]) * (1024 if found[3] else 1000) ** power / 1e9
 
 
+def counted(count: int, noun: str) -> str:
+    """`1 token`, `2 tokens`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def whole_number(name: str, value: Any, low: int, high: int) -> int:
     """`value` as an int between `low` and `high`; numpy's and torch's whole numbers are allowed, True is not."""
     return int(_checked(name, int, plain(value), {"between": (low, high)}))

@@ -54,6 +54,8 @@ def _prepare_streams() -> None:
     """Let no byte or character that standard input or output cannot express end the command."""
     if sys.stdin is None:  # it was closed before Python started
         sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: SIM115
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     for stream, errors in ((sys.stdin, "surrogateescape"), (sys.stdout, "replace")):
         if isinstance(stream, TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors=errors)

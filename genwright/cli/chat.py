@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from genwright.arguments import short
+from genwright.arguments import counted, short
 from genwright.cli.app import new_app
 from genwright.cli.flags import expand
-from genwright.cli.options import ModelArgument, load
+from genwright.cli.options import AlsoModel, ModelArgument, load
 from genwright.cli.prompt import open_prompt
 from genwright.errors import UserError
 from genwright.text.catalogue import DEFAULT
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 app = new_app()
 HELP = """\
-/exit             quit (so does Ctrl-D)
+/exit, /quit      quit (so does Ctrl-D)
 /clear            drop all turns, but not the system message
 /system TEXT      start a new conversation with this system message, or without one
 /retry            generate another answer to the last message
@@ -47,6 +47,7 @@ def chat(
     config: EngineConfig,
     params: Annotated[dict[str, Any], SamplingParams, UNUSED],
     model: ModelArgument = DEFAULT,
+    also_model: AlsoModel = None,
     system: Annotated[str | None, typer.Option(help="A system message.")] = None,
     context_shift: Annotated[
         bool, typer.Option("--context-shift", help="Drop the oldest turns when the context fills up.")
@@ -59,6 +60,7 @@ def chat(
     """
     from genwright.text.conversation import Conversation
 
+    model = also_model or model
     llm = load(model, config)
     if llm.tokenizer is None:
         raise UserError(f"{model} has no tokenizer, which chat needs.")
@@ -73,6 +75,8 @@ class Session:
     def __init__(self, conversation: "Conversation", params: SamplingParams):
         self.conversation, self.params = conversation, params
         self.retries = 0  # of the last message
+        self.saved: set[Path] = set()  # files, which may be saved to again
+        self.ended = False
         self.commands: dict[str, Callable[[str], None]] = {
             "/clear": lambda _: conversation.clear(),
             "/system": conversation.restart,
@@ -81,18 +85,17 @@ class Session:
             "/save": self.save,
             "/params": self.change,
             "/help": lambda _: print(HELP),
+            "/exit": lambda _: self.end(),
+            "/quit": lambda _: self.end(),
         }
 
     def talk(self) -> None:
         read = open_prompt("> ")
         if sys.stdin.isatty():
             print("/help lists the commands; /exit or Ctrl-D quits.", file=sys.stderr)
-        while True:
+        while not self.ended:
             try:
-                text = read().strip()
-                if text == "/exit":
-                    return
-                self.take(text)
+                self.take(read().strip())
             except EOFError:
                 print()
                 return
@@ -100,6 +103,9 @@ class Session:
                 print()
             except UserError as error:
                 print(error, file=sys.stderr)
+
+    def end(self) -> None:
+        self.ended = True
 
     def take(self, text: str) -> None:
         """Run a command or answer a message; a text of several lines is a message even if it begins with a slash."""
@@ -144,7 +150,8 @@ class Session:
             yield f"The context of {limit:,} tokens is full, so the answer was cut off; /trim drops the oldest turns."
         elif cut_off:
             maximum = self.params.max_new_tokens
-            yield f"The answer was cut off after {maximum} tokens; /params max_new_tokens=... allows more."
+            cut = f"The answer was cut off after {counted(maximum, 'token')}"
+            yield f"{cut}; /params max_new_tokens=... allows more."
         elif tokens > limit * 3 // 4:
             yield f"The conversation fills {tokens:,} of {limit:,} tokens; /trim drops the oldest turns."
 
@@ -168,13 +175,19 @@ class Session:
     def save(self, name: str) -> None:
         if not name:
             raise UserError("/save needs a file name, as in /save chat.json.")
+        if not self.conversation.messages:
+            raise UserError("There is nothing to save yet.")
+        path = Path(os.path.expanduser(name)).resolve()
+        if path.exists() and path not in self.saved:
+            raise UserError(f"{name} exists already; save to another file.")
         text = json.dumps(self.conversation.messages, indent=2, ensure_ascii=False) + "\n"
         try:
             # A lone surrogate (half a character), as of a --system that is not UTF-8, is written as a JSON escape.
-            Path(os.path.expanduser(name)).write_text(text, encoding="utf-8", errors="backslashreplace")
+            path.write_text(text, encoding="utf-8", errors="backslashreplace")
         except OSError as error:
             raise UserError(f"{name} cannot be written: {error.strerror}.") from None
-        print(f"Wrote {len(self.conversation.messages)} messages to {name}.")
+        self.saved.add(path)
+        print(f"Wrote {counted(len(self.conversation.messages), 'message')} to {name}.")
 
     def change(self, assignments: str) -> None:
         self.params = changed(self.params, assignments)
@@ -183,6 +196,8 @@ class Session:
 
 def changed(params: SamplingParams, assignments: str) -> SamplingParams:
     """Sampling parameters with the changes of `name=value` pairs."""
+    from genwright.text.batch import with_token_ids
+
     values: dict[str, Any] = {}
     while assignments := assignments.strip():
         name, value = (part.strip() for part in assignments.partition("=")[::2])
@@ -195,4 +210,4 @@ def changed(params: SamplingParams, assignments: str) -> SamplingParams:
                 f"A change must be name=value, where value is JSON such as 0.8 or true, not {short(assignments)}."
             ) from None
         assignments = value[end:]
-    return replace(params, **values)
+    return replace(params, **with_token_ids(values))

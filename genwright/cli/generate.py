@@ -2,14 +2,17 @@
 
 import json
 import os
+import signal
 import sys
 import time
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from genwright.arguments import counted
 from genwright.cli.app import Json, check_writable, new_app
 from genwright.cli.flags import expand
 from genwright.cli.logprobs import show_logprobs
@@ -49,23 +52,32 @@ def generate(
         raise UserError("--prompts FILE and --out FILE must be given together.")
     if prompts_file is not None and (prompts_file.is_dir() or not prompts_file.exists()):  # a pipe is a file too
         raise UserError(f"There is no file {prompts_file}.")
+    if out is not None:
+        check_writable(out)
     if report is not None:
         if report.resolve() in [path.resolve() for path in (prompts_file, out) if path is not None]:
             raise UserError(f"--report would overwrite {report}; name another file.")
         check_writable(report)
     if prompt_length is not None and prompt_length < 1:
         raise UserError(f"--prompt-length must be 1 or more, not {prompt_length}.")
+    from genwright.text.batch import read_lines
+
     texts = _with_input(prompts or []) if prompts_file is None and prompt_length is None else []
+    lines = read_lines(prompts_file) if prompts_file is not None else []
+    if prompts_file is not None and not lines:
+        raise UserError(f"{prompts_file} has no prompts.")
     llm = load(model, config)
     if report is not None and llm.meter() is None:
         raise UserError("--report needs a model that is placed in several tiers; pass --offload.")
     if prompts_file is not None and out is not None:
-        _run_file(llm, prompts_file, out, params, chat, report)
+        _run_file(llm, prompts_file, lines, out, params, chat, report)
     elif prompt_length is not None:
         from genwright.rng import key
 
         ids = [key(0, position) % llm.model.cfg.vocab_size for position in range(prompt_length)]
         _answer(llm, [ids], params, as_json, report=report)
+    elif llm.tokenizer is None:
+        raise UserError(f"{model} has no tokenizer, so it reads no text; --prompt-length N has a synthetic prompt.")
     else:
         _answer(llm, texts, params, as_json, chat, report)
 
@@ -98,22 +110,24 @@ def _answer(
     chat: bool = False,
     report: Path | None = None,
 ) -> None:
-    """Stream a single answer, or print several at the end."""
+    """Stream a single answer, or print several at the end; Ctrl-C ends them, and what there is of them is printed."""
     from genwright.device import peak_memory
     from genwright.text import batch
 
     single = len(prompts) == 1 and params.n == 1 and not as_json
-    first_step = 0
-
-    def show(piece: "Piece") -> None:
-        nonlocal first_step
-        first_step = first_step or llm.engine.steps
-        if single:
-            print(piece.text if llm.tokenizer else "".join(f"{token} " for token in piece.ids), end="", flush=True)
-
+    first_step = tokens = 0
     asked = [llm.encode_chat([{"role": "user", "content": prompt}]) for prompt in prompts] if chat else prompts
     started, meter = time.perf_counter(), llm.meter()
-    results = llm.generate(asked, params, show)
+    with bar("Tokens", not single) as progress:
+
+        def show(piece: "Piece") -> None:
+            nonlocal first_step, tokens
+            first_step, tokens = first_step or llm.engine.steps, tokens + len(piece.ids)
+            progress(tokens, 0)
+            if single:
+                print(piece.text if llm.tokenizer else "".join(f"{token} " for token in piece.ids), end="", flush=True)
+
+        results, interrupted = _results(llm, asked, params, show)
     seconds = time.perf_counter() - started
     if single:
         print()
@@ -127,10 +141,11 @@ def _answer(
                 name = f"prompt {index + 1}" + (f", sample {number}" if result.samples else "")
                 print(f"--- {name}, seed {sample.seed}\n{sample.text if llm.tokenizer else sample.ids}")
             show_logprobs("Answer", sample.logprobs, llm.tokenizer)
+    if interrupted:
+        raise KeyboardInterrupt
     samples = [sample for result in results for sample in (result, *result.samples)]
     if any(sample.finish_reason == "error" for sample in samples):
         raise UserError(STOPPED_EARLY)
-    tokens = sum(len(sample.ids) for sample in samples)
     read = llm.model.step_bytes * (llm.engine.steps - first_step)
     print(summary(tokens, seconds, results[0], read, peak_memory(llm.model.device)), file=sys.stderr)
     if meter is not None:
@@ -139,6 +154,31 @@ def _answer(
         print("At temperature 0 all samples are equal; use e.g. --temperature 0.8.", file=sys.stderr)
     if llm.engine.speculation is not None:
         print(acceptance(samples), file=sys.stderr)
+
+
+def _results(
+    llm: "LLM", prompts: list[Any], params: SamplingParams, show: Callable[["Piece"], None]
+) -> tuple[list["Result"], bool]:
+    """The results, and whether Ctrl-C ended them early, after the current step; a second one ends the command."""
+    from genwright.text.llm import gather
+
+    each = [llm.requests(prompt, params, index) for index, prompt in enumerate(prompts)]
+    requests, interrupted = [request for samples in each for request in samples], False
+
+    def stop(*_: object) -> None:
+        nonlocal interrupted
+        interrupted = True
+        signal.signal(signal.SIGINT, before)
+        llm.loop.cancel(requests)
+
+    before = signal.signal(signal.SIGINT, stop)
+    try:
+        with closing(llm.follow(requests)) as pieces:
+            for _, piece in pieces:
+                show(piece)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    return [gather([request.result() for request in samples]) for samples in each], interrupted
 
 
 def _show_report(found: "RunReport", path: Path | None) -> None:
@@ -154,7 +194,7 @@ def summary(tokens: int, seconds: float, result: "Result", read: int, memory: in
     """Tokens, seconds, tokens/s, bytes of weights read per second after the first token, and memory."""
     first = result.timing.first_token
     return (
-        f"{tokens} tokens in {seconds:.2f} s: {tokens / seconds:.1f} tokens/s, first after {first:.2f} s, "
+        f"{counted(tokens, 'token')} in {seconds:.2f} s: {tokens / seconds:.1f} tokens/s, first after {first:.2f} s, "
         f"{read / max(seconds - first, 1e-9) / 1e9:.1f} GB/s of weights, {memory / 1e9:.2f} GB of memory, "
         f"seed {result.seed}"
     )
@@ -171,10 +211,17 @@ def acceptance(results: list["Result"]) -> str:
     return f"{total.drafted[0]} proposals, {total.mean:.2f} tokens of each accepted; acceptance by position: {rates}"
 
 
-def _run_file(llm: "LLM", prompts: Path, out: Path, params: SamplingParams, chat: bool, report: Path | None) -> None:
-    from genwright.text.batch import Results, read_lines, run_jobs
+def _run_file(
+    llm: "LLM",
+    prompts: Path,
+    lines: list[tuple[int, str]],
+    out: Path,
+    params: SamplingParams,
+    chat: bool,
+    report: Path | None,
+) -> None:
+    from genwright.text.batch import Results, run_jobs
 
-    lines = read_lines(prompts)
     total, done, tokens, meter, started = len(lines), 0, 0, llm.meter(), time.perf_counter()
 
     def warn(sentence: str) -> None:
@@ -195,7 +242,7 @@ def _run_file(llm: "LLM", prompts: Path, out: Path, params: SamplingParams, chat
             raise
     seconds = time.perf_counter() - started
     if tokens:
-        print(f"{tokens} tokens in {seconds:.2f} s: {tokens / seconds:.1f} tokens/s", file=sys.stderr)
+        print(f"{counted(tokens, 'token')} in {seconds:.2f} s: {tokens / seconds:.1f} tokens/s", file=sys.stderr)
     if meter is not None:
         _show_report(meter.report(tokens=tokens), report)
     if invalid:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 _MODEL = "A checkpoint's path, a name from `genwright pull`, or random:NAME."
 Model = Annotated[str, typer.Option(help=_MODEL)]
 ModelArgument = Annotated[str, typer.Argument(help=_MODEL)]
+AlsoModel = Annotated[str | None, typer.Option("--model", hidden=True)]  # the argument, as `generate` names it
 
 
 def load(model: str, config: EngineConfig) -> "LLM":

@@ -42,10 +42,15 @@ def _parse(line: str) -> dict[str, Any]:
         raise UserError("The line must be an object with 'prompt' or 'messages'.")
     if unknown := sorted(set(value) - _KEYS):
         raise UserError(f"Keys must be id, prompt, messages or sampling parameters, not {short(unknown[0])}.")
-    if isinstance(biases := value.get("logit_bias"), dict):  # the keys of JSON objects are strings
-        is_id = {key: key.isdecimal() and len(key) < 20 for key in biases}  # SamplingParams refuses other keys
-        value["logit_bias"] = {int(key) if is_id[key] else key: bias for key, bias in biases.items()}
-    return value
+    return with_token_ids(value)
+
+
+def with_token_ids(values: dict[str, Any]) -> dict[str, Any]:
+    """Sampling parameters from JSON, whose keys are strings, with the token ids of logit_bias as numbers."""
+    if not isinstance(biases := values.get("logit_bias"), dict):
+        return values
+    is_id = {key: key.isdecimal() and len(key) < 20 for key in biases}  # SamplingParams refuses other keys
+    return values | {"logit_bias": {int(key) if is_id[key] else key: bias for key, bias in biases.items()}}
 
 
 class Results:

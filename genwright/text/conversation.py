@@ -73,9 +73,12 @@ class Conversation:
         rendered = self.tokenizer.render(messages, mark=True)
         prompt = self._encode(rendered)
         if len(prompt) >= limit:
-            what = "The message has" if len(messages) <= 2 else "With this message the conversation has"
-            help = "send a shorter one" if len(messages) <= 2 else "use /trim to drop the oldest turns, or /clear"
-            raise UserError(f"{what} {len(prompt):,} tokens, but the context holds {limit:,} with the answer; {help}.")
+            alone = self._count([*(message for message in before if message["role"] == "system"), messages[-1]])
+            what, tokens, help = "The message has", alone, "send a shorter one"
+            if alone < limit:
+                what, tokens = "With this message the conversation has", len(prompt)
+                help = "use /trim to drop the oldest turns, or /clear"
+            raise UserError(f"{what} {tokens:,} tokens, but the context holds {limit:,} with the answer; {help}.")
         request = self._request = self.llm.requests(prompt, params)[0]
         answer, ids, reason = "", list(prompt), "cancelled"
         with closing(self.llm.follow([request])) as pieces:

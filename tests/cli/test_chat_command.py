@@ -66,7 +66,7 @@ def test_a_conversation_as_a_person_has_it(model: Path, tmp_path: Path) -> None:
 
     terminal.paste("x" * 5000)
     terminal.type("")
-    assert "With this message the conversation has" in terminal.wait_for(PROMPT)
+    assert "The message has" in terminal.wait_for(PROMPT)
     assert len(saved()) == 5
     do("/params max_new_tokens=4096")
     terminal.paste("x" * (4000 - sum(len(message["content"]) + 30 for message in saved())))
@@ -81,6 +81,9 @@ def test_a_conversation_as_a_person_has_it(model: Path, tmp_path: Path) -> None:
     do("/system Be long.")
     assert saved() == [{"role": "system", "content": "Be long."}]
     assert "~nobody-here/talk.json cannot be written" in do("/save ~nobody-here/talk.json")
+    (tmp_path / "notes.txt").write_text("precious")
+    assert "notes.txt exists already" in do("/save notes.txt")
+    assert (tmp_path / "notes.txt").read_text() == "precious"
     os.write(terminal.master, b"\x04")
     assert terminal.end().code == 0
 
@@ -90,6 +93,15 @@ def test_a_system_message_that_is_not_utf8_is_saved(model: Path, tmp_path: Path)
     done = subprocess.run(command, input=b"/save talk.json\n", cwd=tmp_path, capture_output=True)
     assert done.returncode == 0 and done.stderr == b""
     assert json.loads((tmp_path / "talk.json").read_text()) == [{"role": "system", "content": "a\udcff"}]
+
+
+@pytest.mark.parametrize("leave", ["/exit", "/quit now"])
+def test_what_needs_no_answer(model: Path, tmp_path: Path, leave: str) -> None:
+    command = [sys.executable, "-m", "genwright", "chat", "--model", str(model), "--device", "cpu"]
+    typed = f"/save talk.json\n{leave}\n/nonsense\n"
+    done = subprocess.run(command, input=typed, cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "There is nothing to save yet.\n")
+    assert not (tmp_path / "talk.json").exists()
 
 
 def test_chat_without_a_template_is_refused(model: Path, tmp_path: Path) -> None:
@@ -108,6 +120,7 @@ def test_parameters_are_checked() -> None:
     assert changed(SamplingParams(), "temperature=0.5 top_k=7").top_k == 7
     found = changed(SamplingParams(), 'stop=["a b", "c"] schema={"type": "object"}  top_k = 7')
     assert found == SamplingParams(stop=("a b", "c"), schema={"type": "object"}, top_k=7)
+    assert changed(SamplingParams(), 'logit_bias={"5": 1.5}').logit_bias == {5: 1.5}
     for wrong in ("nonsense=1", "temperature=hot", "temperature=-1", "top_k", "n=2", "logits_processor=1", "top_k=7,"):
         with pytest.raises(UserError):
             changed(SamplingParams(), wrong)

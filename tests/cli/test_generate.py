@@ -102,6 +102,16 @@ def test_a_terminal_without_a_prompt_gets_one_sentence():
     assert output.startswith("genwright: Pass a prompt, as in ") and output.count("\n") == 1
 
 
+def test_several_answers_are_interrupted_and_kept():
+    command = ("generate", "Once upon a time", "-n", "3", "--max-new-tokens", "2000", "--ignore-eos", "--seed", "7")
+    terminal = Terminal(sys.executable, "-m", "genwright", *command, cwd=ROOT, term="xterm-256color", COLUMNS="100")
+    terminal.wait_for(r"Tokens .*\D[1-9]\d+/")  # some have come
+    os.write(terminal.master, b"\x03")
+    code, output = terminal.end()
+    assert code == 130 and "tokens/s" not in output
+    assert re.findall(r"--- prompt 1, sample (\d), seed 7\s+\S+", output) == ["1", "2", "3"]
+
+
 def test_a_prompt_is_typed_and_an_answer_interrupted():
     command = ("generate", "-", "--max-new-tokens", "4000", "--ignore-eos")
     terminal = Terminal(sys.executable, "-m", "genwright", *command, cwd=ROOT)

@@ -111,13 +111,20 @@ def test_prompts_may_come_from_a_pipe():
         "random:stories15m,layers=1",
     ]
     done = subprocess.run(command, input="x", capture_output=True, text=True)
-    assert "/ cannot be written: Is a directory." in done.stderr
+    assert "/ cannot be written to." in done.stderr
 
 
 def test_a_closed_standard_input_is_empty():
     command = [sys.executable, "-m", "genwright", "generate", "-"]
     done = subprocess.run(command, preexec_fn=lambda: os.close(0), capture_output=True, text=True)
     assert done.returncode == 1 and done.stderr.startswith("genwright: Standard input is empty")
+
+
+def test_a_closed_standard_error_ends_nothing():
+    command = [sys.executable, "-m", "genwright", "generate", "--prompt-length", "3", "--max-new-tokens", "2"]
+    command += ["--model", "random:stories15m,layers=1"]
+    done = subprocess.run(command, preexec_fn=lambda: os.close(2), stdout=subprocess.PIPE, text=True)
+    assert done.returncode == 0 and len(done.stdout.split()) == 2
 
 
 def test_characters_that_a_stream_cannot_express_end_nothing():
