@@ -13,12 +13,14 @@ import typer
 from genwright.cli.app import Json, check_writable, new_app
 from genwright.cli.flags import expand
 from genwright.cli.progress import stages
+from genwright.errors import UserError
 from genwright.text.settings import EngineConfig
 
 if TYPE_CHECKING:
     from genwright.bench.rows import Row
 
 app = new_app()
+DRAWINGS = ".png", ".svg", ".pdf"
 
 
 @app.command()
@@ -38,7 +40,7 @@ def bench(
     peers: Annotated[bool, typer.Option("--peers", help="Also measure transformers and llama.cpp, in turns.")] = False,
     profile: Annotated[Path | None, typer.Option(help="Write a Chrome trace of the last sample.")] = None,
     csv: Annotated[Path | None, typer.Option(help="Write a CSV file with the columns of PyTorch's benchmark.")] = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw the roofline as a PNG file.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw the roofline as a PNG, SVG or PDF file.")] = None,
     as_json: Json = False,
 ) -> None:
     """Measure start-up time, tokens and bytes per second, and compare them with the limits of the device.
@@ -53,6 +55,8 @@ def bench(
         return
     for path in filter(None, (profile, csv, plot)):
         check_writable(path)
+    if plot is not None and plot.suffix.lower() not in DRAWINGS:
+        raise UserError(f"--plot must be a file that ends in {', '.join(DRAWINGS[:-1])} or {DRAWINGS[-1]}, not {plot}.")
     from genwright.bench.run import Settings, run
     from genwright.device import pick_device
 

@@ -81,6 +81,7 @@ def test_every_verb_explains_itself(verb):
         (["generate", "--prompt-length", "256", "--model", "random:stories15m,layers=1"], 1, "the context holds 256"),
         (["generate", "--prompt-length", "9", "--model", "random:stories15m", "--cpu-mem", "0.01"], 1, "would fit"),
         (["chat", "random:stories15m,layers=1"], 1, "no tokenizer"),
+        (["bench", "--plot", "rows.txt"], 1, "ends in .png, .svg or .pdf, not rows.txt"),
         (["plan", "random:stories15m", "--prompt-length", "8", "--batch", "9" * 20], 2, "less than or equal to"),
         (["plan", "m" * 300], 1, "cannot be read or written: File name too long."),
         (["dropin", "gpt_fast", "--script", "s" * 300], 1, "There is no script s"),
