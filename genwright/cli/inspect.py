@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from genwright.arguments import counted
 from genwright.cli import inspect_judgement, inspect_runs
 from genwright.cli.app import Json, new_app
 from genwright.cli.inspect_scripts import (
@@ -124,8 +125,8 @@ def rewrite(
 
     def show(script: Path, result: Row) -> None:
         print(result["diff"])
-        sites = len(result["sites"])
-        print(f"{result['written']}: {sites} sites, {result['untouched']:.1%} of the lines untouched", file=sys.stderr)
+        sites, untouched = counted(len(result["sites"]), "site"), f"{result['untouched']:.1%} of the lines untouched"
+        print(f"{result['written']}: {sites}, {untouched}", file=sys.stderr)
         for choice in result["chosen"]:
             print(f"  chosen: {choice['name']} = {choice['value']} ({choice['reason']})", file=sys.stderr)
         for used in result["samples"]:

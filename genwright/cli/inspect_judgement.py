@@ -42,6 +42,8 @@ def replay(
     told = {"run": again.name, "path": str(again.path), "status": again.data["status"], "of": run.name}
     if as_json or again.data["status"] == run.data["status"]:
         _show_differences(found, as_json, told)
+    if again.data["status"] == "refused":
+        raise UserError(f"{run.name} cannot be {'mocked' if mock else 'replayed'}: {ending(again)}")
     if again.data["status"] != run.data["status"]:
         made = "with results made up" if mock else "with its recorded results"
         raise UserError(f"{run.name}, {made}, did not come to the same end: {again.name} {ending(again)}")

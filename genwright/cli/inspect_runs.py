@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from genwright.arguments import counted
 from genwright.cli.app import Json
 from genwright.cli.inspect_scripts import (
     Ask,
@@ -112,7 +113,7 @@ def list_runs(records: Records = None, as_json: Json = False) -> None:
         print(f"There is no run in {records or records_root()}.", file=sys.stderr)
     for row in rows:
         seconds = f"{row['seconds']:.2f} s" if row["seconds"] is not None else "-"
-        print(f"{row['run']}  {row['status']}  {row['calls']} calls  {seconds}  {row['started']}  {row['script']}")
+        print(f"{row['run']}  {row['status']}  {_calls(row)}  {seconds}  {row['started']}  {row['script']}")
 
 
 def show(
@@ -179,7 +180,11 @@ def _show_row(script: Path, row: Row) -> None:
     if "skipped" in row:
         print(f"{script}: left out, because {row['skipped']}", file=sys.stderr)
     else:
-        print("{run}: {status}, {calls} calls, {seconds:.2f} s".format(**row), file=sys.stderr)
+        print(f"{row['run']}: {row['status']}, {_calls(row)}, {row['seconds']:.2f} s", file=sys.stderr)
+
+
+def _calls(row: Row) -> str:
+    return counted(row["calls"], "call")
 
 
 def _judged(script: Path, run: StoredRun, network: bool) -> Row:

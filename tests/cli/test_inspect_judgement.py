@@ -66,3 +66,12 @@ def test_slice_writes_a_file(root: Path) -> None:
 
 def test_only_a_planned_run_is_replayed(root: Path) -> None:
     assert "not started by `genwright inspect run`" in str(run("replay", "demo/pre-0001").exception)
+
+
+def test_a_replay_that_is_refused_is_one_sentence(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    again = write_run(root / "demo" / "pre-0003", [], status="refused", message="Line 6 trains the model.")
+    monkeypatch.setattr("genwright.inspect.run.launch.relaunch", lambda *args, **kwargs: again)
+    for options, done in (((), "replayed"), (("--mock",), "mocked")):
+        refused = run("replay", "demo/pre-0001", *options)
+        assert refused.exit_code == 1 and refused.stdout == ""
+        assert str(refused.exception) == f"demo/pre-0001 cannot be {done}: Line 6 trains the model."

@@ -36,8 +36,8 @@ def scripts(tmp_path: Path) -> Path:
 def test_a_run_is_echoed_recorded_listed_and_shown(scripts: Path, tmp_path: Path) -> None:
     # In the script's own folder, where the records then lie.
     done = inspect("run", "good.py", "--manifest", MANIFEST, cwd=scripts)
-    assert done.stdout == "x!\n" and "tinymodel/simulation-0001: ended, 1 calls" in done.stderr
-    assert "tinymodel/simulation-0001  ended  1 calls" in inspect("list", cwd=scripts).stdout
+    assert done.stdout == "x!\n" and "tinymodel/simulation-0001: ended, 1 call," in done.stderr
+    assert "tinymodel/simulation-0001  ended  1 call " in inspect("list", cwd=scripts).stdout
     shown = inspect("show", "last", cwd=scripts).stdout
     assert "  1  run generate  returned" in shown and "line 2" in shown
     call = json.loads(inspect("show", "tinymodel/simulation-0001", "1", cwd=scripts).stdout)
@@ -45,7 +45,7 @@ def test_a_run_is_echoed_recorded_listed_and_shown(scripts: Path, tmp_path: Path
     data = json.loads(inspect("show", "last", "--json", cwd=scripts).stdout)
     assert data["status"] == "ended" and [c["interface"] for c in data["calls"]] == ["generate"]
     missing = inspect("show", "last", "7", cwd=scripts, code=1).stderr
-    assert missing == "genwright: tinymodel/simulation-0001 has no call 7; it has 1 calls.\n"
+    assert missing == "genwright: tinymodel/simulation-0001 has no call 7; it has 1 call.\n"
     assert "There is no run 'nothing'" in inspect("show", "nothing", cwd=scripts, code=1).stderr
 
 
@@ -132,3 +132,17 @@ def test_an_exception_of_several_lines_is_told_by_its_first(scripts: Path, tmp_p
     )
     told = inspect("run", scripts / "good.py", "--manifest", MANIFEST, cwd=tmp_path, code=1).stderr
     assert told.endswith("good.py: failed with exit code 1: TypeError: odd\n")
+
+
+def test_a_run_that_never_reached_its_model_for_want_of_answers_is_no_success(scripts: Path, tmp_path: Path) -> None:
+    script, scenario = scripts / "good.py", tmp_path / "s.toml"
+    script.write_text("from tinymodel import generate\nname = input('Name: ')\ngenerate(name)\n")
+    done = inspect("run", script, "--manifest", MANIFEST, cwd=tmp_path, code=1)
+    assert "tinymodel/simulation-0001: unanswered, 0 calls," in done.stderr
+    told = "No call of the model was recorded, because the scenario has no answer for the input in line 2;"
+    assert (
+        f'genwright: {script}: {told} pass --scenario with a file that has one, as in answers = ["yes"].' in done.stderr
+    )
+    scenario.write_text('answers = ["Ann"]\n')
+    done = inspect("run", script, "--manifest", MANIFEST, "--scenario", scenario, cwd=tmp_path)
+    assert "tinymodel/simulation-0002: ended, 1 call," in done.stderr

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from genwright.inspect.analysis.analyse import Analysis
 
 _ROUNDS = 8  # a chosen command has required options of its own
+_YES_OR_NO = re.compile(r"[\[(]y/n[\])]", re.IGNORECASE)
 _PLACEHOLDER = re.compile(r"[<>{}$*]|\.\.\.|path/to|^/path|your", re.IGNORECASE)
 
 
@@ -30,10 +31,21 @@ def complete(analysis: "Analysis", scenario: Scenario, ask: bool = False) -> tup
     if ask:
         return completed, chosen
     completed = replace(completed, argv=_argv(analysis, scenario.argv, chosen))
+    if not scenario.answers:
+        completed = replace(completed, answers=_answers(analysis, chosen))
     unattended = analysis.unattended
     if not unattended.has_entry and not unattended.entry and not scenario.entry:
         completed = replace(completed, entry=_entry(analysis, chosen))
     return completed, chosen
+
+
+def _answers(analysis: "Analysis", chosen: list[Choice]) -> list[str]:
+    """Yes to each question of a script that asks only for yes or no; of others nothing tells the order."""
+    asked = [b for b in analysis.unattended.blockers if b.kind == "input"]
+    if not all(_YES_OR_NO.search(b.text) for b in asked):
+        return []
+    chosen += [Choice("answers", "y", f"line {b.line} asks for yes or no") for b in asked]
+    return ["y"] * len(asked)
 
 
 def _argv(analysis: "Analysis", given: list[str], chosen: list[Choice]) -> list[str]:

@@ -20,6 +20,8 @@ _WINDOWS = {
     *("matplotlib.pyplot.show", "cv2.imshow", "cv2.waitKey", "webbrowser.open", "tkinter.mainloop"),
     *("open3d.visualization.draw_geometries", "open3d.visualization.draw", "pygame.display.set_mode"),
 }
+_BACKENDS = {"matplotlib.use", "matplotlib.pyplot.switch_backend"}
+_FILE_BACKENDS = {"agg", "cairo", "pdf", "pgf", "ps", "svg", "template"}
 _SERVERS = {
     *("uvicorn.run", "aiohttp.web.run_app", "websockets.serve", "websockets.server.serve", "waitress.serve"),
     *("websockets.asyncio.server.serve", "websockets.sync.server.serve"),
@@ -79,9 +81,9 @@ def read_unattended(tree: ast.Module, location: Location, command_line: CommandL
         names = {v.dotted for v in flow.values(node.func) if isinstance(v, Ref)}
         if names & _ANSWERED:
             blockers.append(Blocker("input", node.lineno, ast.unparse(node)))
-        elif names & _WINDOWS or (isinstance(node.func, ast.Attribute) and node.func.attr == "mainloop"):
+        elif names & _WINDOWS or _chooses_windows(node, names) or _is_main_loop(node):
             blockers.append(Blocker("window", node.lineno, ast.unparse(node)))
-            if "matplotlib.pyplot.show" in names:
+            if names & {"matplotlib.pyplot.show", *_BACKENDS}:
                 environment["MPLBACKEND"] = "Agg"
         elif names & _SERVERS or _serves(node, flow):
             blockers.append(Blocker("server", node.lineno, ast.unparse(node)))
@@ -114,6 +116,22 @@ def _handlers(location: Location) -> list[str]:
     found = [n for n in found if n in handed or not flow.callers(n)]
     found.sort(key=lambda n: (n.lineno, n.col_offset))
     return list(dict.fromkeys(flow.scopes.opened_by[n].name for n in found))
+
+
+def opens_windows(backend: object) -> bool:
+    """Whether a backend of matplotlib, by its name, opens windows; one of another module is taken not to."""
+    if not isinstance(backend, str) or backend.startswith("module://"):
+        return False
+    return backend.lower() not in _FILE_BACKENDS
+
+
+def _chooses_windows(call: ast.Call, names: set[str]) -> bool:
+    given = [a.value for a in arguments(call)[:1] if isinstance(a, ast.Constant)]
+    return bool(names & _BACKENDS) and any(map(opens_windows, given))
+
+
+def _is_main_loop(call: ast.Call) -> bool:
+    return isinstance(call.func, ast.Attribute) and call.func.attr == "mainloop"
 
 
 def _serves(call: ast.Call, flow: Flow) -> bool:

@@ -7,7 +7,8 @@ from pathlib import Path
 # What the run itself writes.
 OWN = frozenset(
     {"calls", "values", "processes", "windows", "calls.count", "limited.count", "index.sqlite", "run.json", "run.lock"}
-    | {"plan.json", "script.py", "original.py", "original.ipynb", "output.txt", "error.txt", "work", "written"}
+    | {"plan.json", "script.py", "original.py", "original.ipynb", "output.txt", "error.txt", "refused.txt"}
+    | {"work", "written"}
 )
 _TICK = 50_000_000  # ns within which a second change of a folder may leave its time stamp as it is
 

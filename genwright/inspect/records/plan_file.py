@@ -11,6 +11,7 @@ from genwright.inspect.records.call_site import CallSites, Range
 from genwright.inspect.records.stored_runs import write_json
 
 SITE = Path(__file__).parents[1] / "run" / "site_packages"
+REFUSED = "refused.txt"  # of a run's folder: why the run could not go on without its model
 RUN = "GENWRIGHT_RUN"  # the environment variable by which processes of a run find it: "PID FOLDER" of who made it
 
 

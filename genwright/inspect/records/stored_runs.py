@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from genwright.arguments import counted
 from genwright.errors import UserError
 
 
@@ -35,6 +36,9 @@ class Call:
     files: list[dict[str, Any]] = field(default_factory=list)
     started: float | None = None  # seconds since the epoch
     awaited: bool = False  # it gave a coroutine
+
+
+CROSSINGS = ("create", "run")  # the events that are calls of an interface
 
 
 class StoredRun:
@@ -66,10 +70,8 @@ class StoredRun:
         return f"... ({left_out:,} bytes before)\n{text}" if left_out else text
 
     def count(self) -> int:
-        """How many calls there are."""
-        with contextlib.suppress(OSError):
-            return sum(name.endswith(".json") for name in os.listdir(self.path / "calls"))
-        return 0
+        """How many calls of interfaces there are; answers, windows and the like do not count."""
+        return sum(path.name.split("-")[1] in CROSSINGS for path in self.call_files().values())
 
     def call_files(self) -> dict[int, Path]:
         """The file of each call by its number, in order."""
@@ -91,7 +93,7 @@ class StoredRun:
         """One call by its number."""
         path = next((self.path / "calls").glob(f"{number:06d}-*.json"), None)
         if path is None:
-            raise UserError(f"{self.name} has no call {number}; it has {len(self.call_files())} calls.")
+            raise UserError(f"{self.name} has no call {number}; it has {counted(len(self.call_files()), 'call')}.")
         return self._call(path)
 
     def _call(self, path: Path) -> Call:

@@ -1,5 +1,7 @@
 """What stands in the model's place in a replayed or mocked run, as its plan says."""
 
+import re
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,9 @@ from genwright.inspect.records.stored_runs import StoredRun
 from genwright.inspect.replay.mock import Mock
 from genwright.inspect.replay.replay import Replay
 from genwright.inspect.replay.stand_in_modules import class_of, stand_in_for
+
+_TRAINING = ("torch.optim", "torch.autograd")
+_NO_WEIGHTS = re.compile(r"\bStandIn\b|does not require grad")
 
 
 def model_stand_in(plan: Plan) -> Replay | Mock:
@@ -35,3 +40,14 @@ def model_stand_in(plan: Plan) -> Replay | Mock:
     if plan.mode == "replay" and run is not None:
         return Replay(run, find_class)
     return Mock(manifest, run, find_class)
+
+
+def line_of_training(error: BaseException, plan: Plan) -> int | None:
+    """The script's line that trains the model or uses its parameters, if that is why a run without them failed."""
+    running = plan.source if plan.rewritten else plan.script
+    frames = list(traceback.walk_tb(error.__traceback__))
+    trains = any(str(frame.f_globals.get("__name__")).startswith(_TRAINING) for frame, _ in frames)
+    lines = [line for frame, line in frames if frame.f_code.co_filename == running]
+    if not (trains and lines and _NO_WEIGHTS.search(str(error))):
+        return None
+    return dict(plan.original).get(lines[-1], lines[-1])

@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
+from genwright.arguments import counted
 from genwright.errors import UserError
 from genwright.inspect.records.stored_runs import Call, StoredRun
 from genwright.inspect.records.summary import summarise
@@ -26,10 +27,9 @@ class Replay:
         """Give or raise what the recorded call did; a `create` gives an object of the class that it constructs."""
         left = self._left[event, interface]
         if not left:
-            count = self._count[event, interface]
+            calls = counted(self._count[event, interface], "recorded call")
             raise UserError(
-                f"{self._run.name} has {count} recorded calls of {interface}, and the script makes one more; "
-                f"record a new run."
+                f"{self._run.name} has {calls} of {interface}, and the script makes one more; record a new run."
             )
         same = self._same(left, args, kwargs) if len(left) > 1 else 0
         return hand_out(left.pop(same), self._class_of(interface) if event == "create" else None)

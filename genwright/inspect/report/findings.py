@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from genwright.arguments import counted
 from genwright.errors import UserError
 from genwright.inspect.records.script_source import original_source
 from genwright.inspect.records.stored_runs import Call, StoredRun, stored_runs
@@ -20,6 +21,8 @@ _SHARE = 1.1  # of the memory before
 _CALLS = 6  # that a growth is judged by
 _SLOWER = 1.5
 _SECONDS = 0.05
+# Where libraries keep what they can make again: `~/.cache`, `~/.triton/cache`, `~/.nv/ComputeCache`.
+_CACHE = re.compile(r"/\.([^/]+/)?[^/]*cache/", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -98,9 +101,12 @@ def _outside(run: StoredRun, calls: list[Call], source: Source | None) -> Iterat
                 yield Finding("file written outside", call.line, text, call.number)
     for file in run.data.get("files") or []:
         path = str(file.get("path"))
-        if file.get("outside") and path not in told:
+        if not file.get("outside") or path in told:
+            continue
+        line = source.line_that_names(path) if source else None
+        if line or not _CACHE.search(path):
             text = f"the script writes {path}, outside of the run's folder"
-            yield Finding("file written outside", source.line_that_names(path) if source else None, text)
+            yield Finding("file written outside", line, text)
 
 
 def _inside(path: str, folder: Path) -> bool:
@@ -120,7 +126,8 @@ def _slower(run: StoredRun, calls: list[Call], earlier: list[StoredRun]) -> Iter
             continue
         now, then = statistics.median(times), statistics.median(before[interface])
         if now > _SLOWER * then and now - then > _SECONDS:
-            text = f"a call of {interface} takes {now:.3g} s, and took {then:.3g} s in {len(earlier)} earlier runs"
+            runs = counted(len(earlier), "earlier run")
+            text = f"a call of {interface} takes {now:.3g} s, and took {then:.3g} s in {runs}"
             slowest = max(own, key=lambda c: c.seconds or 0)
             yield Finding("slower than before", slowest.line, text, slowest.number)
 

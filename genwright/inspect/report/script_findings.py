@@ -1,6 +1,7 @@
 """What a script's source alone shows: unseeded random numbers, arguments never used, handlers that hide failures."""
 
 import ast
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,14 +21,16 @@ _PYTHON = frozenset(
     | {"betavariate", "expovariate", "triangular", "getrandbits", "randbytes"}
 )
 _NUMPY = _PYTHON | {"rand", "randn", "normal", "permutation", "standard_normal", "random_sample", "poisson", "binomial"}
-_TORCH = frozenset(
-    {"rand", "randn", "randint", "randperm", "normal", "multinomial", "bernoulli", "rand_like", "randn_like"}
-    | {"randint_like"}
-)
+_TORCH = {"rand", "randn", "randint", "randperm"}
+_TORCH_ON_ARGUMENT = {"normal", "multinomial", "bernoulli", "rand_like", "randn_like", "randint_like"}
+# Each function that seeds, with the generators that it seeds.
 _SEEDERS = {
-    "python": {"random.seed"},
-    "numpy": {"numpy.random.seed"},
-    "torch": {"torch.manual_seed", "torch.random.manual_seed", "torch.cuda.manual_seed_all", "torch.cuda.manual_seed"},
+    "random.seed": {"python"},
+    "numpy.random.seed": {"numpy"},
+    "torch.manual_seed": {"torch", "torch.cuda"},
+    "torch.random.manual_seed": {"torch", "torch.cuda"},
+    "torch.cuda.manual_seed": {"torch.cuda"},
+    "torch.cuda.manual_seed_all": {"torch.cuda"},
 }
 _SEED_ALL = ("set_seed", "seed_everything", "seed_all", "set_random_seed", "fix_seed")
 # Generators that take their seed when they are made.
@@ -49,43 +52,52 @@ class Source:
         return cls(text, tree, Flow(tree, "", lambda reference: None))
 
     def line_that_names(self, path: str) -> int | None:
-        """The line whose text has the name of a file, or that of its folder."""
-        place = Path(path)
-        for part in (place.name, place.parent.name):
-            for number, line in enumerate(self.text.splitlines(), 1):
-                if part and part in line:
-                    return number
-        return None
+        """The line whose text has the name of a file."""
+        name = re.compile(rf"(?<![\w.-]){re.escape(Path(path).name)}(?![\w-])")
+        return next((number for number, line in enumerate(self.text.splitlines(), 1) if name.search(line)), None)
 
 
 def unseeded_draws(source: Source) -> Iterator[Told]:
     """The first draw from each library's generator that nothing seeds."""
     seeded: set[str] = set()
-    draws: dict[str, tuple[int, str]] = {}
+    draws: list[tuple[int, str, str]] = []
     for call in sorted(_calls(source), key=lambda c: c.lineno):
         for name in (v.dotted for v in source.flow.values(call.func) if isinstance(v, Ref)):
             last = name.rpartition(".")[2]
             if last in _SEED_ALL:
-                seeded |= set(_SEEDERS)
-            seeded |= {library for library, names in _SEEDERS.items() if name in names}
+                seeded.update(*_SEEDERS.values())
+            seeded |= _SEEDERS.get(name, set())
             if name in _GENERATORS and ((not call.args and not call.keywords) or _is_none(call)):
                 yield call.lineno, f"{name}() has no seed"
-            library = _drawn_from(name)
+            generator = _drawn_from(name, call)
             # A generator that is passed in has its own seed.
-            if library and not any(k.arg == "generator" for k in call.keywords):
-                draws.setdefault(library, (call.lineno, name))
-    for library, (line, name) in draws.items():
-        if library not in seeded:
-            yield line, f"{name} draws from a generator that nothing seeds ({min(_SEEDERS[library])} would)"
+            if generator and not any(k.arg == "generator" for k in call.keywords):
+                draws.append((call.lineno, name, generator))
+    told = set()
+    for line, name, generator in draws:
+        seeder = next(s for s, generators in _SEEDERS.items() if generator in generators)
+        if generator not in seeded and seeder not in told:
+            told.add(seeder)
+            yield line, f"{name} draws from a generator that nothing seeds ({seeder} would)"
 
 
-def _drawn_from(name: str) -> str:
+def _drawn_from(name: str, call: ast.Call) -> str:
     module, _, last = name.rpartition(".")
     if module == "random" and last in _PYTHON:
         return "python"
     if module == "numpy.random" and last in _NUMPY:
         return "numpy"
-    return "torch" if module == "torch" and last in _TORCH else ""
+    if module == "torch" and last in _TORCH | _TORCH_ON_ARGUMENT:
+        return "torch.cuda" if _may_be_on_gpu(last, call) else "torch"
+    return ""
+
+
+def _may_be_on_gpu(function: str, call: ast.Call) -> bool:
+    """Whether a draw of torch is on a GPU, as far as its source tells."""
+    device = next((k.value for k in call.keywords if k.arg == "device"), None)
+    if device is None:
+        return function in _TORCH_ON_ARGUMENT
+    return not (isinstance(device, ast.Constant) and device.value in ("cpu", None))
 
 
 def _is_none(call: ast.Call) -> bool:

@@ -15,12 +15,12 @@ from genwright.inspect.analysis.scenario import Scenario
 from genwright.inspect.isolation.isolation import Ended, Isolation, Limits, run_isolated
 from genwright.inspect.isolation.written_files import written_files
 from genwright.inspect.records.new_files import OWN
-from genwright.inspect.records.plan_file import RUN, SITE, read_plan
+from genwright.inspect.records.plan_file import REFUSED, RUN, SITE, read_plan
 from genwright.inspect.records.record_index import open_index
 from genwright.inspect.records.records import RecordFolder, file_sha256
 from genwright.inspect.records.research_layout import write_research_layout
 from genwright.inspect.records.run_record import begin_run, now, relevant_environment
-from genwright.inspect.records.stored_runs import StoredRun
+from genwright.inspect.records.stored_runs import CROSSINGS, StoredRun
 from genwright.inspect.run.make_plan import PlannedRun, RunOptions, plan_run
 
 _ROOT = Path(__file__).parents[3]
@@ -140,13 +140,30 @@ def _complete(folder: RecordFolder, run: dict[str, Any], ended: Ended) -> Stored
     counter = folder.path / "limited.count"
     if most is not None and counter.exists() and counter.stat().st_size > most:
         run |= {"status": "limit", "limit": "calls", "message": f"The run was ended at its limit calls = {most:g}."}
+    reason = folder.path / REFUSED
+    if reason.exists():
+        run |= {"status": "refused", "message": reason.read_text(encoding="utf-8")}
     with open_index(StoredRun(folder.path)) as index:
+        if ended.status == "ended":
+            run |= _unanswered(index.calls())
         run["processes"] = _processes(folder.path, index.processes())
         run["files"] = _outside_calls(folder.path, run, list(ended.written), index.written_files())
     folder.write_run(run)
     stored = StoredRun(folder.path)
     write_research_layout(stored)
     return stored
+
+
+def _unanswered(calls: list[dict[str, Any]]) -> dict[str, str]:
+    """The status of a run that ended for want of answers before it reached its model."""
+    waited = next((c for c in calls if c["event"] == "end-of-answers"), None)
+    if waited is None or any(c["event"] in CROSSINGS for c in calls):
+        return {}
+    message = (
+        f"No call of the model was recorded, because the scenario has no answer for the input in line "
+        f'{waited["line"]}; pass --scenario with a file that has one, as in answers = ["yes"].'
+    )
+    return {"status": "unanswered", "message": message}
 
 
 def _processes(folder: Path, calls: dict[int, tuple[float, float]]) -> list[dict[str, Any]]:

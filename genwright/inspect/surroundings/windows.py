@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from genwright.inspect.analysis.unattended import opens_windows
 from genwright.inspect.media.samples import sample_folder
 from genwright.inspect.surroundings.import_hooks import after_import
 
@@ -31,6 +32,7 @@ class Windows:
         after_import(
             {
                 "cv2": self._cv2,
+                "matplotlib": lambda module: _draw_to_files(module, "use"),
                 "matplotlib.pyplot": self._matplotlib,
                 "PIL.Image": self._pil,
                 "tkinter": self._tkinter,
@@ -112,6 +114,7 @@ class Windows:
                 self.show("matplotlib.pyplot.show", [number, titles], figure.savefig)
             module.close("all")
 
+        _draw_to_files(module, "switch_backend")
         module.show = show
         module.pause = lambda *_: None
 
@@ -147,3 +150,16 @@ class Windows:
             return True
 
         module.open = module.open_new = module.open_new_tab = shown
+
+
+def _draw_to_files(module: Any, name: str) -> None:
+    """Let a function that chooses matplotlib's backend choose Agg where the script wants windows."""
+    original = getattr(module, name)
+
+    def choose(*args: Any, **kwargs: Any) -> None:
+        def instead(value: Any) -> Any:
+            return "Agg" if opens_windows(value) else value
+
+        original(*map(instead, args), **{k: instead(v) for k, v in kwargs.items()})
+
+    setattr(module, name, choose)

@@ -128,6 +128,22 @@ print(generate(args.input, 1))
     assert chosen["--input"].reason != "from an example of the README"
 
 
+def test_yes_answers_questions_of_yes_or_no(tmp_path: Path) -> None:
+    source = "if input('Go on? [Y/n] ') == 'y':\n    generate('first', 1)\ninput('Again (y/n)? ')\n"
+    made = completed(source, tmp_path / "original")
+    assert made.scenario.answers == ["y", "y"] and [str(c.name) for c in made.chosen] == ["answers", "answers"]
+    assert "line 2" in made.chosen[0].reason
+    (tmp_path / "new.py").write_text(made.text)
+    assert run([str(tmp_path / "new.py")], tmp_path / "run").seen[0][1]["prompt"] == "first"
+
+
+def test_answers_are_chosen_only_where_every_question_offers_them(tmp_path: Path) -> None:
+    asked = "name = input('Name: ')\ngenerate(name)\ninput('Again? [y/n] ')\n"
+    assert completed(asked, tmp_path).scenario.answers == []
+    given = completed("generate(input('Go on? [y/n] '))\n", tmp_path, Scenario(answers=["n"]))
+    assert given.scenario.answers == ["n"] and not given.chosen
+
+
 PAGE = """
 import gradio as gr
 def clear():

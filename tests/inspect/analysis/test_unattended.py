@@ -16,6 +16,7 @@ MANIFEST = load_manifest(PROJECT / "tinymodel.toml")
 ATTENDED = """
 import getpass, os
 from getpass import getpass as ask
+import matplotlib
 import matplotlib.pyplot as plt
 from tinymodel import generate
 print(os.environ["MPLBACKEND"], os.environ["COLOUR"])
@@ -24,6 +25,9 @@ secret = getpass.getpass("Password: ") + ask()
 name = input("Name: ")
 generate(f"{secret} {name}", 1)
 plt.show()
+matplotlib.use("TkAgg")
+matplotlib.use("Agg")
+plt.switch_backend("module://drawn")
 """
 
 
@@ -38,10 +42,11 @@ def test_nothing_waits_for_a_person(tmp_path: Path) -> None:
     scenario = Scenario(answers=["pass", "word", "Ann"], environment={"COLOUR": "red"})
     made = rewritten(ATTENDED, tmp_path / "original", scenario)
     kinds = [(b.kind, b.line) for b in made.analysis.unattended.blockers]
-    assert kinds == [("debugger", 7), ("input", 8), ("input", 8), ("input", 9), ("window", 11)]
+    assert kinds == [("debugger", 8), ("input", 9), ("input", 9), ("input", 10), ("window", 12), ("window", 13)]
     (tmp_path / "matplotlib").mkdir()
-    (tmp_path / "matplotlib" / "__init__.py").touch()
-    (tmp_path / "matplotlib" / "pyplot.py").write_text("def get_fignums(): return []\ndef close(_): ...")
+    (tmp_path / "matplotlib" / "__init__.py").write_text("def use(name): ...")
+    pyplot = "def get_fignums(): return []\ndef close(_): ...\ndef switch_backend(name): ..."
+    (tmp_path / "matplotlib" / "pyplot.py").write_text(pyplot)
     (tmp_path / "new.py").write_text(made.text)
     done = run([str(tmp_path / "new.py")], tmp_path / "run")
     assert done.code == 0, done.errors

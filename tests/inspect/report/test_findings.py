@@ -42,6 +42,32 @@ def test_unseeded_randomness(draw: str, seed: str, tmp_path: Path) -> None:
     assert not found(run_of(tmp_path / "b", seed + call), "unseeded randomness")
 
 
+@pytest.mark.parametrize(
+    ("draw", "is_seeded"),
+    [
+        ("torch.rand(2)", False),
+        ("torch.rand(2, device='cpu')", False),
+        ("torch.rand(2, device='cuda')", True),
+        ("torch.rand(2, device=device)", True),
+        ("torch.rand_like(x)", True),
+    ],
+)
+def test_a_seed_of_cuda_is_one_for_draws_on_a_gpu(draw: str, is_seeded: bool, tmp_path: Path) -> None:
+    # Not executed, for there may be no GPU.
+    source = f"import torch\nfrom themodel import generate\ngenerate('a')\nif False:\n    {draw}\n"
+    (finding,) = found(run_of(tmp_path / "a", source), "unseeded randomness")
+    assert finding.line == 5 and finding.message.endswith("(torch.manual_seed would)")
+    for seeder, holds in (("torch.cuda.manual_seed", is_seeded), ("torch.manual_seed", True)):
+        seeded = found(run_of(tmp_path / seeder, f"{source}    {seeder}(0)\n"), "unseeded randomness")
+        assert (not seeded) == holds
+
+
+def test_draws_that_one_seed_would_make_repeatable_are_one_finding(tmp_path: Path) -> None:
+    source = "import torch\nfrom themodel import generate\nx = torch.rand(1)\ngenerate('a')\ntorch.rand_like(x)\n"
+    (finding,) = found(run_of(tmp_path, source), "unseeded randomness")
+    assert finding.line == 3
+
+
 OPTIONS = """
 import argparse
 from themodel import generate
@@ -126,6 +152,23 @@ def test_file_written_outside(tmp_path: Path) -> None:
     files = [{"path": "/tmp/log/out.txt", "outside": True}, {"path": "kept.txt", "outside": False}]
     (finding,) = found(run_of(tmp_path / "c", source, files=files), "file written outside")
     assert finding.line == 2
+
+
+CACHED = ["/root/.cache/matplotlib/fontlist-v390.json", "/home/a/.triton/cache/x/k.so", "/home/a/.nv/ComputeCache/i"]
+
+
+def test_what_libraries_keep_in_their_caches_is_no_finding(tmp_path: Path) -> None:
+    source = "from themodel import generate\nplaces = ['matplotlib', {!r}]\ngenerate('a')\n"
+
+    def lines(name: str, places: list[str], told: str) -> list[int | None]:
+        files = [{"path": place, "outside": True} for place in places]
+        run = run_of(tmp_path / name, source.format(told), files=files)
+        return [f.line for f in found(run, "file written outside")]
+
+    assert lines("cached", CACHED, "none") == []
+    assert lines("named", CACHED, "~/.cache/matplotlib/fontlist-v390.json") == [2]
+    # A line with the folder's name, or with a part of the file's, is not the one that writes.
+    assert lines("elsewhere", ["/srv/matplotlib/fontlist.json"], "my-fontlist.json") == [None]
 
 
 def memory(peaks: list[int]) -> list[dict[str, Any]]:

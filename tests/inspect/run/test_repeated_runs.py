@@ -105,6 +105,26 @@ def test_a_script_of_the_research_system_is_replayed_and_sliced(tmp_path: Path) 
     assert "sliced(7, 'Model', path=words[0], size=3)" in slice_call(run, 1).text
 
 
+TRAINED = """
+import torch
+from tinymodel import Model
+model = Model("weights")
+model.parameters = getattr(model, "parameters", lambda: [torch.ones(1, requires_grad=True)])
+torch.optim.SGD(model.parameters(), lr=0.1).step()
+{rest}
+"""
+
+
+@pytest.mark.parametrize(("mode", "rest"), [("replay", "pass"), ("mock", "raise OSError('disk is full')")])
+def test_a_script_that_trains_its_model_is_not_repeated_without_it(mode: str, rest: str, tmp_path: Path) -> None:
+    run = record(TRAINED.format(rest=rest), tmp_path)
+    assert run.data["status"] == ("ended" if rest == "pass" else "failed")
+    again = relaunch(run, mode)
+    assert again.data["status"] == "refused" and again.data["files"] == []
+    assert again.data["message"].startswith("Line 6 trains the model or uses its parameters")
+    assert again.printed("error") == ""
+
+
 PROCESSES = """
 import multiprocessing
 from tinymodel import generate

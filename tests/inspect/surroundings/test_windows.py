@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from fixture_cases import Run, run
 
 HEAD = "from Inspection.core.executor import Executor\nexe = Executor('demo', 'simulation')\nexe.unattended()\n"
@@ -21,6 +22,26 @@ def test_figures(tmp_path: Path) -> None:
     (record,) = done.records
     assert record.event == "window" and record.arguments[1] == ["Rise"]
     assert record.files[0]["bytes"] > 1000 and record.files[0]["path"].endswith("0001.png")
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        "matplotlib.use('TkAgg')",
+        "matplotlib.rcParams['backend'] = 'QtAgg'",
+        "import matplotlib.pyplot\nmatplotlib.use(backend='TkAgg', force=True)",
+        "import matplotlib.pyplot\nmatplotlib.pyplot.switch_backend('gtk3agg')",
+    ],
+)
+def test_a_backend_that_opens_windows_becomes_agg(choice: str, tmp_path: Path) -> None:
+    draw = "import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.show()\nprint(plt.get_backend().lower())\n"
+    done = shown(f"import matplotlib\n{choice}\n{draw}", tmp_path)
+    assert done.output == "agg\n" and [r.event for r in done.records] == ["window"]
+
+
+def test_a_backend_that_draws_to_files_stays(tmp_path: Path) -> None:
+    use = "import matplotlib\nmatplotlib.use('svg')\nimport matplotlib.pyplot as plt\n"
+    assert shown(f"{use}plt.figure()\nprint(plt.get_backend().lower())\n", tmp_path).output == "svg\n"
 
 
 def test_pictures(tmp_path: Path) -> None:
