@@ -60,7 +60,7 @@ def chat(
     """
     from genwright.text.conversation import Conversation
 
-    model = also_model or model
+    model = model if also_model is None else also_model
     llm = load(model, config)
     if llm.tokenizer is None:
         raise UserError(f"{model} has no tokenizer, which chat needs.")

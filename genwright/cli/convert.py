@@ -35,7 +35,7 @@ def convert(
     from genwright.text.catalogue import resolve
     from genwright.text.checkpoints.open import open_checkpoint
     from genwright.text.checkpoints.protocol import parse_dtype
-    from genwright.text.export.convert import GGUF_FORMATS
+    from genwright.text.export.convert import FORMATS, GGUF_FORMATS
     from genwright.text.export.convert import convert as write
     from genwright.text.export.gguf import write_gguf
 
@@ -45,8 +45,11 @@ def convert(
         raise UserError(
             "--to bf16 converts FP8 weights and keeps the others as stored; it cannot be used with --dtype."
         )
+    form = to if model_parallel is None else "deepseek"
+    if target.suffix.lower() == ".gguf" and form in FORMATS:
+        raise UserError(f"--to {form} writes a folder, but {target} is the name of a file; pass --to gguf.")
     checkpoint = open_checkpoint(resolve(source), arch)
-    form, kind = to if model_parallel is None else "deepseek", None if dtype == "auto" else parse_dtype(dtype)
+    kind = None if dtype == "auto" else parse_dtype(dtype)
     with bar("Converting") as progress:
         if form in GGUF_FORMATS:
             write_gguf(checkpoint, target, form, kind, progress)

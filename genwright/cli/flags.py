@@ -69,8 +69,9 @@ def _flag(field: Any, kind: Any, optional: bool, show: bool) -> inspect.Paramete
         kind, default = list[get_args(kind)[0] if get_origin(kind) is tuple else str], []  # type: ignore[misc]
     elif optional:
         kind, default = kind | None, None
-    show_default = shown if show and shown and default is None else True
-    annotation: Any = Annotated[kind, typer.Option(*names, help=field.metadata["help"], show_default=show_default)]
+    # As a part of the help, because typer puts a text that is given as `show_default` in parentheses.
+    told = f"  [default: {shown}]" if show and shown and default is None else ""
+    annotation: Any = Annotated[kind, typer.Option(*names, help=field.metadata["help"] + told)]
     return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 

@@ -39,12 +39,15 @@ def quantize(
         raise UserError(f"--method must be rtn or gptq, not {method!r:.60}.")
     if (method == "gptq") != (calibration is not None):
         raise UserError("--method gptq and --calibration FILE must be given together.")
+    if target.suffix.lower() == ".gguf":
+        raise UserError(f"{target} must be the name of a folder; `genwright convert --to q4_0` writes a GGUF file.")
     parsed, where = parse_format(form), pick_device(device)
     checkpoint = open_checkpoint(resolve(source), arch)
-    layers = None
-    if calibration is not None:
-        windows = calibration_windows(checkpoint, read_text(calibration))
-        layers = calibrated(checkpoint, parsed, windows, where)
+    windows = None if calibration is None else calibration_windows(checkpoint, read_text(calibration))
     with bar("Quantizing") as progress:
-        write(checkpoint, target, parsed, where, progress, layers)
+        if windows is None:
+            write(checkpoint, target, parsed, where, progress)
+        else:
+            layers = calibrated(checkpoint, parsed, windows, where, progress)
+            write(checkpoint, target, parsed, where, lambda done, total: None, layers)
     print(f"Wrote {target}.")

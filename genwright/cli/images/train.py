@@ -1,7 +1,6 @@
 """`genwright images train`."""
 
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -58,9 +57,9 @@ def train(
                     rank=ranks.rank,
                     world=ranks.world,
                     group=ranks.group,
-                    teacher_progress=partial(tell, "the teacher's images"),
+                    progress=tell,
                 )
-                result = training(partial(tell, "steps"))
+                result = training()
         except KeyboardInterrupt as stopped:  # after the progress bar is gone
             if ranks.rank == 0 and str(stopped):
                 print(stopped, file=sys.stderr)

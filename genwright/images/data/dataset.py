@@ -64,7 +64,10 @@ class ImageDataset:
             held.extend(rng.permutation(names)[: round(share * len(names))])
         out = np.isin(self.names, held)
         if out.all() or not out.any():
-            raise UserError(f"Holding out {share:g} of {len(np.unique(self.names))} images leaves one side empty.")
+            raise UserError(
+                f"Holding out {share:g} of {len(np.unique(self.names))} images leaves one side empty; pass another "
+                "--hold-out (0 holds out none) or more images."
+            )
         return self[~out], self[out]
 
 

@@ -47,6 +47,7 @@ def load_unet(model: str, config: UNetConfig | None = None) -> UNet:
     if not locate(model).exists():
         raise UserError(f"There is no file or folder {model}{_hint(model)}")
     config = config or describe(model).config
+    state = read_state(locate(model))
     if config is None:
         raise UserError(
             f"{model} does not describe its UNet's shape; give a preset ({', '.join(PRESETS)}) or shape flags such as "
@@ -54,15 +55,18 @@ def load_unet(model: str, config: UNetConfig | None = None) -> UNet:
         )
     with torch.device("meta"):
         unet = UNet(config)
-    state = read_state(locate(model))
     check_state(model, state, {name: tensor.shape for name, tensor in unet.state_dict().items()})
     unet.load_state_dict({name: tensor.float() for name, tensor in state.items()}, assign=True)
     return unet.eval().requires_grad_(False)
 
 
 def locate(model: str) -> Path:
-    """The file or folder of a model; models that come with the package have names."""
-    return BOXED.get(model, Path(model))
+    """The file or folder of a model, which may be the folder of a training run; the package's own models have names."""
+    if not model:
+        raise UserError("The model's name is empty; pass emoji, a folder, a file or random:PRESET.")
+    path = BOXED.get(model, Path(model))
+    trained = path / "model"
+    return trained if any(trained.glob("*.safetensors")) and not any(path.glob("*.safetensors")) else path
 
 
 def _hint(model: str) -> str:

@@ -28,6 +28,7 @@ from genwright.images.sampling.samplers import SAMPLERS, Callback, Denoise
 
 # Starts at a noise level low enough to show the known part, with enough steps for the rest to agree with it.
 EDIT_SAMPLER = {"sampler": "multistep", "steps": 16, "sigma_max": 5.0}
+Progress = Callable[[int, int], None]  # called with the number of images so far and of all
 Classes = str | Sequence[int | str] | None  # labels or names, in a list or joined by commas
 
 
@@ -83,6 +84,7 @@ class ImageModel:
         batch_size: int | None = None,
         generator: str = "hash",
         callback: Callback | None = None,
+        progress: Progress = lambda done, total: None,
         **settings: Any,
     ) -> ImageBatch:
         """Images 0 to num_samples - 1 of `seed`; `settings` are fields of SamplerSettings, by default the model's own.
@@ -90,7 +92,7 @@ class ImageModel:
         An image depends on the seed and its number only, not on num_samples or batch_size (generator "hash").
         """
         asked = sampler_settings(self.description.sampler, **settings)
-        return SampleRun(self, asked, num_samples, seed, classes, generator).all(batch_size, callback)
+        return SampleRun(self, asked, num_samples, seed, classes, generator).all(batch_size, callback, progress)
 
     def edit(
         self,
@@ -163,10 +165,19 @@ class SampleRun:
         x = sampler(denoise, x, self.settings.sigmas, noise, self.settings.churn, callback or (lambda step: None))
         return ImageBatch(to_uint8(x), None if labels is None else labels.cpu().numpy(), self.seed)
 
-    def all(self, batch_size: int | None = None, callback: Callback | None = None) -> ImageBatch:
+    def all(
+        self,
+        batch_size: int | None = None,
+        callback: Callback | None = None,
+        progress: Progress = lambda done, total: None,
+    ) -> ImageBatch:
         """Images 0 to num_samples - 1, batch by batch."""
         count, size = self.num_samples, self.batch_size(batch_size)
-        batches = [self(first, min(size, count - first), callback) for first in range(0, count, size)]
+        batches = []
+        for first in range(0, count, size):
+            progress(first, count)
+            batches.append(self(first, min(size, count - first), callback))
+        progress(count, count)
         labels = [batch.labels for batch in batches if batch.labels is not None]
         array = np.concatenate([batch.array for batch in batches])
         return ImageBatch(array, np.concatenate(labels) if labels else None, self.seed)

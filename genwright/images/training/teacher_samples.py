@@ -1,6 +1,5 @@
 """Samples of a teacher, with the states that its sampler went through: what a student of few steps is trained on."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +9,7 @@ from torch import Tensor
 from genwright.images.data.dataset import Batches
 from genwright.images.model.checkpoint import Description
 from genwright.images.model.unet import UNet
-from genwright.images.sampling.pipeline import ImageModel
+from genwright.images.sampling.pipeline import ImageModel, Progress
 from genwright.images.sampling.samplers import Step
 
 SAMPLER: dict[str, Any] = {"sampler": "heun", "steps": 18}
@@ -43,9 +42,9 @@ def sample_teacher(
     batches: Batches,
     count: int,
     seed: int,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    progress: Progress = lambda done, total: None,
 ) -> TeacherSamples:
-    """Sample `count` images with labels drawn as `batches` draws them; `progress` gets the count so far and `count`."""
+    """Sample `count` images with labels drawn as `batches` draws them."""
     labels = None
     if batches.labels is not None:
         torch.manual_seed(seed)
@@ -57,18 +56,18 @@ def sample_teacher(
     def keep(step: Step) -> None:
         if step.sigma < LOWEST:
             return
-        if step.index == 0:
-            progress(sum(map(len, states[0])) if states else 0, count)
         if step.index == len(states):
             states.append([])
             sigmas.append(step.sigma)
         states[step.index].append(step.x.half())
 
     classes = None if labels is None else labels.tolist()
-    images = model.sample(count, seed=seed, classes=classes, batch_size=BATCH, callback=keep, **SAMPLER).array
+    batch = model.sample(
+        count, seed=seed, classes=classes, batch_size=BATCH, callback=keep, progress=progress, **SAMPLER
+    )
     return TeacherSamples(
         torch.stack([torch.cat(parts) for parts in states]),
         torch.tensor(sigmas, device=model.device),
-        torch.from_numpy(images).permute(0, 3, 1, 2).to(model.device),
+        torch.from_numpy(batch.array).permute(0, 3, 1, 2).to(model.device),
         labels,
     )

@@ -18,6 +18,7 @@ from genwright.errors import UserError
 from genwright.images.data.dataset import Batches
 from genwright.images.model.denoiser import Denoiser, loss_weight
 from genwright.images.model.unet import UNet
+from genwright.images.sampling.pipeline import Progress
 from genwright.images.sampling.sampler_settings import SamplerSettings
 from genwright.images.sampling.schedules import karras_level
 from genwright.images.training import losses, noise_levels
@@ -48,7 +49,7 @@ class Trainer:
         world: int = 1,
         group: ProcessGroup | None = None,  # of these ranks; None is torch's default group
         compiled: bool = False,
-        teacher_progress: Callable[[int, int], None] = lambda done, total: None,
+        teacher_progress: Progress = lambda done, total: None,
     ):
         if settings.has_teacher and teacher is None:
             raise UserError(f"The method {settings.method} needs a teacher: --teacher MODEL.")

@@ -30,8 +30,9 @@ from genwright.images.training.clustering import find_clusters
 from genwright.images.training.trainer import Diverged, Trainer
 from genwright.images.training.training_settings import ONE_STEP, TWO_STEPS, RunSettings, TrainerSettings
 
-GRID = 90  # images
+GRID = 90  # images at most
 JUDGE_IMAGES = 20_000  # of a streamed data set, to train the judge on; it is tested on a tenth as many held-out ones
+StageProgress = Callable[[str, int, int], None]  # called with what is counted, how many are done, and of how many
 
 
 class TrainingRun:
@@ -51,9 +52,10 @@ class TrainingRun:
         rank: int = 0,
         world: int = 1,
         group: ProcessGroup | None = None,
-        teacher_progress: Callable[[int, int], None] = lambda done, total: None,
+        progress: StageProgress = lambda what, done, total: None,
     ):
         self.run, self.settings, self.device, self.rank = run, settings, device, rank
+        self.progress = progress
         self.train: ImageDataset = data
         self.held_out: ImageDataset | None = None
         if run.hold_out and data.labels is not None:
@@ -82,7 +84,7 @@ class TrainingRun:
             world=world,
             group=group,
             compiled=run.compile,
-            teacher_progress=teacher_progress,
+            teacher_progress=partial(progress, "the teacher's images"),
         )
         try:
             run.out.mkdir(parents=True, exist_ok=True)
@@ -118,13 +120,13 @@ class TrainingRun:
             )
         self.trainer.load_state_dict(state)
 
-    def __call__(self, advance: Callable[[int, int], None]) -> dict[str, Any]:
+    def __call__(self) -> dict[str, Any]:
         """Train to the end and return the metrics; Ctrl-C saves after the current step."""
         started = time.perf_counter()
         with deferred_interrupt() as interrupted:
 
             def after_step(trainer: Trainer) -> bool:
-                advance(trainer.step, self.settings.steps)
+                self.progress("steps", trainer.step, self.settings.steps)
                 if self.rank == 0 and trainer.step % self.run.save_every == 0:
                     self.save()
                 if self.rank == 0 and trainer.step % self.run.grid_every == 0:
@@ -144,12 +146,21 @@ class TrainingRun:
                 raise KeyboardInterrupt(f"{done}; the same command continues from there." if self.rank == 0 else "")
         if self.rank:
             return {}
-        seconds = time.perf_counter() - started
+        try:
+            return self._results(started)
+        except KeyboardInterrupt:
+            done = f"Stopped after the last step; {self.run.out / 'model'} is complete"
+            raise KeyboardInterrupt(f"{done}, and the same command writes the grid and the metrics.") from None
+
+    def _results(self, started: float) -> dict[str, Any]:
         self.save_loss_curve()
         self.save_grid("grid")
-        result = {"steps": self.settings.steps, "seconds": round(seconds, 1), "loss": self.trainer.history[-1][1]}
+        measured: dict[str, float] = {}
         if self.held_out is not None:
-            result |= measure(self.model(), self.train, self.held_out, self.settings.consistency_model)
+            consistency = self.settings.consistency_model
+            measured = measure(self.model(), self.train, self.held_out, consistency, self.progress)
+        seconds = round(time.perf_counter() - started, 1)
+        result = {"steps": self.settings.steps, "seconds": seconds, "loss": self.trainer.history[-1][1], **measured}
         write_whole(self.run.out / "metrics.json", lambda path: path.write_text(json.dumps(result, indent=1) + "\n"))
         return result
 
@@ -182,15 +193,21 @@ class TrainingRun:
         return ImageModel((unet, self.description), device=str(self.device))
 
     def save_grid(self, name: str) -> None:
-        """Write a grid of samples, every class in turn; of a consistency model also one of one-step samples."""
+        """Write a grid of samples, every class in turn; of a consistency model also one of one-step samples.
+
+        It has no more images than training has drawn, because on a CPU 90 would take longer than a short training.
+        """
         from PIL import Image
 
         classes = list(range(len(self.description.label_names))) or None
         samplers = [self.description.sampler, ONE_STEP][: 1 + self.settings.consistency_model]
         model = self.model()
+        count = min(GRID, self.trainer.step * self.settings.batch_size)
+        progress = partial(self.progress, "the grid's images")
         for i, sampler in enumerate(samplers):
-            images = Image.fromarray(grid(model.sample(GRID, seed=0, classes=classes, **sampler).array))
-            write_whole(self.run.out / f"{name}{'_one_step' * i}.png", partial(images.save, format="png"))
+            batch = model.sample(count, seed=0, classes=classes, progress=progress, **sampler)
+            image = Image.fromarray(grid(batch.array))
+            write_whole(self.run.out / f"{name}{'_one_step' * i}.png", partial(image.save, format="png"))
 
     def save_loss_curve(self) -> None:
         """Draw the loss over the steps as loss.png."""
@@ -252,7 +269,11 @@ def default_sampler(settings: TrainerSettings) -> dict[str, Any]:
 
 
 def measure(
-    model: ImageModel, train: ImageDataset, held_out: ImageDataset, consistency_model: bool
+    model: ImageModel,
+    train: ImageDataset,
+    held_out: ImageDataset,
+    consistency_model: bool,
+    progress: StageProgress = lambda what, done, total: None,
 ) -> dict[str, float]:
     """Train a judge on the training images (a part of them if streamed), and measure the model's samples with it."""
     train, held_out = train.in_memory(JUDGE_IMAGES), held_out.in_memory(JUDGE_IMAGES // 10)
@@ -261,7 +282,8 @@ def measure(
         samplers = {"two_steps": TWO_STEPS, "one_step": ONE_STEP}
 
     def sample(sampler: dict[str, Any], labels: np.ndarray, seed: int) -> np.ndarray:
-        return model.sample(len(labels), seed=seed, classes=labels.tolist(), **sampler).array
+        tell = partial(progress, "the judged images")
+        return model.sample(len(labels), seed=seed, classes=labels.tolist(), progress=tell, **sampler).array
 
-    judge = train_judge(train, model.device)
+    judge = train_judge(train, model.device, progress=partial(progress, "the judge's steps"))
     return assess(judge, train, held_out, {name: partial(sample, way) for name, way in samplers.items()})

@@ -1,6 +1,7 @@
 """Run GPTQ on a text model: layer by layer, with the hidden states of a calibration text."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from itertools import count
 
 import torch
 from torch.nn.functional import silu
@@ -15,6 +16,7 @@ from genwright.text.architectures.weight_map import Sources
 from genwright.text.cache.layout import Cache, CacheSpec, LayerCache
 from genwright.text.checkpoints.protocol import Checkpoint
 from genwright.text.config import ModelConfig
+from genwright.text.export.convert import Progress
 from genwright.text.loader import Loader, rope_tables
 from genwright.text.ops.protocol import Weights
 from genwright.text.ops.step import Chunk, Step, StepBuffers
@@ -42,9 +44,16 @@ def calibration_windows(checkpoint: Checkpoint, text: str) -> list[list[int]]:
 
 @torch.inference_mode()
 def calibrated(
-    checkpoint: Checkpoint, form: Format, windows: list[list[int]], device: torch.device
+    checkpoint: Checkpoint,
+    form: Format,
+    windows: list[list[int]],
+    device: torch.device,
+    progress: Progress = lambda done, total: None,
 ) -> Iterator[dict[str, Packed]]:
-    """For each layer, its matrices packed by GPTQ, by the checkpoint's names; one layer is in memory at a time."""
+    """For each layer, its matrices packed by GPTQ, by the checkpoint's names; one layer is in memory at a time.
+
+    `progress` counts the runs of windows through layers, because they take most of the time.
+    """
     cfg, arch = checkpoint.config, architecture(checkpoint.config)
     load = Loader(checkpoint, torch.float32, device, packed=False)
     plan = Loader(checkpoint, torch.float32, device, quant=form)
@@ -60,7 +69,11 @@ def calibrated(
     rows = Cache(spec, pages, device).layers[0].rows  # shared by all layers
     # All windows use the last one's step: they are equally long, and blocks do not read its tokens.
     sources = [load.weights.block(layer) for layer in range(cfg.layers)]
-    blocks = (_Layer(cfg, block, load, plan, LayerCache(i, 0, rows, spec), step) for i, block in enumerate(sources))
+    runs, total = count(1), cfg.layers * len(windows) * 2  # before and after a layer's matrices are packed
+    blocks = (
+        _Layer(cfg, block, load, plan, LayerCache(i, 0, rows, spec), step, lambda: progress(next(runs), total))
+        for i, block in enumerate(sources)
+    )
     yield from calibrate(hidden, blocks, form)
 
 
@@ -68,9 +81,16 @@ class _Layer:
     """A layer's weights; `matrices` has views of fused weights by the checkpoint's names."""
 
     def __init__(
-        self, cfg: ModelConfig, block: Mapping[str, Sources], load: Loader, plan: Loader, cache: LayerCache, step: Step
+        self,
+        cfg: ModelConfig,
+        block: Mapping[str, Sources],
+        load: Loader,
+        plan: Loader,
+        cache: LayerCache,
+        step: Step,
+        advance: Callable[[], None],  # called after each run
     ):
-        self.cfg, self.cache, self.step = cfg, cache, step
+        self.cfg, self.cache, self.step, self.advance = cfg, cache, step, advance
         self.weights = load.load(block)
         self.matrices: dict[str, dict[str, torch.Tensor]] = {}
         for name, sources in block.items():
@@ -83,6 +103,7 @@ class _Layer:
     def run(self, x: torch.Tensor, observe: Observe | None = None) -> torch.Tensor:
         ops = TorchOps() if observe is None else _Observing(observe)
         y: torch.Tensor = architecture(self.cfg).block(ops, self.cfg, self.weights, self.cache, x, self.step)
+        self.advance()
         return y
 
 

@@ -53,7 +53,7 @@ def test_split_keeps_names_together_and_classes_apart():
     assert len(held) == 18 and len(train) == 72 and not set(train.names) & set(held.names)
     assert np.bincount(held.labels).tolist() == [9, 9]
     assert np.array_equal(held.names, data.split(0.2)[1].names)
-    with pytest.raises(UserError, match="leaves one side empty"):
+    with pytest.raises(UserError, match="leaves one side empty; pass another --hold-out"):
         data.split(0.001)
 
 

@@ -67,9 +67,10 @@ def test_damaged_and_foreign_files_are_one_sentence(tiny_file, tmp_path, capsys)
     for name, content in files.items():
         (tmp_path / name).write_bytes(content)
     for name in [*files, "payload.pt", "list.pt", "nested.pt", "missing.pt"]:
-        with pytest.raises(UserError) as caught:
-            load_unet(str(tmp_path / name), TINY)
-        assert "\n" not in str(caught.value) and name in str(caught.value)
+        for config in (TINY, None):  # a file that is no checkpoint needs no preset
+            with pytest.raises(UserError) as caught:
+                load_unet(str(tmp_path / name), config)
+            assert "\n" not in str(caught.value) and name in str(caught.value) and "preset" not in str(caught.value)
     assert "unpickled" not in capsys.readouterr().out
 
 
@@ -104,6 +105,25 @@ def test_written_models_say_what_they_are(tmp_path, monkeypatch):
             checkpoint.load_unet(str(tmp_path))
         file.write_bytes(whole)
     checkpoint.load_unet(str(tmp_path))
+
+
+def test_the_folder_of_a_training_run_stands_for_its_model(tmp_path):
+    unet, said = checkpoint.draw_weights(TINY, seed=0), checkpoint.Description(TINY, tuple("abcdefghij"))
+    with pytest.raises(UserError, match="has no safetensors files"):
+        checkpoint.describe(str(tmp_path))
+    checkpoint.save_unet(tmp_path / "model", unet, said, torch.float32)
+    assert checkpoint.describe(str(tmp_path)) == checkpoint.describe(str(tmp_path / "model")) == said
+    loaded = checkpoint.load_unet(str(tmp_path))
+    assert all(torch.equal(a, b) for a, b in zip(loaded.parameters(), unet.parameters(), strict=True))
+    checkpoint.save_unet(tmp_path, unet, checkpoint.Description(TINY), torch.float32)
+    assert checkpoint.describe(str(tmp_path)).label_names == ()  # a folder's own files come first
+
+
+def test_an_empty_name_is_not_the_current_folder(tmp_path, monkeypatch):
+    checkpoint.save_unet(tmp_path, checkpoint.draw_weights(TINY, seed=0), checkpoint.Description(TINY), torch.float32)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match="name is empty"):
+        checkpoint.load_unet("")
 
 
 def test_a_mistyped_name_gets_the_nearest(tmp_path, monkeypatch):

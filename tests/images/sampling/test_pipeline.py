@@ -21,6 +21,12 @@ def test_sample_17_of_seed_7_is_the_same_from_any_batch(tiny, settings):
     assert len({image.tobytes() for image in batches[0].array}) == 18
 
 
+def test_progress_counts_images(tiny):
+    told = []
+    tiny.sample(10, sampler="onestep", batch_size=4, progress=lambda *call: told.append(call))
+    assert told == [(0, 10), (4, 10), (8, 10), (10, 10)]
+
+
 def test_sampling_follows_its_parts(tiny):
     """Noise, labels, preconditioning, onestep and uint8, put together by hand."""
     batch = tiny.sample(4, seed=3, sampler="onestep", steps=None)

@@ -55,6 +55,16 @@ def test_every_matrix_of_a_layer_is_calibrated(family: str, tmp_path: Path) -> N
     assert LLM(tmp_path / "gptq", dtype="float32").logits([1, 5, 9]).isfinite().all()
 
 
+def test_progress_counts_the_runs_of_windows_through_layers() -> None:
+    told: list[tuple[int, int]] = []
+    checkpoint = open_checkpoint("random:stories15M,layers=2")
+    layers = calibrated(checkpoint, FORM, windows(3, 64, 40), CPU, lambda *call: told.append(call))
+    assert told == []
+    next(layers)
+    assert told == [(run, 12) for run in range(1, 7)]
+    assert len(list(layers)) == 1 and told[6:] == [(run, 12) for run in range(7, 13)]
+
+
 def test_windows_come_from_all_over_a_text(smollm2: Path) -> None:
     checkpoint = open_checkpoint(str(smollm2))
     found = calibration_windows(checkpoint, "".join(f"number {i}, " for i in range(9000)))
