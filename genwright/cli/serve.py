@@ -7,7 +7,7 @@ import typer
 
 from genwright.cli.app import new_app
 from genwright.cli.flags import expand
-from genwright.cli.options import ModelArgument
+from genwright.cli.options import AlsoModel, ModelArgument
 from genwright.cli.progress import bar
 from genwright.errors import UserError
 from genwright.serve.server_settings import ServerSettings
@@ -24,10 +24,12 @@ def serve(
     config: EngineConfig,
     settings: ServerSettings,
     model: ModelArgument = DEFAULT,
+    also_model: AlsoModel = None,
 ) -> None:
     """Serve a model over HTTP, until SIGTERM or Ctrl-C."""
     if missing := [name for name in PACKAGES if importlib.util.find_spec(name) is None]:
         raise UserError(f"The server needs {', '.join(missing)}; install them with pip install 'genwright[serve]'.")
     from genwright.serve.server import serve as run
 
+    model = model if also_model is None else also_model
     raise typer.Exit(run(model, config, settings, partial(bar, "Loading")))

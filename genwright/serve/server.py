@@ -3,6 +3,7 @@
 import asyncio
 import signal
 import socket
+import ssl
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -10,6 +11,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 import uvicorn
 import uvloop
 
+from genwright.arguments import counted
 from genwright.errors import UserError
 from genwright.serve.app import new_app
 from genwright.serve.http_errors import SHUTTING_DOWN, RequestError
@@ -18,7 +20,7 @@ from genwright.serve.service import Service
 from genwright.text.settings import EngineConfig
 
 BACKLOG = 2048
-LAST_WORDS = 2  # seconds for the errors that end the answers which ran too long, after the shutdown timeout
+LAST_WORDS = 2  # seconds for clients to read the errors that end their answers
 Loading = Callable[[], AbstractContextManager[Callable[[int, int], None]]]  # shows the progress of loading
 
 
@@ -54,40 +56,59 @@ def _cannot_listen(host: str, port: int, error: OSError) -> UserError:
     return UserError(f"The server cannot listen on {host} port {port}: {error.strerror or error}.")
 
 
+def _uvicorn_config(service: Service) -> uvicorn.Config:
+    settings = service.settings
+    config = uvicorn.Config(
+        new_app(service),
+        http="httptools",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        backlog=BACKLOG,
+        log_level="error",  # not a line for every request that is no HTTP
+        timeout_graceful_shutdown=None,
+        ssl_certfile=settings.tls_cert,
+        ssl_keyfile=settings.tls_key,
+    )
+    try:
+        config.load()
+    except OSError as error:
+        raise UserError(_tls_sentence(settings, error)) from None
+    return config
+
+
+def _tls_sentence(settings: ServerSettings, error: OSError) -> str:
+    """What is wrong with the certificate or its key; OpenSSL does not say which of them it cannot parse."""
+    cert, key = settings.tls_cert, settings.tls_key
+    if not isinstance(error, ssl.SSLError):
+        return f"The certificate {cert} or its key {key} cannot be read: {error.strerror or error}."
+    if error.reason is not None:  # both could be parsed
+        return f"The certificate {cert} cannot be used with the key {key}: {error.reason.replace('_', ' ').lower()}."
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(cert)
+    except ssl.SSLError:
+        return f"{cert} is not a valid certificate in PEM format."
+    return f"{key} is not a valid private key in PEM format, or its password is wrong."
+
+
 async def _serve(service: Service, listener: socket.socket, loading: Loading) -> int:
     settings = service.settings
-    try:
-        uvicorn_config = uvicorn.Config(
-            new_app(service),
-            http="httptools",
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            backlog=BACKLOG,
-            log_level="error",  # not a line for every request that is no HTTP
-            timeout_graceful_shutdown=None,
-            ssl_certfile=settings.tls_cert,
-            ssl_keyfile=settings.tls_key,
-        )
-        uvicorn_config.load()
-    except OSError as error:
-        files = f"certificate {settings.tls_cert} or its key {settings.tls_key}"
-        raise UserError(f"The {files} cannot be read: {error.strerror or error}.") from None
-    server, status = Server(uvicorn_config), 0
-    loop, stopping = asyncio.get_running_loop(), asyncio.Event()
+    server, status = Server(_uvicorn_config(service)), 0
+    loop = asyncio.get_running_loop()
+    stopped, hurried = loop.create_future(), loop.create_future()  # done at the first and the second signal
 
     def stop(code: int) -> None:
         nonlocal status
         status = code
-        if stopping.is_set():
-            server.force_exit = True
-        stopping.set()
+        if not stopped.done():
+            stopped.set_result(None)
+        elif not hurried.done():
+            hurried.set_result(None)
 
     loop.add_signal_handler(signal.SIGTERM, stop, 0)
     loop.add_signal_handler(signal.SIGINT, stop, 130)
-    stopped = asyncio.create_task(stopping.wait())
     try:
         with loading() as progress:
             starting = asyncio.create_task(service.engine.start(progress))
@@ -106,23 +127,28 @@ async def _serve(service: Service, listener: socket.socket, loading: Loading) ->
         print(f"Serving {', '.join(service.names)} on {scheme}://{shown}:{port}", file=sys.stderr, flush=True)
         running = asyncio.create_task(server.serve([listener]))
         await asyncio.wait({running, stopped}, return_when=asyncio.FIRST_COMPLETED)
-        await _drain(service, server, running)
+        await _drain(service, server, running, hurried)
     finally:
-        stopped.cancel()
         await service.engine.close()
     return status
 
 
-async def _drain(service: Service, server: Server, running: "asyncio.Task[None]") -> None:
-    """Refuse new requests, let the running ones end, and answer those that take too long by an error."""
+async def _drain(
+    service: Service, server: Server, running: "asyncio.Task[None]", hurried: "asyncio.Future[None]"
+) -> None:
+    """Refuse new requests and let the running ones end; at the timeout or a second signal, errors end them."""
     service.engine.closing = True
     server.should_exit = True
-    done, _ = await asyncio.wait({running}, timeout=service.settings.shutdown_timeout)
-    if not done:
+    answers, seconds = len(server.server_state.tasks), service.settings.shutdown_timeout
+    if answers and seconds:
+        waiting = f"Waiting up to {seconds:g} s for {counted(answers, 'answer')} to end"
+        with suppress(OSError):  # the Ctrl-C may have ended the reader too, such as tee
+            print(f"{waiting}; another Ctrl-C or SIGTERM ends the server at once.", file=sys.stderr, flush=True)
+    await asyncio.wait({running, hurried}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    if not running.done():
         service.engine.fail_all(RequestError(SHUTTING_DOWN, None, 503, "shutting_down", retry_after=5))
-        done, _ = await asyncio.wait({running}, timeout=LAST_WORDS)
-    if not done:
-        server.force_exit = True
-        running.cancel()
-    with suppress(asyncio.CancelledError):
-        await running
+        await asyncio.wait({running}, timeout=LAST_WORDS)
+    if not running.done():
+        for connection in list(server.server_state.connections):
+            connection.transport.abort()  # its request ends as if the client had gone away
+    await running

@@ -1,13 +1,15 @@
 """ServerSettings: where the server listens, who may use it and how much; imports no torch."""
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from genwright.arguments import check_settings, setting
+from genwright.arguments import check_settings, setting, short
 from genwright.errors import UserError
 
 MEGABYTE = 1_000_000
+ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]+)?")  # compared with what browsers send
 
 
 @dataclass(frozen=True)
@@ -33,12 +35,22 @@ class ServerSettings:
     requests_per_minute: int | None = setting(
         None, "Requests per minute of each key, or of each address without keys.", between=(1, 1 << 20)
     )
-    shutdown_timeout: float = setting(30.0, "Seconds for running answers to end on SIGTERM.", between=(0.0, 1e6))
+    shutdown_timeout: float = setting(
+        30.0, "Seconds for running answers to end on SIGTERM or Ctrl-C.", between=(0.0, 1e6)
+    )
     log_file: str | None = setting(None, "File for one JSON line per request; default: standard output.")
     log_prompts: bool = setting(False, "Write requests' bodies into the log.")
 
     def __post_init__(self) -> None:
         check_settings(self)
+        if not all(name.strip() for name in self.model_name):
+            raise UserError("model_name must be a text that is not empty.")
+        for origin in self.cors:
+            if origin != "*" and not ORIGIN.fullmatch(origin):
+                raise UserError(
+                    "cors must be * or an origin as browsers send it, such as https://example.org or "
+                    f"http://localhost:3000, not {short(origin)}."
+                )
         if (self.tls_cert is None) != (self.tls_key is None):
             raise UserError("--tls-cert FILE and --tls-key FILE must be given together.")
 
@@ -49,7 +61,8 @@ class ServerSettings:
             try:
                 lines = Path(os.path.expanduser(self.api_key_file)).read_text(encoding="utf-8").splitlines()
             except (OSError, UnicodeError) as error:
-                raise UserError(f"The key file {self.api_key_file} cannot be read: {error}.") from None
+                reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+                raise UserError(f"The key file {self.api_key_file} cannot be read: {reason}.") from None
             found = {line.strip() for line in lines if line.strip() and not line.startswith("#")}
             if not found:
                 raise UserError(f"The key file {self.api_key_file} holds no key.")

@@ -1,5 +1,6 @@
 """Service: what every endpoint uses, such as the engine, the tokenizer and the settings."""
 
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -45,8 +46,8 @@ class Service:
 
     def __init__(self, model: str, config: EngineConfig, settings: ServerSettings):
         self.settings, self.keys = settings, settings.read_keys()
-        self.names = settings.model_name or (Path(model).name if Path(model).exists() else model,)
-        self.image_name = None if settings.images is None else Path(settings.images).name
+        self.names = settings.model_name or (_name(model) if Path(model).exists() else model,)
+        self.image_name = None if settings.images is None else _name(settings.images)
         self.created = int(time.time())
         self.metrics = Metrics(self.names[0])
         self.log = AccessLog(settings.log_file)
@@ -108,3 +109,8 @@ class Service:
                 code="context_length_exceeded",
             )
         return longest
+
+
+def _name(path: str) -> str:
+    """The last part of a path; of `.`, the folder's name."""
+    return Path(os.path.abspath(path)).name

@@ -47,6 +47,7 @@ def test_a_model_that_is_not_there() -> None:
             ["--tls-cert", "nowhere", "--tls-key", "nowhere"],
             "The certificate nowhere or its key nowhere cannot be read: No",
         ),
+        (["--model", "nowhere/nothing"], "nowhere/nothing"),
     ],
 )
 def test_wrong_settings(flags: list[str], sentence: str) -> None:

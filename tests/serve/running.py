@@ -26,6 +26,8 @@ class Running:
         self.process, self.url, self.log = process, url, log
         self.port = int(url.rpartition(":")[2])
         self.stderr: list[str] = []
+        self._reading = threading.Thread(target=lambda: self.stderr.extend(process.stderr), daemon=True)
+        self._reading.start()
         self.tls: ssl.SSLContext | None = None
 
     def request(
@@ -66,6 +68,12 @@ class Running:
         while self.metric(metric) != value:
             time.sleep(0.02)
 
+    def end(self) -> tuple[int, str]:
+        """Wait until the server has ended; its exit status, and its standard error since it served."""
+        code = self.process.wait(60)
+        self._reading.join()
+        return code, "".join(self.stderr)
+
     def engine_pid(self) -> int:
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
         return int(children[0])
@@ -94,7 +102,6 @@ def running(model: str | Path, folder: Path, *flags: str) -> Iterator[Running]:
             shown += line
         assert line, shown
         server = Running(process, found[0], log)
-        threading.Thread(target=lambda: server.stderr.extend(process.stderr), daemon=True).start()
         yield server
     finally:
         if process.poll() is None:
@@ -104,6 +111,15 @@ def running(model: str | Path, folder: Path, *flags: str) -> Iterator[Running]:
             except subprocess.TimeoutExpired:
                 process.kill()
         process.wait()
+
+
+def make_certificate(folder: Path) -> tuple[str, str]:
+    """The paths of a new certificate for 127.0.0.1 and of its key."""
+    cert, key = str(folder / "cert.pem"), str(folder / "key.pem")
+    subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
+    made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", *subject]
+    subprocess.run([*made, "-keyout", key, "-out", cert], check=True, capture_output=True)
+    return cert, key
 
 
 def read_all(connection: socket.socket, end: bytes) -> bytes:

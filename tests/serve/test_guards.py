@@ -1,11 +1,10 @@
 """Keys, limits and the log."""
 
 import ssl
-import subprocess
 from pathlib import Path
 
 import pytest
-from serve.running import Running, running
+from serve.running import Running, make_certificate, running
 
 ASK = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}
 
@@ -17,10 +16,7 @@ def guarded(endless_model: Path, tmp_path_factory: pytest.TempPathFactory):
     keys = folder / "keys"
     keys.write_text("# people\nsecond\n\nthird \n")
     flags = ["--api-key", "first", "--api-key-file", str(keys), "--requests-per-minute", "6", "--max-body", "0.01"]
-    cert, key = str(folder / "cert.pem"), str(folder / "key.pem")
-    subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
-    made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", *subject]
-    subprocess.run([*made, "-keyout", key, "-out", cert], check=True, capture_output=True)
+    cert, key = make_certificate(folder)
     flags += ["--tls-cert", cert, "--tls-key", key]
     flags += ["--max-tokens", "50", "--max-prompt", "100", "--cors", "https://page.example"]
     with running(endless_model, folder, *flags, "--max-context", "8192", "--log-file", "/dev/full") as server:

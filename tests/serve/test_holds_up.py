@@ -41,12 +41,18 @@ def test_a_client_that_goes_away_frees_its_sequence(endless: Running, stream: bo
     assert endless.metric("generation_tokens_total") == before + gone["completion_tokens"] + 3
 
 
-def test_a_slow_reader_holds_up_nobody(endless: Running) -> None:
-    slow = socket.socket()
-    slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    slow.connect(("127.0.0.1", endless.port))
+def unread_stream(server: Running) -> socket.socket:
+    """A stream that fills its connection's buffers, because nobody reads it."""
+    unread = socket.socket()
+    unread.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    unread.connect(("127.0.0.1", server.port))
     data = json.dumps({**LONG, "stream": True, "logprobs": True, "top_logprobs": 20, "max_tokens": 500}).encode()
-    slow.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(data) + data)
+    unread.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(data) + data)
+    return unread
+
+
+def test_a_slow_reader_holds_up_nobody(endless: Running) -> None:
+    slow = unread_stream(endless)
     for _ in range(5):
         is_well(endless)
     endless.wait_for("num_requests_running", 0)  # the engine does not wait for the reader
@@ -208,8 +214,11 @@ def test_kill_9_of_the_engine(small: Running) -> None:
 
 
 def test_sigterm_lets_answers_end_and_refuses_new_ones(endless_model: Path, tmp_path: Path) -> None:
-    """An answer that outlasts the timeout ends with an error."""
+    """An answer that outlasts the timeout ends with an error; a client that does not read it is left."""
     with running(endless_model, tmp_path, "--max-context", "50000", "--shutdown-timeout", "8") as server:
+        unread = unread_stream(server)
+        unsent = socket.create_connection(("127.0.0.1", server.port))
+        unsent.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
         short = server.open("/v1/chat/completions", {**LONG, "stream": True, "max_tokens": 300})
         long = server.open("/v1/chat/completions", {**LONG, "stream": True, "max_tokens": 49_000})
         assert short.recv(10) and long.recv(10)
@@ -220,7 +229,40 @@ def test_sigterm_lets_answers_end_and_refuses_new_ones(endless_model: Path, tmp_
         ended = read_all(short, b"[DONE]")
         assert b"[DONE]" in ended and ended.count(b'"finish_reason":"length"') == 1
         assert b"The server is shutting down." in read_all(long, b"[DONE]")
-        assert server.process.wait(30) == 0
+        end = "to end; another Ctrl-C or SIGTERM ends the server at once.\n"
+        assert server.end() == (0, f"Waiting up to 8 s for 4 answers {end}")
+        unread.close(), unsent.close()
+
+
+@pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_signal_ends_the_answers(
+    endless_model: Path, tmp_path: Path, first: signal.Signals, second: signal.Signals
+) -> None:
+    """Each with an error; the exit status is the second signal's."""
+    with running(endless_model, tmp_path, "--max-context", "50000", "--shutdown-timeout", "1000") as server:
+        streamed = server.open("/v1/chat/completions", {**LONG, "stream": True, "max_tokens": 49_000})
+        waiting = server.open("/v1/chat/completions", {**LONG, "max_tokens": 49_000})
+        server.wait_for("num_requests_running", 2)
+        server.process.send_signal(first)
+        while not server.stderr:
+            time.sleep(0.02)
+        server.process.send_signal(second)
+        received = read_all(streamed, b"\r\n0\r\n\r\n")
+        assert b"The server is shutting down." in received and b"[DONE]" in received
+        assert b"503 Service Unavailable" in read_all(waiting, b"down.")
+        code, shown = server.end()
+    assert code == (130 if second == signal.SIGINT else 0)
+    assert shown.startswith("Waiting up to 1000 s for 2 answers to end; ") and shown.count("\n") == 1
+    ended = [json.loads(line) for line in server.log.read_text().splitlines() if "completions" in line]
+    assert [line["error"] for line in ended] == ["The server is shutting down."] * 2
+
+
+def test_a_signal_says_nothing_if_nobody_waits(endless_model: Path, tmp_path: Path) -> None:
+    with running(endless_model, tmp_path) as server:
+        with socket.create_connection(("127.0.0.1", server.port)):
+            server.process.send_signal(signal.SIGTERM)
+            assert server.end() == (0, "")
 
 
 def test_what_is_no_http_is_not_told(endless: Running) -> None:
