@@ -185,12 +185,15 @@ def attend(
     programs: int = PROGRAMS,
     pdl: bool = False,
     out: Tensor | None = None,
+    deterministic: bool = False,
 ) -> Tensor:
     """Causal attention of each sequence's last tokens to its latents, and the projection of values.
 
     queries [tokens, heads, rank + rope] of `absorb`, with equally many tokens of each sequence, latents [pages, PAGE,
     rank + rope], page_table [sequences, width], lengths [sequences] including these tokens. Lengths are only read on
     the device. Returns [tokens, heads * value], zeros where a length is 0.
+
+    If `deterministic`, each sequence has one token and is not split, and tiles do not depend on the number of tokens.
     """
     assert queries.is_contiguous() and latents.is_contiguous() and page_table.stride(1) == 1
     tokens, sequences, rank = len(queries), len(lengths), shape.rank
@@ -199,6 +202,9 @@ def attend(
     tiles = triton.cdiv(rows, tile.rows)
     longest = page_table.shape[1] * PAGE // tile.keys
     splits = max(1, min(longest, MAX_SPLITS, min(programs, PROGRAMS) // (sequences * tiles)))
+    if deterministic:
+        assert tokens == sequences
+        splits = 1
     mixed = scratch.mixed if splits > 1 else queries.new_empty(tokens * shape.heads, rank)
     assert splits == 1 or len(mixed) >= tokens * shape.heads * splits
     _attend[(tiles, splits, sequences)](
@@ -209,7 +215,7 @@ def attend(
         num_warps=tile.warps, num_stages=tile.stages, launch_pdl=pdl,
     )  # fmt: skip
     out = queries.new_empty(tokens, shape.heads * shape.value) if out is None else out
-    if tokens <= MAX_SINGLE_TOKENS:
+    if tokens <= MAX_SINGLE_TOKENS and not deterministic:
         blocks = {"BLOCK_T": 1, "BLOCK_J": 16, "BLOCK_V": 16, "BLOCK_C": block_of(rank)}
     else:
         blocks = {"BLOCK_T": 16, "BLOCK_J": 4, "BLOCK_V": min(128, block_of(shape.value)), "BLOCK_C": 128}

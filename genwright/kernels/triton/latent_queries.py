@@ -92,8 +92,11 @@ def absorb(
     eps: float,
     shape: LatentShape,
     pdl: bool = False,
+    deterministic: bool = False,
 ) -> Tensor:
     """Write each token's latent and rotated key to its slot, and return the queries of latents.
+
+    If `deterministic`, tiles do not depend on the number of tokens.
 
     q [tokens, heads * (nope + rope)], kv [tokens, rank + rope], kv_b [heads * (nope + value), rank], cos and sin of
     every position [context, 1, rope / 2] in float32, positions and slots [tokens], latents [pages, PAGE, rank + rope].
@@ -102,7 +105,8 @@ def absorb(
     assert q.stride(1) == 1 and kv.stride(1) == 1 and kv_b.is_contiguous() and latents.is_contiguous()
     tokens, width = len(q), shape.rank + shape.rope
     queries = q.new_empty(tokens, shape.heads, width)
-    rows, channels = 16, min(128 if tokens > 8 else 64, block_of(shape.rank))  # narrow parts: more programs
+    narrow = tokens <= 8 and not deterministic  # for more programs
+    rows, channels = 16, min(64 if narrow else 128, block_of(shape.rank))
     _absorb[(shape.heads + 1, triton.cdiv(shape.rank, channels), triton.cdiv(tokens, rows))](
         q, kv, kv_norm, kv_b, *tables, positions, slots, latents, queries, tokens, eps, q.stride(0), kv.stride(0),
         **shape.options(), ROPE=shape.rope, INTERLEAVED=shape.interleaved, BLOCK_T=rows, BLOCK_N=block_of(shape.nope),

@@ -82,6 +82,7 @@ class Step:
     rope_tables: Mapping[str, RopeTables] = field(default_factory=dict)  # by the name of the model's kind of RoPE
     last_layer: int | None = None  # None if the hidden states of all tokens are needed after it
     _rope: dict[str, RopeTables] = field(default_factory=dict)
+    _each_token: "Step | None" = None
 
     def wanted(self, x: Tensor) -> Tensor:
         """The rows of x [T, ...] whose logits are wanted."""
@@ -90,6 +91,24 @@ class Step:
     def needed(self, layer: int, x: Tensor, attended: Tensor) -> tuple[Tensor, Tensor]:
         """The rows that a layer computes after its attention: of the last layer, only those whose logits are wanted."""
         return (self.wanted(x), self.wanted(attended)) if layer == self.last_layer else (x, attended)
+
+    @property
+    def each_token(self) -> "Step":
+        """This step with each token as a sequence of its own, up to that token."""
+        if all(group.queries == 1 for group in self.groups):
+            return self
+        if self._each_token is None:
+            rows = torch.arange(len(self.tokens) + 1, device=self.tokens.device)
+            sequence = torch.searchsorted(self.offsets, rows[:-1], right=True) - 1
+            longest = max(group.length for group in self.groups)
+            self._each_token = replace(
+                self,
+                page_tables=[table[sequence] for table in self.page_tables],
+                lengths=self.positions + 1,
+                offsets=rows,
+                groups=[QueryGroup(0, len(self.tokens), 1, 0, longest)],
+            )
+        return self._each_token
 
     def rope(self, kind: str) -> RopeTables:
         """cos and sin at the tokens' positions."""

@@ -118,10 +118,14 @@ class TritonOps(TritonMixtures):
     def latent_attend(
         self, q: Tensor, kv: Tensor, weights: Weights, mla: Mla, attention: Attention, cache: LayerCache, step: Step
     ) -> Tensor:
-        """The first groups of a step, while they have few queries, are absorbed, and the others expanded."""
+        """The first groups of a step, while they have few queries, are absorbed, and the others expanded.
+
+        In deterministic mode all tokens are absorbed, one by one.
+        """
         shape = _latent_shape(q, mla)
-        if self.deterministic or cache.spec.bits is not None:
+        if cache.spec.bits is not None:
             return super().latent_attend(q, kv, weights, mla, attention, cache, step)
+        step = step.each_token if self.deterministic else step
         out = q.new_empty(len(q), shape.heads * shape.value)
         few = list(takewhile(lambda group: group.queries <= MAX_DECODE_QUERIES, step.groups))
         first_row = few[-1].rows.stop if few else 0
@@ -129,7 +133,7 @@ class TritonOps(TritonMixtures):
             queries = absorb(
                 q[:first_row], kv[:first_row], weights["kv_norm"], weights["kv_b"],
                 step.rope_tables[attention.rope or ""], step.positions, step.slots[cache.group], cache.rows["latent"],
-                LATENT_EPS, shape, self._pdl,
+                LATENT_EPS, shape, self._pdl, self.deterministic,
             )  # fmt: skip
             for group in few:
                 self._attend_latents(queries, weights["kv_b"], attention, cache, group, step, shape, out)
@@ -162,12 +166,12 @@ class TritonOps(TritonMixtures):
         attend(
             queries[group.rows], cache.rows["latent"], kv_b, step.page_tables[cache.group][group.sequences],
             step.lengths[group.sequences], attention.scale, self._latent_scratch[rows], shape,
-            pdl=self._pdl, out=out[group.rows],
+            pdl=self._pdl, out=out[group.rows], deterministic=self.deterministic,
         )  # fmt: skip
 
     def max_graph_tokens(self, cfg: ModelConfig, blocks: Sequence[Weights], cache_bits: int | None) -> int:
         """The most tokens of a step that never waits for the host, so that a CUDA graph can capture it."""
-        if cfg.mla is not None and (self.deterministic or cache_bits is not None):
+        if cfg.mla is not None and cache_bits is not None:
             return 0
         stacks = [weight for weights in blocks for name, weight in weights.items() if name.startswith("experts.")]
         grouped_by_torch = not self.deterministic and any(isinstance(stack, Tensor) for stack in stacks)

@@ -1,5 +1,6 @@
 """Latent attention against its definition in float64: small in Triton's interpreter, larger on a GPU."""
 
+import numpy as np
 import pytest
 import torch
 from kernels.triton.paged_cache import error
@@ -100,6 +101,39 @@ def test_the_result_does_not_depend_on_the_splits(programs):
 @pytest.mark.parametrize("programs", [1, 40])
 def test_many_tokens_are_projected_together(programs):
     check([70, *[5] * 19], programs=programs, tile=LatentTile(16, 32, 4, 1))
+
+
+def check_bits(lengths, shape, dtype):
+    """Sequences give the same bits together and in parts."""
+    q, kv, tables, norm, kv_b, positions, slots, latents, table, sizes = draw(lengths, 1, shape, dtype)
+    scratch = LatentScratch.allocate(shape.heads, shape.rank, q.device)
+
+    def run(first, end):
+        inputs = q[first:end], kv[first:end], norm, kv_b, tables, positions[first:end], slots[first:end], latents
+        absorbed = absorb(*inputs, EPS, shape, deterministic=True)
+        return attend(
+            absorbed, latents, kv_b, table[first:end], sizes[first:end], 0.2, scratch, shape, deterministic=True
+        )
+
+    whole = run(0, len(lengths))
+    for size in (1, 7, 17):
+        parts = [run(i, min(i + size, len(lengths))) for i in range(0, len(lengths), size)]
+        assert torch.equal(torch.cat(parts), whole), size
+
+
+def test_a_tokens_bits_do_not_depend_on_the_others(monkeypatch):
+    if DEVICE == "cpu":
+        product = np.matmul  # of the interpreter; in float32 a row's bits depend on its place
+        exact = lambda a, b, dtype: product(a.astype(np.float64), b.astype(np.float64)).astype(dtype)  # noqa: E731
+        monkeypatch.setattr(np, "matmul", exact)
+    check_bits([*range(1, 19), 70, 130], SMALL, torch.float32)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("heads", [16, 128])
+def test_a_tokens_bits_at_size(heads, dtype):
+    check_bits([*range(1, 60), 300, 4097], LatentShape(heads, 128, 64, 128, 512, True), dtype)
 
 
 def test_float16():

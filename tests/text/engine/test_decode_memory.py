@@ -1,8 +1,8 @@
 """What decoding needs on a GPU beside weights and cache is at most 5 % of them, in every format and for every batch.
 
 Where there is no GPU, steps run on PyTorch's meta device: no kernel is launched and no value is stored, but tensors
-have their sizes and live as long as on a GPU. Two layers of each kind are enough, because a step needs the same memory
-for the others; the weights and the cache that count are those of whole models.
+have their sizes and live as long as on a GPU, and a step that waits for the device fails. Two layers of each kind are
+enough, because a step needs the same memory for the others; the weights and the cache that count are whole models'.
 """
 
 import gc
@@ -98,7 +98,7 @@ def new_executor(model: Any, ops: Any) -> ResidentExecutor:
     )  # no graphs without a GPU; each captures a step that has run without one
 
 
-def check(name: str, layers: int, quant: str | None, device: torch.device) -> None:
+def check(name: str, layers: int, quant: str | None, device: torch.device, deterministic: bool = False) -> None:
     from genwright.text.ops.triton_ops import TritonOps
 
     form = None if quant is None else parse_format(quant)
@@ -107,7 +107,7 @@ def check(name: str, layers: int, quant: str | None, device: torch.device) -> No
         for cut in ("", f",layers={layers}")
     )
     with GpuMemory() if device.type == "cuda" else MetaMemory() as memory:
-        executor = new_executor(loader.model(loader.checkpoint.config.max_context), TritonOps(device))
+        executor = new_executor(loader.model(loader.checkpoint.config.max_context), TritonOps(device, deterministic))
         cache = [tensor for layer in executor.cache.layers for tensor in layer.rows.values()]
         loaded = loader.total_bytes() + sum(tensor.nbytes for tensor in cache)
         tables = [list(range(PROMPT // PAGE))] * len(executor.buffers.slots)
@@ -120,7 +120,8 @@ def check(name: str, layers: int, quant: str | None, device: torch.device) -> No
             further = memory.peak - loaded
             spec = whole.cache_spec()
             needed = whole.total_bytes() + batch * spec.pages_of(LENGTH, 1) * spec.page_bytes
-            print(f"{name} {quant or 'bf16'}, batch {batch}: {further / 1e6:,.0f} MB, {further / needed:.2%}")
+            mode = "deterministic, " * deterministic
+            print(f"{name} {quant or 'bf16'}, {mode}batch {batch}: {further / 1e6:,.0f} MB, {further / needed:.2%}")
             assert 0 < further < 0.05 * needed
 
 
@@ -139,5 +140,6 @@ def test_the_memory_of_steps(name: str, quant: str | None) -> None:
 if __name__ == "__main__":
     Compilations(use_absent_gpu())
     StepBuffers._send = lambda *_: None  # the meta device has no values
-    for quant in CASES[sys.argv[1]][1]:
-        check(sys.argv[1], CASES[sys.argv[1]][0], quant, torch.device("meta"))
+    layers, quants = CASES[sys.argv[1]]
+    for quant, deterministic in [*((quant, False) for quant in quants), (quants[0], True)]:
+        check(sys.argv[1], layers, quant, torch.device("meta"), deterministic)

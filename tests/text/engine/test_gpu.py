@@ -86,7 +86,9 @@ def latent_tokens() -> list[list[int]]:
     return [result.ids for result in llm.generate(prompts(5), GREEDY)]
 
 
-@pytest.mark.parametrize("settings", [{}, {"graph": False}, {"draft": "prompt-lookup"}], ids=str)
+@pytest.mark.parametrize(
+    "settings", [{}, {"graph": False}, {"draft": "prompt-lookup"}, {"deterministic": True}], ids=str
+)
 def test_latent_attentions_greedy_tokens_are_the_cpu_references(settings, latent_tokens):
     llm = LLM(LATENT, device="cuda", dtype="float32", max_context=1024, gpu_mem=16, **settings)
     assert [result.ids for result in llm.generate(prompts(5), GREEDY)] == latent_tokens, "together"

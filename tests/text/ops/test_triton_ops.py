@@ -114,8 +114,9 @@ def check_latent(ops, sequences, heads, mla, dtype, device, bound):
 
 
 @pytest.mark.parametrize("sequences", STEPS.values(), ids=STEPS)
-@pytest.mark.parametrize("value", [10, 20, 24])
-def test_latent_attention_equals_the_torch_backend(ops, sequences, value, device):
+@pytest.mark.parametrize(("value", "deterministic"), [(10, False), (20, False), (24, False), (20, True)])
+def test_latent_attention_equals_the_torch_backend(ops, sequences, value, deterministic, device):
+    ops.deterministic = deterministic
     check_latent(ops, sequences, 3, Mla(None, 24, 12, 8, value, True), torch.float32, device, 1e-5)
 
 
