@@ -86,10 +86,11 @@ class UnpackAhead:
 
         It is the second stream's memory, so that stream must know of all products that read it.
         """
-        self._buffers[0].free.record(stream)
-        self._stream.wait_event(self._buffers[0].free)
         for buffer in self._buffers:
-            buffer.memory = None
+            if buffer.memory is not None:
+                buffer.free.record(stream)
+                self._stream.wait_event(buffer.free)
+                buffer.memory = None
 
     def _take(self, weight: Packed, dtype: torch.dtype, stream: torch.cuda.Stream) -> tuple[Tensor, int]:
         """The dequantized weight, and the number of the buffer that must not be written meanwhile."""

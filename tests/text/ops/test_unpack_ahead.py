@@ -115,7 +115,7 @@ def test_a_weight_is_overwritten_only_after_its_product_and_read_only_when_it_is
     unpacked = [i for i, entry in enumerate(streams.log) if entry[:2] == ("second", "unpack")]
     waits = {name: [entry[2] for entry in streams.log if entry[:2] == (name, "wait")] for name in ("main", "second")}
     assert len(waits["main"]) == len(unpacked) == len(weights) - 1
-    assert len(waits["second"]) == len(weights) and waits["second"][-1] > products[-1]  # and before memory is freed
+    assert len(waits["second"]) == len(weights) + 1 and waits["second"][-1] > products[-1]  # and before they are freed
     assert len(set(memory[1:])) == 2 and all(a != b for a, b in pairwise(memory))
     for i in range(1, len(weights)):
         assert waits["main"][i - 1] > unpacked[i - 1]  # the event was recorded after the kernel that dequantizes
