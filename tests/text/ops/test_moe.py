@@ -93,7 +93,7 @@ def test_decoding_reads_no_value_back_and_loops_over_no_experts(packed):
 
 
 def test_only_steps_that_ask_the_host_for_nothing_become_graphs():
-    """Unpacked experts use PyTorch's grouped product for many tokens; deterministic latent attention asks the host."""
+    """Unpacked experts use PyTorch's grouped product for many tokens; latents in a quantized cache ask the host."""
     from genwright.text.ops.triton_moe import MAX_GROUPED_TOKENS
     from genwright.text.ops.triton_ops import TritonOps
 
@@ -108,6 +108,6 @@ def test_only_steps_that_ask_the_host_for_nothing_become_graphs():
     for cfg in (sparse, latent):
         assert fused.max_graph_tokens(cfg, [{"qkv": plain}, {"experts.gate_up": plain}], None) == MAX_GROUPED_TOKENS
         assert fused.max_graph_tokens(cfg, [{"experts.gate_up": packed}], None) == sys.maxsize
-    assert deterministic.max_graph_tokens(sparse, [{"experts.gate_up": plain}], None) == sys.maxsize
-    assert deterministic.max_graph_tokens(latent, [{"experts.gate_up": packed}], None) == 0
-    assert fused.max_graph_tokens(latent, [{"experts.gate_up": packed}], 8) == 0
+        assert deterministic.max_graph_tokens(cfg, [{"experts.gate_up": plain}], None) == sys.maxsize
+    for ops in (fused, deterministic):
+        assert ops.max_graph_tokens(latent, [{"experts.gate_up": packed}], 8) == 0
