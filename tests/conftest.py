@@ -61,7 +61,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if torch.cuda.is_available() and {"device", "cuda_device"} & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.gpu)
-        if not torch.cuda.is_available() and "gpu" in item.keywords:
+        if not torch.cuda.is_available() and item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.skip(reason="no CUDA device"))
 
 
