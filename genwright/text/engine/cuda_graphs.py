@@ -74,8 +74,8 @@ class GraphExecutor(ResidentExecutor):
         layout = self.buffers.write(padded, known).for_graph()
         shape = bucket, queries, wanted
         if shape not in self._graphs:
-            step = self.buffers.view(layout)
-            graph, logits = self.capture(lambda: self.forward(step))
+            # Each run has a step of its own, because a step keeps what follows from its first inputs.
+            graph, logits = self.capture(lambda: self.forward(self.buffers.view(layout)))
             self._graphs[shape] = graph, logits, self.hidden
         graph, logits, self.hidden = self._graphs[shape]
         graph.replay()
@@ -132,7 +132,7 @@ class GraphExecutor(ResidentExecutor):
         for size, same in ((1, last), (queries, chunks)):
             if (bucket, size) not in self._decoding:
                 layout = self._write(same, bucket, settings, counts)
-                self._decoding[bucket, size] = self._capture_decoding(self.buffers.view(layout))
+                self._decoding[bucket, size] = self._capture_decoding(layout)
         self._write(chunks, bucket, settings, counts, 0 if verified is None else int(verified.rows[:, 2].max()))
         if verified is not None:
             buffers, inputs = self.buffers, self._inputs
@@ -156,14 +156,13 @@ class GraphExecutor(ResidentExecutor):
         padded = [*chunks, *[padding(len(chunks[0].tokens), chunks[0].logits)] * (bucket - len(chunks))]
         return self.buffers.write(padded, further=max(counts) + accepted).for_graph()
 
-    def _capture_decoding(self, step: Step) -> torch.cuda.CUDAGraph:
-        sequences, buffers = len(step.lengths), self.buffers
-        inputs = self._inputs[:sequences]
+    def _capture_decoding(self, layout: Layout) -> torch.cuda.CUDAGraph:
+        buffers, inputs = self.buffers, self._inputs[: layout.sequences]
         settings = _settings(inputs)
         written = buffers.tokens, buffers.positions, buffers.lengths, buffers.offsets
 
         def work() -> torch.Tensor:
-            drawn = sample(self.forward(step), settings)
+            drawn = sample(self.forward(buffers.view(layout)), settings)
             feed_back(drawn, inputs, settings, self._drawn, written, buffers.slots, buffers.page_tables)
             return drawn
 

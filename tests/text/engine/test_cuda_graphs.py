@@ -1,41 +1,59 @@
-"""Steps in CUDA graphs: the same logits and tokens as without them."""
+"""GraphExecutor on the triton backend of an emulated GPU, with stand-ins for CUDA graphs."""
+
+from collections.abc import Callable
 
 import pytest
-from text.engine.gpu_models import MIXTURE, TINY, gpu, prompts
+import torch
+from kernels.products import EMULATED
+from text.engine.test_emulated_gpu import LATENT
 
-from genwright import LLM, SamplingParams
-from genwright.text.engine.cuda_graphs import MIN_BUCKET, prompt_rows
+from genwright.text.checkpoints import random
+from genwright.text.engine.cuda_graphs import GraphExecutor
 from genwright.text.engine.executor import ResidentExecutor
+from genwright.text.loader import Loader
 from genwright.text.ops.step import Chunk
+from genwright.text.ops.triton_ops import TritonOps
 
-pytestmark = pytest.mark.gpu
-
-
-@pytest.mark.parametrize(
-    ("settings", "tolerance"), [({}, 1e-4), ({"deterministic": True}, 0), ({"kv": "int8"}, 1e-2)], ids=str
-)
-@pytest.mark.parametrize("model", [TINY, MIXTURE, "random:gemma-3-270m,layers=6", "random:opt-125m,layers=2"])
-def test_prompt_chunks_beside_decoding_have_the_same_logits_in_a_graph(model, settings, tolerance):
-    llm = LLM(model, device="cuda", dtype="float32", max_context=1024, gpu_mem=16, **settings)
-    executor = llm.engine.executor
-    groups = len(executor.cache.spec.groups)
-    for turn, (decoding, sizes, wanted) in enumerate([(3, (70, 40), 1), (5, (97,), 0), (16, (9, 30, 150), 1)]):
-        texts = prompts(decoding + turn, 100)[:decoding]
-        prompt_texts = [[(7 * turn + 31 * token) % 30_000 for token in range(size)] for size in sizes]
-        pages = [[[2 * place + 1, 2 * place + 2]] * groups for place in range(decoding + len(sizes))]
-        for text, own in zip(texts, pages, strict=False):
-            executor.run([Chunk(text[:-1] or text, 0, own)])
-        steps = [Chunk(text[-1:], len(text) - 1, own) for text, own in zip(texts, pages, strict=False)]
-        steps += [Chunk(text, 0, own, logits=wanted) for text, own in zip(prompt_texts, pages[decoding:], strict=True)]
-        expected = ResidentExecutor.run(executor, steps)
-        for _ in range(3):  # without a graph, captured, and replayed
-            assert (executor.run(steps) - expected).norm() <= tolerance * expected.norm()
-        assert executor._mixed[executor.bucket(MIN_BUCKET), prompt_rows(sum(sizes))] is not None
+pytestmark = pytest.mark.skipif(not EMULATED, reason="test_cuda_graphs_gpu.py has real graphs")
 
 
-def test_sampled_tokens_do_not_depend_on_the_batch_or_the_graph():
-    params = [SamplingParams(max_new_tokens=20, temperature=0.9, top_k=50, top_p=0.9, seed=i) for i in range(6)]
-    llm = gpu(deterministic=True)
-    together = [result.ids for result in llm.generate(prompts(6), params)]
-    assert [llm.generate([p], s)[0].ids for p, s in zip(prompts(6), params, strict=True)] == together
-    assert [r.ids for r in gpu(deterministic=True, graph=False).generate(prompts(6), params)] == together
+class Replay:
+    """Runs the same work again as a CUDA graph does: nothing that was there before its recording is computed anew."""
+
+    def __init__(self, work: Callable[[], torch.Tensor]):
+        self.work, self.result = work, work()
+
+    @torch.inference_mode()
+    def replay(self) -> None:
+        self.result.copy_(self.work())
+
+
+def record(work: Callable[[], torch.Tensor]) -> tuple[Replay, torch.Tensor]:
+    graph = Replay(work)
+    return graph, graph.result
+
+
+def test_a_graph_of_several_tokens_per_sequence_reads_the_pages_of_its_own_step(cuda_device, monkeypatch):
+    """Deterministic latent attention makes each token a sequence, with a page table and a length."""
+    shape = random.named_shape
+    monkeypatch.setattr(random, "named_shape", lambda name: {**shape(name), **LATENT, "num_hidden_layers": 1})
+    device = torch.device(cuda_device)
+    ops = TritonOps(device, deterministic=True)
+    ops._pdl = False  # Triton's interpreter does not have it
+    model = Loader(random.RandomWeights("random:deepseek-v2-lite"), torch.float32, device).model(128)
+    with_graphs = GraphExecutor(model, ops, 6, 2, 32, max_graph_tokens=32)
+    monkeypatch.setattr(with_graphs, "record", record)
+    without = ResidentExecutor(model, ops, 6, 2, 32)
+    texts = [[5, 6, 7, 8, 9, 10, 11], [200, 3, 7]]
+    for pages in ([1, 2], [4, 3]):  # the second step has other lengths and pages than the one that was captured
+        assert torch.equal(last_logits(with_graphs, texts, pages), last_logits(without, texts, pages))
+        texts = [texts[1], [*texts[0], 12, 13]]
+    assert list(with_graphs._graphs) == [(2, 2, 2)]
+
+
+def last_logits(executor: ResidentExecutor, texts: list[list[int]], pages: list[int]) -> torch.Tensor:
+    """The logits of each text's last two tokens, which are one step after that of the others."""
+    tables = [[[page]] for page in pages]
+    executor.run([Chunk(text[:-2], 0, table) for text, table in zip(texts, tables, strict=True)])
+    last = [Chunk(text[-2:], len(text) - 2, table, 2) for text, table in zip(texts, tables, strict=True)]
+    return executor.run(last).clone()
