@@ -208,10 +208,12 @@ class Sandbox(ImmutableSandboxedEnvironment):
         context["#budget"].tick()
         method = getattr(obj, "__wrapped__", obj)  # the sandbox wraps str.format
         owner, name = getattr(method, "__self__", None), getattr(method, "__name__", "")
+        # Jinja adds the variables of a loop and of a block, which only functions with a context get.
+        given = {key: value for key, value in kwargs.items() if key not in ("_loop_vars", "_block_vars")}
         if isinstance(owner, str) and name in ("join", "replace"):
-            return _charge(context, join(args[0], owner) if name == "join" else _replace(owner, *args, **kwargs))
+            return _charge(context, join(args[0], owner) if name == "join" else _replace(owner, *args, **given))
         if isinstance(owner, str) and name.startswith("format"):
-            _check_format(owner, [args, kwargs], "{")
+            _check_format(owner, [args, given], "{")
         return _charge(context, super().call(context, obj, *args, **kwargs))
 
 
