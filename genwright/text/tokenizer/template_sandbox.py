@@ -155,6 +155,11 @@ def _each(context: Context, values: Iterable[Any]) -> Iterator[Any]:
         yield value
 
 
+@pass_context
+def _each_if_any(context: Context, values: Iterable[Any] | None) -> Iterator[Any]:
+    return _each(context, values or ())  # as Jinja's lazy filters take None
+
+
 def _raise_exception(message: str) -> None:
     raise TemplateError(message)
 
@@ -181,7 +186,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         super().__init__(**options)
         own: dict[str, Callable[..., Any]] = {"join": _join_filter, "replace": _replace, "format": _format_filter}
         own |= {"indent": _indent_filter, "title": _title_filter, "tojson": _tojson_filter}
-        own |= {"#charge": _charge, "#each": _each, "#join": join}
+        own |= {"#charge": _charge, "#each": _each, "#each_if_any": _each_if_any, "#join": join}
         self.filters = {name: FILTERS[name] for name in _FILTERS.split()} | own
         self.globals["namespace"] = _BoundedNamespace
         self.globals["raise_exception"] = _raise_exception
@@ -228,7 +233,7 @@ class Guards(NodeTransformer):
     def visit_Filter(self, node: nodes.Filter) -> nodes.Node:
         self.generic_visit(node)
         if node.name in _LAZY_FILTERS and node.node is not None:
-            node.node = _filter(node.node, "#each")
+            node.node = _filter(node.node, "#each_if_any")
         return _filter(node, "#charge")
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:

@@ -76,7 +76,10 @@ FEATURES = """
 {% call turn('x') %}{{ ns.last }}{% endcall %}
 {% set block %}{{ ns.seen | join('-') }}{% endset %}{{ block }} {{ ns.text }}
 {%- for key, value in messages[0].items() %} {{ key }}={{ value | tojson }}{% endfor %}
-{%- for message in messages %}{% set own = namespace() %}{{ message.role.replace('s', 'z') + '{}'.format(1) }}{% endfor %}
+{%- for message in messages %}
+    {%- set own = namespace() %}{{ message.role.replace('s', 'z') + '{}'.format(1) }}
+{%- endfor %}
+{{ none | selectattr('type') | list }} {{ none | map('upper') | list }}
 {{ messages | map(attribute='role') | unique | list }}
 {{ messages | selectattr('role', 'equalto', 'user') | list | length }}
 {{ 'a,b'.replace(',', ';') }} {{ '{}-{:>4}'.format(1, 'x') }} {{ '%s %03d' % ('a', 7) }} {{ '%s' | format('é') }}
