@@ -7,7 +7,7 @@ from types import MappingProxyType
 import torch
 import transformers
 
-_SIZES = {
+SIZES = {
     "hidden_size": 64,
     "intermediate_size": 96,
     "num_hidden_layers": 3,
@@ -114,7 +114,7 @@ def make(
     """A model of the family, in float32, saved to the folder; `sizes` replace the family's."""
     kind, changes = {**FAMILIES, **OTHERS, **SCALED}[family]
     torch.manual_seed(sum(map(ord, family)))
-    config = getattr(transformers, f"{kind}{'Text' * (kind == 'Gemma3')}Config")(**{**_SIZES, **changes, **sizes})
+    config = getattr(transformers, f"{kind}{'Text' * (kind == 'Gemma3')}Config")(**{**SIZES, **changes, **sizes})
     config._attn_implementation = "eager"
     model = getattr(transformers, f"{kind}ForCausalLM")(config).float().eval()
     with torch.no_grad():

@@ -16,9 +16,9 @@ from genwright.dropin.transformer.model_args import ModelArgs
 from genwright.dropin.transformer.modules import Transformer
 from genwright.errors import UserError
 from genwright.quant.tinygemm import columns
+from genwright.text.architectures.class_defaults import read_config_json
 from genwright.text.architectures.registry import read_config
 from genwright.text.checkpoints.pickled import load_pickled
-from genwright.text.config_file import read_json
 from genwright.text.llm import LLM
 
 
@@ -65,7 +65,9 @@ def load_modules(path: Path, kind: type[Transformer], device: str, precision: to
 def find_args(folder: Path, args: type[ModelArgs]) -> ModelArgs:
     """The shape that config.json says, else the folder's name."""
     file = folder / "config.json"
-    return args.from_config(read_config(read_json(file), str(file))) if file.exists() else args.from_name(folder.name)
+    if not file.exists():
+        return args.from_name(folder.name)
+    return args.from_config(read_config(read_config_json(file), str(file)))
 
 
 def weight_format(state: Mapping[str, Tensor]) -> str | None:

@@ -229,7 +229,8 @@ def _yarn(mscale: float) -> dict[str, Any]:
 _ROWS: dict[str, Row] = {
     "deepseek-v2-lite": (
         *(_DEEPSEEK2, 2048, 27, 16, 16, 10944, 102400, 163840, 1e4),
-        _yarn(0.707) | {"n_routed_experts": 64, "moe_intermediate_size": 1408, "first_k_dense_replace": 1},
+        _yarn(0.707)
+        | {"n_routed_experts": 64, "moe_intermediate_size": 1408, "first_k_dense_replace": 1, "q_lora_rank": None},
     ),
     "deepseek-v2": (
         *(_DEEPSEEK2, 5120, 60, 128, 128, 12288, 102400, 163840, 1e4),

@@ -8,12 +8,13 @@ from typing import Any
 import torch
 
 from genwright.errors import UserError
+from genwright.text.architectures.class_defaults import read_config_json
 from genwright.text.architectures.registry import architecture, find_shape, read_config
 from genwright.text.architectures.weight_map import Part, Source
 from genwright.text.checkpoints.protocol import SCALES, Checkpoint, convert_dtype, narrow
 from genwright.text.checkpoints.safetensors_file import open_safetensors
 from genwright.text.config import ModelConfig
-from genwright.text.config_file import FieldReader, read_json
+from genwright.text.config_file import FieldReader
 
 # Hugging Face's names of modules -> DeepSeek's.
 MODULES = {
@@ -206,7 +207,7 @@ class DeepSeekShards(Checkpoint):
         self.config_path = self.path if by_shape else str(found[0])
         if by_shape:
             return find_shape(self.folder, arch, self._fits)
-        config = read_json(found[0])
+        config = read_config_json(found[0])
         if "model_type" in config or "architectures" in config:
             return config
         draft = f"model.layers.{config.get('n_layers', ARGS['n_layers'][1])}.eh_proj.weight" in self._names

@@ -13,13 +13,13 @@ from genwright.quant.formats import Format
 from genwright.quant.int8 import Int8
 from genwright.quant.packed import Packed
 from genwright.quant.tinygemm import columns, repack
+from genwright.text.architectures.class_defaults import read_config_json
 from genwright.text.architectures.registry import architecture, find_shape, read_config
 from genwright.text.architectures.weight_map import Part
 from genwright.text.checkpoints.pickled import is_pickled, load_pickled
 from genwright.text.checkpoints.protocol import Checkpoint, cast, narrow, parse_dtype
 from genwright.text.checkpoints.rope_order import halves_from_neighbours
 from genwright.text.config import ModelConfig
-from genwright.text.config_file import read_json
 
 OUTER = {
     "model.embed_tokens.weight": "tok_embeddings.weight",
@@ -52,7 +52,7 @@ class GptFast(Checkpoint):
         self._layers = 1 + max(numbers, default=-1)
         beside = path.parent / "config.json"
         given = arch is None and beside.exists()
-        self.hf_config: dict[str, Any] = read_json(beside) if given else find_shape(path, arch, self._fits)
+        self.hf_config: dict[str, Any] = read_config_json(beside) if given else find_shape(path, arch, self._fits)
         self.config = read_config(self.hf_config, self.path)
         self._names = dict(self._hugging_face_names())
         self._shapes = {s.name: s.shape for s in architecture(self.config).weight_map(self.config).tensors()}

@@ -8,6 +8,7 @@ import torch
 from safetensors import SafetensorError
 
 from genwright.errors import UserError
+from genwright.text.architectures.class_defaults import read_config_json
 from genwright.text.architectures.registry import read_config
 from genwright.text.architectures.weight_map import Part
 from genwright.text.checkpoints.pickled import load_pickled
@@ -24,7 +25,7 @@ class HuggingFace(Checkpoint):
 
     def __init__(self, folder: Path):
         self.path, self.folder = str(folder), folder
-        self.hf_config: dict[str, Any] = read_json(folder / "config.json")
+        self.hf_config: dict[str, Any] = read_config_json(folder / "config.json")
         self.config = read_config(self.hf_config, str(folder / "config.json"))
         self._files: dict[str, Any] = {}
         self._views: dict[str, torch.Tensor] = {}

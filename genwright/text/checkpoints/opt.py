@@ -8,11 +8,11 @@ import numpy as np
 import torch
 
 from genwright.errors import UserError
+from genwright.text.architectures.class_defaults import read_config_json
 from genwright.text.architectures.registry import find_shape, read_config
 from genwright.text.architectures.weight_map import Part
 from genwright.text.checkpoints.protocol import Checkpoint, cast, reason
 from genwright.text.config import ModelConfig
-from genwright.text.config_file import read_json
 
 _EMBEDDING = "decoder.embed_tokens.weight"
 _MAGIC = b"\x93NUMPY"
@@ -26,7 +26,7 @@ class OptArrays(Checkpoint):
         self._names = {_hugging_face_name(file.name): file for file in sorted(folder.glob("decoder.*"))}
         config = folder / "config.json"
         given = arch is None and config.exists()
-        self.hf_config: dict[str, Any] = read_json(config) if given else find_shape(folder, arch, self._fits)
+        self.hf_config: dict[str, Any] = read_config_json(config) if given else find_shape(folder, arch, self._fits)
         self.config = read_config(self.hf_config, str(config) if given else self.path)
         if self.config.architecture != "opt":
             raise UserError(f"{self.path} holds OPT's arrays, but its configuration is of another architecture.")
