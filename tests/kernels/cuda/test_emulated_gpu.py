@@ -21,6 +21,7 @@ def run(body: str, *arguments, parameters: str = "int* y", **launch) -> None:
 @pytest.mark.parametrize(
     ("body", "message"),
     [
+        ("__shared__ int s[12289]; s[t] = 1; __syncthreads(); y[t] = s[t ^ 1];", "more static shared memory"),
         ("y[t + 1] = 1;", "memory that is no argument's"),
         ("y[0] = y[t - 1];", "memory that is no argument's"),
         ("*(int2*)(y + 1) = int2{1, 2};", "not a multiple of 8"),
@@ -41,7 +42,13 @@ def test_faults(body, message):
 
 
 @pytest.mark.parametrize(
-    ("launch", "message"), [({"grid": 0}, "without blocks"), ({"threads": 48}, "number of threads")]
+    ("launch", "message"),
+    [
+        ({"grid": 0}, "without blocks"),
+        ({"grid": (1, 1 << 16, 1)}, "too many blocks"),
+        ({"threads": 48}, "number of threads"),
+        ({"shared": 228 << 10}, "more shared memory"),
+    ],
 )
 def test_launches_that_a_gpu_refuses(launch, message):
     with pytest.raises(RuntimeError, match=message):

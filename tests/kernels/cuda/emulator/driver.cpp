@@ -7,9 +7,11 @@
 
 namespace {
 
+constexpr u32 UNASKED_SHARED = 48 << 10;  // bytes of shared memory that a block may have unless more was asked for
+
 struct Function {
     Program program;
-    u32 most_shared = 48 << 10;  // bytes of dynamic shared memory
+    u32 most_shared = UNASKED_SHARED - program.shared_bytes;  // bytes of dynamic shared memory
 };
 
 struct Attribute {
@@ -30,6 +32,7 @@ struct Configuration {
 
 constexpr int PROGRAMMATIC = 6;      // an attribute of a launch
 constexpr int DYNAMIC_SHARED = 8;    // of a function
+constexpr u32 MOST_BLOCKS[3] = {0x7fffffff, 0xffff, 0xffff};
 constexpr size_t STILL_RUNNING = 2;  // kernels that a dependent one may overlap
 constexpr int FAILED = 700;          // illegal address
 constexpr int TURN = 400;            // most instructions of a warp before another's turn
@@ -88,6 +91,8 @@ void launch(const Configuration& configuration, Function& function, void** value
         throw Fault("a number of threads for which it was not compiled");
     const auto& grid = configuration.grid;
     if (!grid[0] || !grid[1] || !grid[2]) throw Fault("a grid without blocks");
+    if (grid[0] > MOST_BLOCKS[0] || grid[1] > MOST_BLOCKS[1] || grid[2] > MOST_BLOCKS[2])
+        throw Fault("a grid with too many blocks");
     bool dependent = false;
     for (u32 i = 0; i < configuration.count; i++)
         dependent = dependent || (configuration.attributes[i].id == PROGRAMMATIC && configuration.attributes[i].value);
@@ -102,7 +107,6 @@ void launch(const Configuration& configuration, Function& function, void** value
                      most_steps,
                      dependent,
                      written};
-    if (launch.shared_bytes > SHARED_LIMIT) throw Fault("more shared memory than a block can have");
     for (size_t i = 0; i < program.parameters.size(); i++)
         memcpy(&launch.parameters[program.parameters[i].place], values[i], program.parameters[i].size);
     run(launch, 1 + launch.random() % most_blocks);
@@ -132,7 +136,11 @@ void emulator_forget(u64 first, u64 bytes) {
 }
 
 int cuModuleLoadData(void** module, const char* ptx) {
-    return attempt([&] { *module = new Function{parse(ptx)}; });
+    return attempt([&] {
+        Program program = parse(ptx);
+        if (program.shared_bytes > UNASKED_SHARED) throw Fault("more static shared memory than a kernel may have");
+        *module = new Function{std::move(program)};
+    });
 }
 
 int cuModuleGetFunction(void** function, void* module, const char* name) {
@@ -143,8 +151,12 @@ int cuModuleGetFunction(void** function, void* module, const char* name) {
 }
 
 int cuFuncSetAttribute(void* function, int attribute, int value) {
-    if (attribute == DYNAMIC_SHARED) ((Function*)function)->most_shared = value;
-    return 0;
+    return attempt([&] {
+        Function& kernel = *(Function*)function;
+        if (attribute == DYNAMIC_SHARED && kernel.program.shared_bytes + value > SHARED_LIMIT)
+            throw Fault("more shared memory than a block can have");
+        if (attribute == DYNAMIC_SHARED) kernel.most_shared = value;
+    });
 }
 
 int cuLaunchKernelEx(const Configuration* configuration, void* function, void** values, void**) {
