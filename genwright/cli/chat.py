@@ -90,6 +90,8 @@ class Session:
         }
 
     def talk(self) -> None:
+        # `_run` makes SIGTERM a KeyboardInterrupt, which ends only an answer or a line here.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(130))
         read = open_prompt("> ")
         if sys.stdin.isatty():
             print("/help lists the commands; /exit or Ctrl-D quits.", file=sys.stderr)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -93,6 +94,18 @@ def test_a_system_message_that_is_not_utf8_is_saved(model: Path, tmp_path: Path)
     done = subprocess.run(command, input=b"/save talk.json\n", cwd=tmp_path, capture_output=True)
     assert done.returncode == 0 and done.stderr == b""
     assert json.loads((tmp_path / "talk.json").read_text()) == [{"role": "system", "content": "a\udcff"}]
+
+
+@pytest.mark.parametrize("answering", [True, False])
+def test_sigterm_ends_a_chat(model: Path, tmp_path: Path, answering: bool) -> None:
+    command = (sys.executable, "-m", "genwright", "chat", str(model), "--device", "cpu", "--temperature", "1")
+    terminal = Terminal(*command, cwd=tmp_path, term="xterm-256color")
+    terminal.wait_for(PROMPT)
+    if answering:
+        terminal.type("hello")
+        terminal.wait_for(r"[a-zA-Z]{20}")
+    os.kill(terminal.process.pid, signal.SIGTERM)
+    assert terminal.end().code == 130
 
 
 @pytest.mark.parametrize("leave", ["/exit", "/quit now"])
