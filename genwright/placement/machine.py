@@ -37,7 +37,6 @@ class Rates:
     to_device: float  # bytes per second, from pinned CPU memory
     to_device_pageable: float
     to_host: float
-    to_host_pageable: float
     device_read: float
     host_read: float
     device_matmul: Mapping[int, float]  # operations per second of a product with this many rows
@@ -114,7 +113,6 @@ def measure_rates(device: torch.device, dtype: torch.dtype) -> Rates:
         copy_rate(COPY[kind], host, device, pinned),
         copy_rate(COPY[kind], host, device, False),
         copy_rate(COPY[kind], device, host, pinned),
-        copy_rate(COPY[kind], device, host, False),
         read_rate(device) if kind == "cuda" else host_read,
         host_read,
         products(device, dtype) if kind == "cuda" else host_matmul,

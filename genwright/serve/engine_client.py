@@ -112,10 +112,6 @@ class EngineClient:
     def pid(self) -> int | None:
         return None if self._process is None else self._process.pid
 
-    @property
-    def open_requests(self) -> int:
-        return len(self._streams)
-
     async def start(self, progress: Callable[[int, int], None]) -> None:
         """Start the process and wait until the model is loaded; a UserError if it cannot be."""
         reader = await self._launch(progress)

@@ -9,7 +9,6 @@ H200 = Machine(
         to_device=55.3e9,
         to_device_pageable=12e9,
         to_host=54e9,
-        to_host_pageable=11e9,
         device_read=4.2e12,
         host_read=200e9,
         device_matmul={1: 4.2e12, 8: 33e12, 64: 250e12, 512: 700e12, 4096: 770e12},
@@ -21,7 +20,7 @@ H200 = Machine(
 )
 LAPTOP = Machine(
     Rates(
-        *("cpu", 10e9, 10e9, 10e9, 10e9, 20e9, 20e9),
+        *("cpu", 10e9, 10e9, 10e9, 20e9, 20e9),
         device_matmul={1: 10e9, 512: 180e9},
         host_matmul={1: 10e9, 512: 180e9},
         host_attention=1e9,
