@@ -1,6 +1,5 @@
 """ChatPrompt: the token ids of a chat, with its tools, and the tool calls in the answer's text."""
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -11,7 +10,8 @@ from genwright.serve.http_errors import RequestError
 from genwright.serve.service import Service
 from genwright.serve.sse import quote
 from genwright.text.tokenizer.control_tokens import MARK
-from genwright.text.tool_calls import Delta, ToolParser, chosen_functions, describe_tools, parse_tool_calls, tool_style
+from genwright.text.tokenizer.tool_messages import render_with_tools
+from genwright.text.tool_calls import Delta, ToolParser, chosen_functions, parse_tool_calls, tool_style
 from genwright.text.tool_calls.styles import DEFAULT
 
 
@@ -51,9 +51,8 @@ class ChatPrompt:
 
     def __init__(self, service: Service, messages: Messages, use: ToolUse, asked: dict[str, Any], prefill: str = ""):
         tokenizer = service.need_tokenizer()
-        style = tool_style(tokenizer.chat_template or "")
         tools = use.tools if use.choice != "none" else []
-        self._style, self._tools = style or DEFAULT, tools
+        self._style, self._tools = tool_style(tokenizer.chat_template or "") or DEFAULT, tools
         self.use = use if tools else None
         if not tools and use.choice not in ("none", "auto"):
             raise RequestError("tool_choice needs tools to choose from.", "tool_choice")
@@ -67,10 +66,7 @@ class ChatPrompt:
                 chosen_functions(tools, use.choice)
             except UserError as error:
                 raise RequestError(str(error), "tools" if str(error).startswith("tools") else "tool_choice") from None
-        if style is None:
-            messages = [_with_written_calls(message) for message in messages]
-            messages = describe_tools(messages, tools) if tools else messages
-        marked = tokenizer.render(messages, True, tools if tools and style else None) + tokenizer.mark(prefill)
+        marked = render_with_tools(tokenizer, messages, tools, mark=True) + tokenizer.mark(prefill)
         self.text = marked.replace(MARK, "")
         self.ids = tokenizer.encode_rendered(marked)
 
@@ -95,12 +91,3 @@ class ChatPrompt:
             call = b'{"index":%d,"id":%b,"type":"function","function":{"name":%b,"arguments":""}}'
             return b'{"tool_calls":[' + call % (delta.index, quote(delta.id).encode(), text) + b"]}"
         return b'{"tool_calls":[{"index":%d,"function":{"arguments":%b}}]}' % (delta.index, text)
-
-
-def _with_written_calls(message: dict[str, Any]) -> dict[str, Any]:
-    """A message whose calls are part of its text, for a chat template that would leave them out."""
-    if "tool_calls" not in message:
-        return message
-    calls = [json.dumps(call["function"], ensure_ascii=False) for call in message["tool_calls"]]
-    written = "\n".join(f"<tool_call>\n{call}\n</tool_call>" for call in calls)
-    return {"role": message["role"], "content": "\n".join(filter(None, [message["content"], written]))}

@@ -8,7 +8,8 @@ from genwright.errors import UserError
 from genwright.text.engine.request import Result, SamplingParams
 from genwright.text.tokenizer.chat_template import Messages, with_texts
 from genwright.text.tokenizer.tokenizer import Tokenizer
-from genwright.text.tool_calls import STYLES, describe_tools, parse_tool_calls, tool_grammar, tool_style
+from genwright.text.tokenizer.tool_messages import render_with_tools
+from genwright.text.tool_calls import STYLES, parse_tool_calls, tool_grammar, tool_style
 from genwright.text.tool_calls.grammar import arguments_schema
 from genwright.text.tool_calls.lark import resolve_markers
 from genwright.text.tool_calls.styles import DEFAULT, functions
@@ -26,14 +27,11 @@ def shown_tokens(tokenizer: Tokenizer) -> frozenset[int]:
 
 
 def encode_chat(tokenizer: Tokenizer, messages: Messages, allow_control_tokens: bool, tools: Any) -> list[int]:
-    """The token ids of a conversation; a template that has no place for tools gets them in the system message."""
+    """The token ids of a conversation; see `render_with_tools`."""
     messages = with_texts(messages)
-    if not tools:
-        return tokenizer.chat(messages, allow_control_tokens)
-    functions(tools)
-    if tool_style(tokenizer.chat_template or "") is None:
-        return tokenizer.chat(describe_tools(messages, tools), allow_control_tokens)
-    return tokenizer.chat(messages, allow_control_tokens, tools)
+    if tools:
+        functions(tools)
+    return tokenizer.encode_rendered(render_with_tools(tokenizer, messages, tools, not allow_control_tokens))
 
 
 def with_tools(

@@ -3,7 +3,8 @@
 from genwright.text.tool_calls.grammar import chosen_functions, tool_grammar
 from genwright.text.tool_calls.parser import ToolCall, ToolParser, parse_tool_calls
 from genwright.text.tool_calls.reader import Delta
-from genwright.text.tool_calls.styles import STYLES, describe_tools, tool_style
+from genwright.text.tool_calls.styles import STYLES, tool_style
+from genwright.text.tool_calls.written import described_tools, written_calls
 
 __all__ = [
     "STYLES",
@@ -11,8 +12,9 @@ __all__ = [
     "ToolCall",
     "ToolParser",
     "chosen_functions",
-    "describe_tools",
+    "described_tools",
     "parse_tool_calls",
     "tool_grammar",
     "tool_style",
+    "written_calls",
 ]

@@ -1,6 +1,5 @@
 """The ways in which model families write tool calls, and how a chat template tells which one is meant."""
 
-import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,16 +60,7 @@ STYLES = {
     "deepseek-v3.1": Style(_CALLS, _DEEPSEEK, _CALLS, _CALL, _SEP, _END, "", _CALLS_END),
 }
 _NOT_HERMES = ("<arg_key>", "<invoke", "<tool_calls>")  # in templates that use the tag of Hermes for other forms
-DEFAULT = "hermes"  # for a chat template that has no tools; `describe_tools` tells the model
-
-_DESCRIPTION = """You may call one or more functions to answer. The functions are:
-<tools>
-{tools}
-</tools>
-For each call, write a JSON object with the function's name and arguments within tags:
-<tool_call>
-{{"name": "NAME", "arguments": {{...}}}}
-</tool_call>"""
+DEFAULT = "hermes"  # for a chat template that has no tools; `described_tools` tells the model
 
 
 def tool_style(chat_template: str) -> str | None:
@@ -111,11 +101,3 @@ def functions(tools: Any) -> list[dict[str, Any]]:
             )
         found.append(function)
     return found
-
-
-def describe_tools(messages: list[dict[str, Any]], tools: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Messages with the tools in the system message, for a chat template that has no place for them."""
-    text = _DESCRIPTION.format(tools="\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools))
-    first = messages[0] if messages and messages[0].get("role") == "system" else None
-    system = text if first is None else f"{first.get('content') or ''}\n\n{text}"
-    return [{"role": "system", "content": system}, *(messages if first is None else messages[1:])]

@@ -3,7 +3,7 @@
 import pytest
 
 from genwright.text.tokenizer.chat_template import find_template, template_names
-from genwright.text.tool_calls import STYLES, describe_tools, tool_style
+from genwright.text.tool_calls import STYLES, tool_style
 
 _CALLS, _CALL, _SEP, *_ = STYLES["deepseek"].markers
 # What is typical of the published templates.
@@ -29,12 +29,3 @@ def test_style_of_a_template(template, style):
 
 def test_templates_of_this_package_have_no_tools_or_a_known_style():
     assert {tool_style(find_template(name)) for name in template_names()} <= {None, *STYLES}
-
-
-def test_tools_in_the_system_message():
-    tools = [{"type": "function", "function": {"name": "f"}}]
-    user = {"role": "user", "content": "Hi"}
-    system, *rest = describe_tools([user], tools)
-    assert system["role"] == "system" and '"name": "f"' in system["content"] and rest == [user]
-    both = describe_tools([{"role": "system", "content": "Be brief."}, user], tools)
-    assert both[0]["content"].startswith("Be brief.\n\n") and both[1:] == [user]
