@@ -108,7 +108,7 @@ class Ranks:
         while time.monotonic() < end and self._sentence is None:
             if sentence := self._watchdog.reported() or (self.children and self.children.ended()):
                 return sentence
-            if silent := self._watchdog.silent(4 * BEAT):
+            if silent := self._watchdog.silent(4 * BEAT, time.monotonic()):
                 return lost(silent[0])
             time.sleep(0.2)
         return self._sentence or "The connection to another rank was lost, so all ranks have ended."

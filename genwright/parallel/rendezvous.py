@@ -80,11 +80,13 @@ def reach_store(place: Place) -> TCPStore:
 def arrive(store: Store, place: Place, check: Callable[[], None]) -> None:
     """Wait until every rank is here; `check` raises if one cannot come any more."""
     store.set(f"arrived/{place.rank}", "")
-    end = time.monotonic() + ARRIVAL
+    waited, now = 0.0, time.monotonic()
     missing = list(range(place.ranks))
     while missing := [rank for rank in missing if not store.check([f"arrived/{rank}"])]:
         check()
-        if time.monotonic() > end:
+        before, now = now, time.monotonic()
+        waited += min(now - before, 1.0)  # without the time in which Ctrl-Z had stopped this process
+        if waited > ARRIVAL:
             names = ", ".join(map(str, missing))
             raise UserError(f"Rank {names} of {place.ranks} did not start within {ARRIVAL} s.")
         time.sleep(0.05)

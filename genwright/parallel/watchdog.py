@@ -47,9 +47,8 @@ class Watchdog:
                 return self._store.get("failed").decode()
         return None
 
-    def silent(self, seconds: float) -> list[int]:
+    def silent(self, seconds: float, now: float) -> list[int]:
         """The ranks without a heartbeat for this long."""
-        now = time.monotonic()
         return [rank for rank, (_, changed) in self._seen.items() if now - changed > seconds]
 
     def _beat(self, number: int) -> None:
@@ -72,15 +71,25 @@ class Watchdog:
                 self._beat(number)
 
     def _judge(self) -> None:
+        now = time.monotonic()
         while not self._stopped.wait(BEAT / 4):
-            if sentence := self._loss():
+            before, now = now, time.monotonic()
+            if now - before > 2 * BEAT:  # Ctrl-Z stopped this process, and with it those that it waits for
+                self._start_again(now)
+            elif sentence := self._loss(now):
                 self._stopped.set()
                 self._on_loss(sentence)
 
-    def _loss(self) -> str | None:
-        if time.monotonic() - self._reached > SILENCE:
+    def _start_again(self, now: float) -> None:
+        """Count the silence from now on."""
+        self._reached = now
+        for rank, (value, _) in list(self._seen.items()):
+            self._seen[rank] = value, now
+
+    def _loss(self, now: float) -> str | None:
+        if now - self._reached > SILENCE:
             return f"Rank {self._rank} could not reach the others for {SILENCE:.0f} s, so it has ended."
-        if silent := self.silent(SILENCE):
+        if silent := self.silent(SILENCE, now):
             return lost(silent[0])
         try:
             self._check()
