@@ -78,7 +78,7 @@ class ChatWriter:
     def choice(self, index: int, choice: Choice, logprobs: bool) -> dict[str, Any]:
         """A whole answer."""
         assert choice.end is not None
-        content, calls = self.chat.parse(choice.text)
+        content, calls, called = self.chat.parse(choice.text)
         message: dict[str, Any] = {"role": "assistant", "content": content or (None if calls else ""), "refusal": None}
         if calls:
             message["tool_calls"] = calls
@@ -86,7 +86,7 @@ class ChatWriter:
             "index": index,
             "message": message,
             "logprobs": {"content": self.tokens.chat(choice.logprobs), "refusal": None} if logprobs else None,
-            "finish_reason": finish_reason(choice.end, bool(calls)),
+            "finish_reason": finish_reason(choice.end, called),
         }
         if choice.end.prompt_logprobs is not None:
             found["prompt_logprobs"] = self.tokens.prompt(choice.end.prompt_logprobs)
@@ -120,7 +120,8 @@ class ChatWriter:
                         written.append(chunk(index, piece, logprobs))
                         logprobs = b"null"
                     if part.end is not None:
-                        reason = quote(finish_reason(part.end, called[index])).encode()
+                        whole = called[index] and not parser.cut
+                        reason = quote(finish_reason(part.end, whole)).encode()
                         written.append(chunk(index, b"{}", reason=reason))
                 if written:
                     yield b"".join(written)

@@ -11,7 +11,7 @@ from genwright.serve.service import Service
 from genwright.serve.sse import quote
 from genwright.text.tokenizer.control_tokens import MARK
 from genwright.text.tokenizer.tool_messages import render_with_tools
-from genwright.text.tool_calls import Delta, ToolParser, chosen_functions, parse_tool_calls, tool_style
+from genwright.text.tool_calls import Delta, ToolParser, chosen_functions, tool_style
 from genwright.text.tool_calls.styles import DEFAULT
 
 
@@ -32,9 +32,15 @@ class Parser(Protocol):
 
     def finish(self) -> Sequence[Delta]: ...
 
+    @property
+    def cut(self) -> str:
+        """The text of a call that is not whole."""
+
 
 class PlainText:
     """The parser of an answer without tools."""
+
+    cut = ""
 
     def feed(self, text: str) -> list[Delta]:
         return [Delta("text", 0, "", text)] if text else []
@@ -74,12 +80,17 @@ class ChatPrompt:
         """Reads one answer's text, piece by piece."""
         return ToolParser(self._style, self._tools) if self._tools else PlainText()
 
-    def parse(self, text: str) -> tuple[str, list[dict[str, Any]]]:
-        """The text and the tool calls of a whole answer."""
+    def parse(self, text: str) -> tuple[str, list[dict[str, Any]], bool]:
+        """The text and the tool calls of a whole answer, and whether it ends with the last call's end."""
         if not self._tools:
-            return text, []
-        content, calls = parse_tool_calls(text, self._style, self._tools)
-        return content, [tool_call(call.id, call.name, call.arguments) for call in calls]
+            return text, [], False
+        parser = ToolParser(self._style, self._tools)
+        content, calls = parser.whole(text)
+        return (
+            content,
+            [tool_call(call.id, call.name, call.arguments) for call in calls],
+            bool(calls) and not parser.cut,
+        )
 
     @staticmethod
     def delta(delta: Delta) -> bytes:

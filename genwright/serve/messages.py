@@ -38,18 +38,18 @@ async def messages(service: Service, request: Request, given: dict[str, Any]) ->
         return EventStream(_events(parts, chat, name, len(chat.ids)))
     choice = (await complete(service, request, [chat.ids], params, chat.use))[0]
     assert choice.end is not None
-    text, calls = chat.parse(choice.text)
+    text, calls, called = chat.parse(choice.text)
     content: list[dict[str, Any]] = [{"type": "text", "text": text}] if text or not calls else []
     for call in calls:
         function = call["function"]
         content.append(
-            {"type": "tool_use", "id": call["id"], "name": function["name"], "input": _input(function["arguments"])}
+            {"type": "tool_use", "id": call["id"], "name": function["name"], "input": json.loads(function["arguments"])}
         )
     counted = usage([choice], 1)
     return {
         **_head(name),
         "content": content,
-        **_stop(choice.end, bool(calls)),
+        **_stop(choice.end, called),
         "usage": {**_input_usage(counted.prompt, counted.cached), "output_tokens": counted.completion},
     }
 
@@ -131,14 +131,6 @@ def _input_usage(prompt: int, cached: int) -> dict[str, int]:
     }
 
 
-def _input(arguments: str) -> Any:
-    """The arguments of a call; those of an answer that was cut off may be no JSON."""
-    try:
-        return json.loads(arguments or "{}")
-    except ValueError:
-        return {}
-
-
 async def _events(parts: Parts, chat: ChatPrompt, name: str, prompt: int) -> AsyncGenerator[bytes, None]:
     """The events of a streamed message: one block for the text and one for each tool call."""
     choice, parser, block, opened, called = Choice(), chat.parser(), -1, "", False
@@ -175,7 +167,7 @@ async def _events(parts: Parts, chat: ChatPrompt, name: str, prompt: int) -> Asy
                 "message_delta",
                 {
                     "type": "message_delta",
-                    "delta": _stop(choice.end, called),
+                    "delta": _stop(choice.end, called and not parser.cut),
                     "usage": {**_input_usage(counted.prompt, counted.cached), "output_tokens": counted.completion},
                 },
             )

@@ -109,7 +109,7 @@ async def response_events(
         if items.empty:
             yield b"".join(items.add(Delta("text", 0, "", ""), []))
         cut = choice.end.reason == "length"
-        yield b"".join(items.close("incomplete" if cut else "completed"))
+        yield b"".join(items.close("incomplete" if cut or parser.cut else "completed"))
         name = "response.incomplete" if cut else "response.completed"
         yield items.event(name, response=snapshot(items.output, choice))
     except RequestError as error:

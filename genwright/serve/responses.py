@@ -136,7 +136,7 @@ class ResponseWriter:
         }
 
     def whole(self, choice: Choice) -> dict[str, Any]:
-        text, calls = self.chat.parse(choice.text)
+        text, calls, _ = self.chat.parse(choice.text)
         content = [output_text(text, self.tokens.chat(choice.logprobs))]
         output = [message_item(content)] if text or not calls else []
         output += [call_item(call["id"], call["function"]["name"], call["function"]["arguments"]) for call in calls]

@@ -39,6 +39,19 @@ class ToolParser(CallReader):
         }
         super().__init__(STYLES[style], readers[style])
 
+    def whole(self, text: str) -> tuple[str, list[ToolCall]]:
+        """The text of a whole answer without its calls, and the calls; a call that is cut off is text."""
+        said, names, arguments = "", list[Delta](), dict[int, str]()
+        for delta in self.feed(text) + self.finish():
+            if delta.kind == "text":
+                said += delta.text
+            elif delta.kind == "name":
+                names.append(delta)
+            else:
+                arguments[delta.index] = arguments.get(delta.index, "") + delta.text
+        calls = [ToolCall(each.id, each.text, arguments.get(each.index, "")) for each in names]
+        return (said + self.cut, calls[:-1]) if self.cut else (said, calls)
+
     def _hermes(self) -> Reading:
         while True:
             yield from self._until("<tool_call>")
@@ -171,17 +184,8 @@ class ToolParser(CallReader):
 
 
 def parse_tool_calls(text: str, style: str, tools: Any = None) -> tuple[str, list[ToolCall]]:
-    """The text of a whole answer without its calls, and the calls; see `ToolParser`."""
-    parser = ToolParser(style, tools)
-    said, names, arguments = "", list[Delta](), dict[int, str]()
-    for delta in parser.feed(text) + parser.finish():
-        if delta.kind == "text":
-            said += delta.text
-        elif delta.kind == "name":
-            names.append(delta)
-        else:
-            arguments[delta.index] = arguments.get(delta.index, "") + delta.text
-    return said, [ToolCall(each.id, each.text, arguments.get(each.index, "")) for each in names]
+    """The text of a whole answer without its calls, and the calls; see `ToolParser.whole`."""
+    return ToolParser(style, tools).whole(text)
 
 
 def _inside_quotes(text: str) -> str:

@@ -37,12 +37,15 @@ class CallReader:
         self._space = ""  # at the end of the text so far; dropped before a call
         self._pushed_back = ""  # a character that was read and must be read again
         self._calls, self._id, self._in_text = 0, "", True
+        self._read, self._call_began = "", 0  # all text, and where the last call began in it
+        self._reading_call, self._arguments = False, ""  # of the last call
         self._start(reader)
 
     def feed(self, text: str) -> list[Delta]:
         """Add text; returns what is known now."""
         for char in text:
             self._raw += char
+            self._read += char
             try:
                 self._reader.send(char)
             except (NoCall, ValueError, SyntaxError, RecursionError, MemoryError):  # those of json and ast
@@ -52,10 +55,23 @@ class CallReader:
 
     def finish(self) -> list[Delta]:
         """The rest, when the text has ended."""
-        self._add_text(self._raw)
+        self._add_text("" if self.cut else self._raw)
         if not self._calls and self._space:
             self._out.append(Delta("text", 0, "", self._space))
         return self._take_deltas()
+
+    @property
+    def cut(self) -> str:
+        """The text of the last call, with the spaces before it, if its arguments are not whole; else empty."""
+        if not self._reading_call:
+            return ""
+        try:
+            json.loads(self._arguments)
+        except RecursionError:  # of whole ones, too
+            return ""
+        except ValueError:
+            return self._read[self._call_began :]
+        return ""
 
     def _start(self, reader: Callable[[], Reading]) -> None:
         self._raw = self._pushed_back = ""
@@ -81,7 +97,7 @@ class CallReader:
         self._space = text[len(kept) :]
         if kept:
             self._out.append(Delta("text", 0, "", kept if self._in_text else kept.lstrip(_SPACE)))
-            self._in_text = True
+            self._in_text, self._reading_call = True, False
 
     def _begin_call(self, name: object, given: object = None) -> None:
         """Begin a call."""
@@ -89,6 +105,8 @@ class CallReader:
             raise NoCall
         self._id = given if isinstance(given, str) and given else f"call_{secrets.token_hex(12)}"
         self._out.append(Delta("name", self._calls, self._id, name))
+        self._call_began = len(self._read) - len(self._raw) - len(self._space)
+        self._reading_call, self._arguments = True, ""
         self._calls += 1
         self._raw = self._space = ""
         self._in_text = False
@@ -96,6 +114,7 @@ class CallReader:
     def _add_arguments(self, text: str) -> None:
         """Add to the arguments of the last call."""
         self._out.append(Delta("arguments", self._calls - 1, self._id, text))
+        self._arguments += text
         self._raw = ""
 
     def _char(self) -> Reading:
