@@ -49,7 +49,8 @@ class FieldReader:
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
-        value = self.config.get(key, default)
+        value = self.config.get(key)
+        value = default if value is None else value
         if isinstance(value, bool) or not isinstance(value, int | float) or not 1e-30 < value < 1e30:
             raise self.wrong(key, "a positive number")
         return float(value)

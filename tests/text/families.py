@@ -75,6 +75,10 @@ FAMILIES = {
     "galactica": ("OPT", {**_PLAIN_OPT, "activation_function": "gelu"}),
     "mixtral": ("Mixtral", {"num_local_experts": 6, "num_experts_per_tok": 2, "sliding_window": None}),
     "qwen2-moe": ("Qwen2Moe", {**_EXPERTS, "num_experts": 6, "shared_expert_intermediate_size": 40}),
+    "qwen2-moe-window": (
+        "Qwen2Moe",
+        {**_EXPERTS, "num_experts": 6, "use_sliding_window": True, "sliding_window": 20, "max_window_layers": 2},
+    ),
     "qwen3-moe": (
         "Qwen3Moe",
         {**_EXPERTS, "num_experts": 6, "norm_topk_prob": True, "mlp_only_layers": [1], "head_dim": 24},

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from genwright.text.architectures.registry import MODEL_TYPES
+from genwright.text.architectures.registry import MODEL_TYPES, family_of
 from genwright.text.config_file import read_json
 
 _SIZES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
@@ -74,8 +74,7 @@ def read_config_json(path: Path) -> dict[str, Any]:
 
 def with_defaults(config: Mapping[str, Any]) -> dict[str, Any]:
     """A config.json with the fields that it omits; a field that is null stays null."""
-    named = config.get("architectures")
-    kind = config.get("model_type") or (_TYPES.get(str(named[0])) if isinstance(named, list) and named else None)
     given = set(config).union(*(names for names in _SAME if names & config.keys()))
-    omitted = _DEFAULTS.get(str(kind), {})
+    family = family_of(config)
+    omitted = {} if family is None else _DEFAULTS[_TYPES[family]]
     return {**config, **{key: value for key, value in omitted.items() if key not in given}}

@@ -33,6 +33,11 @@ def read_heads(read: FieldReader, dim: int, heads: int) -> tuple[int, int]:
     return read.integer("head_dim", 1, 4096, default=max(dim // heads, 1)), kv_heads
 
 
+def each_head(dim: object, heads: object) -> int | None:
+    """The head dimension that a GGUF file does not name; None if its numbers are wrong, which `read_config` tells."""
+    return dim // heads if isinstance(dim, int) and isinstance(heads, int) and heads > 0 else None
+
+
 def read_layer_types(read: FieldReader, window: int, kinds: object, layers: int) -> tuple[int | None, ...]:
     """Each layer's window; None for full attention."""
     known = ("full_attention", "sliding_attention")

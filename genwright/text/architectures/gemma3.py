@@ -9,7 +9,7 @@ import torch
 from genwright.arguments import short
 from genwright.errors import UserError
 from genwright.text.architectures import llama
-from genwright.text.architectures.config_fields import read_heads, read_layer_types
+from genwright.text.architectures.config_fields import each_head, read_heads, read_layer_types
 from genwright.text.architectures.protocol import GGUF_LAYER, Gguf
 from genwright.text.architectures.rope_config import read_rope
 from genwright.text.architectures.shape_rows import Row, configs
@@ -67,6 +67,7 @@ def read_config(read: FieldReader, family: str, sizes: Mapping[str, Any]) -> Mod
     head_dim, kv_heads = read_heads(read, sizes["dim"], sizes["heads"])
     every = read.integer("sliding_window_pattern", 1, 4096, default=PATTERN)
     kinds = ["full_attention" if (i + 1) % every == 0 else "sliding_attention" for i in range(sizes["layers"])]
+    given = read.config.get("layer_types")
     window = read.integer("sliding_window", 1, 1 << 30, default=4096)
     whole, local = _ropes(read)
     return ModelConfig(
@@ -81,7 +82,7 @@ def read_config(read: FieldReader, family: str, sizes: Mapping[str, Any]) -> Mod
         query_scale=read.number("query_pre_attn_scalar", float(head_dim)),
         tied=read.flag("tie_word_embeddings", True),
         qk_norm=True,
-        windows=read_layer_types(read, window, read.config.get("layer_types", kinds), sizes["layers"]),
+        windows=read_layer_types(read, window, kinds if given is None else given, sizes["layers"]),
     )
 
 
@@ -93,16 +94,18 @@ def _ropes(read: FieldReader) -> tuple[FieldReader, FieldReader]:
         whole, local = (both.table(f"{kind}_attention") for kind in ("full", "sliding"))
         return tuple(FieldReader({"rope_parameters": r.config, **context}, r.where) for r in (whole, local))  # type: ignore[return-value]
     base = read.number("rope_local_base_freq", LOCAL_BASE)
-    plain = {"rope_theta": 1e6, **read.config}
+    plain = {**read.config, "rope_theta": read.number("rope_theta", 1e6)}
     return FieldReader(plain, read.where), FieldReader({"rope_theta": base, **context}, read.where)
 
 
 def _gguf_config(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields that llama.cpp does not store; the model of 62 layers has another query scale."""
-    known = {"sliding_window": fields.get("attention.sliding_window"), "rope_local_base_freq": LOCAL_BASE}
-    if fields["block_count"] == 62:
-        known["query_pre_attn_scalar"] = fields["embedding_length"] // fields["attention.head_count"]
-    return known
+    """Fields that llama.cpp does not store; the query scale is the head dimension, except with 62 layers."""
+    each = each_head(fields["embedding_length"], fields["attention.head_count"])
+    return {
+        "sliding_window": fields.get("attention.sliding_window"),
+        "rope_local_base_freq": LOCAL_BASE,
+        "query_pre_attn_scalar": each if fields["block_count"] == 62 else fields.get("attention.key_length", each),
+    }
 
 
 _NORM_NAMES = {

@@ -203,8 +203,8 @@ def _read_experts(read: FieldReader, family: str, layers: int) -> Moe | None:
     if family not in ("MixtralForCausalLM", "Qwen2MoeForCausalLM", "Qwen3MoeForCausalLM"):
         return None
     mixtral, qwen2 = family == "MixtralForCausalLM", family == "Qwen2MoeForCausalLM"
-    key = "num_experts" if read.config.get("num_experts") is not None else "num_local_experts"
-    experts = read.integer(key, 1, 4096)
+    key, other = ("num_local_experts", "num_experts") if mixtral else ("num_experts", "num_local_experts")
+    experts = read.integer(other if read.config.get(key) is None and other in read.config else key, 1, 4096)
     every = read.integer("decoder_sparse_step", 1, 4096, default=1)
     dense = read.ids("mlp_only_layers")
     return Moe(
@@ -220,17 +220,21 @@ def _read_experts(read: FieldReader, family: str, layers: int) -> Moe | None:
 
 
 def _read_windows(read: FieldReader, family: str, layers: int) -> tuple[int | None, ...]:
-    """Mistral and Mixtral have windows in all layers, Qwen in some if `use_sliding_window` is set."""
+    """Mistral and Mixtral have windows in all layers, Qwen in those of its class if `use_sliding_window` is set."""
     always = family in ("MistralForCausalLM", "MixtralForCausalLM")
     sliding = always or read.flag("use_sliding_window", False)
     if family == "LlamaForCausalLM" or not sliding or read.config.get("sliding_window") is None:
         return (None,) * layers
     window = read.integer("sliding_window", 1, 1 << 30)
     kinds = read.config.get("layer_types")
-    if kinds is None:
-        first = 0 if always else read.integer("max_window_layers", 0, 4096, default=0)
-        return tuple(window if layer >= first else None for layer in range(layers))
-    return read_layer_types(read, window, kinds, layers)
+    if kinds is not None:
+        return read_layer_types(read, window, kinds, layers)
+    if always or family == "Qwen3MoeForCausalLM":
+        return (window,) * layers
+    bound = read.integer("max_window_layers", 0, 4096, default=0)
+    if family == "Qwen2MoeForCausalLM":
+        return tuple(window if layer % 2 == 0 and layer < bound else None for layer in range(layers))
+    return tuple(window if layer >= bound else None for layer in range(layers))
 
 
 _LLAMA = {"model_type": "llama", "rms_norm_eps": 1e-5, "torch_dtype": "bfloat16"}

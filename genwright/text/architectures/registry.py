@@ -35,12 +35,20 @@ def read_config(config: Mapping[str, Any], where: str) -> ModelConfig:
     return CLASSES[family].read_config(read, family, read_sizes(read))
 
 
-def _family(read: FieldReader) -> str:
-    """The Hugging Face class, from `architectures` or `model_type`."""
-    named = read.config.get("architectures") or [MODEL_TYPES.get(read.text("model_type", ""), "")]
+def family_of(config: Mapping[str, Any]) -> str | None:
+    """The Hugging Face class: that of `model_type`, as in transformers, unless `architectures` names an unknown one."""
+    named, kind = config.get("architectures"), config.get("model_type")
     name = named[0] if isinstance(named, list) and named else named
-    if not isinstance(name, str) or name not in CLASSES:
-        what = short(name or read.config.get("model_type"))
+    known = name if isinstance(name, str) and name in CLASSES else None
+    by_type = MODEL_TYPES.get(kind) if isinstance(kind, str) else None
+    return by_type or known if known or not name else None
+
+
+def _family(read: FieldReader) -> str:
+    name = family_of(read.config)
+    if name is None:
+        named = read.config.get("architectures")
+        what = short((named[0] if isinstance(named, list) and named else named) or read.config.get("model_type"))
         raise UserError(f"{read.where} has the unknown architecture {what}; known are {', '.join(CLASSES)}.")
     return name
 

@@ -16,6 +16,7 @@ from genwright.quant.formats import Format
 from genwright.quant.ggml import FORMATS, TYPES, dequantize, repack
 from genwright.quant.packed import Packed
 from genwright.quant.tiles import Tiles
+from genwright.text.architectures.config_fields import each_head
 from genwright.text.architectures.registry import GGUF as ARCHITECTURES
 from genwright.text.architectures.registry import MODEL_TYPES, read_config
 from genwright.text.architectures.weight_map import Part
@@ -198,7 +199,7 @@ class GGUF(Checkpoint):
             "architectures": [MODEL_TYPES[family]],
             "model_type": family,
             **{key: fields[theirs] for key, theirs in CONFIG.items()},
-            **({"head_dim": head_dims[0]} if head_dims else {}),
+            **({"head_dim": head_dims[0]} if head_dims else self._head_dim(fields)),
             "num_key_value_heads": fields.get("attention.head_count_kv", fields["attention.head_count"]),
             "vocab_size": vocab_size,
             "rope_theta": fields.get("rope.freq_base", 10000.0),
@@ -210,6 +211,12 @@ class GGUF(Checkpoint):
             "eos_token_id": _end_ids(metadata, vocab_size),
             **self._names.config(fields),
         }
+
+    def _head_dim(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """llama.cpp's default, which is not always that of transformers' class."""
+        dim, heads = fields["embedding_length"], fields["attention.head_count"]
+        each = each_head(dim, heads) if self._names.head_dims else None
+        return {} if each is None or dim % heads else {"head_dim": each}
 
     def _rope_scaling(self, fields: dict[str, Any]) -> dict[str, Any] | None:
         kind = fields.get("rope.scaling.type", "linear")

@@ -12,7 +12,7 @@ from transformers import AutoConfig
 from genwright import LLM
 from genwright.errors import UserError
 from genwright.text.architectures.class_defaults import with_defaults
-from genwright.text.architectures.registry import SHAPES, named_shape, read_config
+from genwright.text.architectures.registry import MODEL_TYPES, SHAPES, named_shape, read_config
 from genwright.text.config import ModelConfig
 
 # Ends come from generation_config.json and the tokenizer, and transformers has no multi-token prediction.
@@ -58,6 +58,27 @@ def test_a_field_that_is_omitted_is_read_as_transformers_reads_it(family: str, t
             continue
         theirs |= {"architectures": [f"{FAMILIES[family][0]}ForCausalLM"], "dtype": "float32"}
         assert understood(with_defaults(config)) == understood(theirs), key
+
+
+@pytest.mark.parametrize("further", [{}, {"use_sliding_window": True}])
+@pytest.mark.parametrize("kind", MODEL_TYPES)
+def test_a_config_with_only_its_type_is_its_class(kind: str, further: dict[str, Any]) -> None:
+    given = further | ({"num_experts_per_tok": 6} if kind == "deepseek_v2" else {})  # None in its class
+    name = MODEL_TYPES[kind]
+    whole = json.loads(config_class(name.removesuffix("ForCausalLM"))(**given).to_json_string(use_diff=False))
+    theirs = {key: value for key, value in whole.items() if key not in NOT_READ} | {"architectures": [name], **given}
+    assert read_config(with_defaults({"model_type": kind, **given}), "x") == read_config(theirs, "x")
+
+
+@pytest.mark.parametrize("named", [{"architectures": "Gemma3ForCausalLM"}, {"architectures": ["Gemma3ForCausalLM"]}])
+def test_defaults_are_those_of_the_class_that_is_read(named: dict[str, Any]) -> None:
+    alone = read_config(with_defaults({"model_type": "gemma3_text"}), "x")
+    assert read_config(with_defaults(named), "x") == alone
+    assert (
+        read_config(with_defaults({"architectures": ["LlamaForCausalLM"], "model_type": "gemma3_text"}), "x") == alone
+    )
+    with pytest.raises(UserError, match="unknown architecture 'Qwen2ForRewardModel'"):
+        read_config(with_defaults({"architectures": ["Qwen2ForRewardModel"], "model_type": "qwen2"}), "x")
 
 
 def test_logits_of_a_folder_that_relies_on_defaults_equal_transformers(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from genwright.errors import UserError
+from genwright.text.architectures.class_defaults import with_defaults
 from genwright.text.architectures.registry import read_config
 from genwright.text.checkpoints.gguf import GGUF
 from genwright.text.checkpoints.open import open_checkpoint
@@ -213,6 +214,18 @@ def test_a_missing_setting_or_embedding_is_named(tmp_path: Path) -> None:
     path.write_bytes(whole.replace(b"token_embd", b"token_ambd"))
     with pytest.raises(UserError, match=r"lacks the tensor token_embd\.weight"):
         GGUF(path)
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
+def test_a_file_without_head_dimensions_means_the_same_as_a_config_json(family: str, tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "tiny.gguf", tiny_model(family, head_dim=16))
+    data = path.read_bytes()
+    for key in (b"attention.key_length", b"attention.value_length", b"rope.dimension_count"):
+        data = data.replace(key, key.replace(b"n", b"m"))
+    path.write_bytes(data)
+    checkpoint = GGUF(path)
+    assert checkpoint.config.head_dim == 16
+    assert read_config(with_defaults(checkpoint.hf_config), "as a config.json") == checkpoint.config
 
 
 def test_unknown_tensors_keep_their_names(tmp_path: Path) -> None:

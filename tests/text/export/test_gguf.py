@@ -11,7 +11,8 @@ from text.families import make
 from genwright import LLM
 from genwright.errors import UserError
 from genwright.quant.ggml_blocks import BLOCK_TYPES
-from genwright.text.architectures.registry import architecture
+from genwright.text.architectures.class_defaults import with_defaults
+from genwright.text.architectures.registry import architecture, read_config
 from genwright.text.checkpoints.gguf import GGUF
 from genwright.text.checkpoints.open import open_checkpoint
 from genwright.text.export.convert import GGUF_FORMATS
@@ -42,6 +43,7 @@ def test_a_written_file_is_the_model(family: str, tmp_path: Path) -> None:
     ours, theirs = written.config, source.config
     rounded = {name: getattr(theirs, name) for name in ("rope", "norm_eps", "moe")}
     assert replace(ours, **rounded) == replace(theirs, draft_layers=0)
+    assert read_config(with_defaults(written.hf_config), "as a config.json") == ours
     for name in written.names():
         rounding = 1e-6 if family == "gemma3" else 0  # llama.cpp adds one to its norms
         torch.testing.assert_close(written.tensor(name), source.tensor(name), rtol=rounding, atol=rounding)
