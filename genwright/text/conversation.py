@@ -2,6 +2,7 @@
 
 from collections.abc import Generator
 from contextlib import closing
+from typing import Any
 
 from genwright.errors import UserError
 from genwright.text.engine.request import STOPPED_EARLY, Piece, Request, SamplingParams
@@ -73,12 +74,7 @@ class Conversation:
         rendered = self.tokenizer.render(messages, mark=True)
         prompt = self._encode(rendered)
         if len(prompt) >= limit:
-            alone = self._count([*(message for message in before if message["role"] == "system"), messages[-1]])
-            what, tokens, help = "The message has", alone, "send a shorter one"
-            if alone < limit:
-                what, tokens = "With this message the conversation has", len(prompt)
-                help = "use /trim to drop the oldest turns, or /clear"
-            raise UserError(f"{what} {tokens:,} tokens, but the context holds {limit:,} with the answer; {help}.")
+            raise self._too_long(before, messages[-1], len(prompt))
         request = self._request = self.llm.requests(prompt, params)[0]
         answer, ids, reason = "", list(prompt), "cancelled"
         with closing(self.llm.follow([request])) as pieces:
@@ -99,6 +95,19 @@ class Conversation:
         elif reason != "length":
             return  # after a stop string or an interrupt, the ids contain more text than the answer
         self._rendered, self._ids = rendered + self.tokenizer.mark(answer), ids
+
+    def _too_long(self, before: Messages, message: dict[str, Any], tokens: int) -> UserError:
+        """What can be shortened: the conversation, the message, or also the system message."""
+        system = [each for each in before if each["role"] == "system"]
+        alone, limit = self._count([*system, message]), self.llm.max_context
+        if alone < limit:
+            what, help = "With this message the conversation has", "use /trim to drop the oldest turns, or /clear"
+        elif system and self._count([message]) < limit:
+            what, help = "With the system message this one has", "shorten one of them (/system sets the former)"
+        else:
+            what, help = "The message has", "send a shorter one"
+        tokens = tokens if alone < limit else alone
+        return UserError(f"{what} {tokens:,} tokens, but the context holds {limit:,} with the answer; {help}.")
 
     def _set(self, messages: Messages) -> None:
         self.messages = messages

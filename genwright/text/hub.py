@@ -4,6 +4,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from errno import EHOSTUNREACH, ENETUNREACH
 from glob import escape
 from pathlib import Path
 from socket import gaierror
@@ -103,9 +104,14 @@ def _reason(error: Exception, revision: str | None) -> str:
     if isinstance(error, OfflineModeIsEnabled):
         return "it was not downloaded before, and HF_HUB_OFFLINE forbids it now"
     # The HTTP library, which differs between versions of huggingface_hub, wraps the system's error in its own.
-    if any(isinstance(cause, gaierror | ConnectionError | TimeoutError) for cause in _causes(error)):
+    if any(_disconnected(cause) for cause in _causes(error)):
         return "there is no connection to it; check this machine's network"
     return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+
+
+def _disconnected(error: BaseException) -> bool:
+    unreachable = isinstance(error, OSError) and error.errno in (ENETUNREACH, EHOSTUNREACH)
+    return unreachable or isinstance(error, gaierror | ConnectionError | TimeoutError)
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

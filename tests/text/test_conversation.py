@@ -46,6 +46,11 @@ def test_a_message_that_does_not_fit_leaves_no_trace(llm: LLM) -> None:
     assert [message["role"] for message in talk.messages] == ["system", *["user", "assistant"] * 2]
 
 
+def test_a_system_message_that_leaves_no_room_is_named(llm: LLM) -> None:
+    with pytest.raises(UserError, match=r"^With the system message this one has 3\d\d tokens, .* \(/system sets"):
+        say(new(llm, system="S " * 160), "hello")
+
+
 def test_a_retry_that_fails_keeps_the_answer(llm: LLM) -> None:
     talk = new(llm)
     with pytest.raises(UserError, match="no answer"):

@@ -1,5 +1,6 @@
 """`hf:` names, by the real huggingface_hub against a small hub on this machine."""
 
+import errno
 import hashlib
 import json
 import socket
@@ -156,7 +157,9 @@ def test_what_was_fetched_is_found_without_the_hub(hub: ThreadingHTTPServer, mon
         resolve("hf:org/one-gguf")
 
 
-@pytest.mark.parametrize("error", [socket.gaierror(-2, "Name or service not known"), ConnectionRefusedError()])
+@pytest.mark.parametrize(
+    "error", [socket.gaierror(-2, "not known"), ConnectionRefusedError(), OSError(errno.ENETUNREACH, "")]
+)
 def test_a_hub_that_cannot_be_reached_is_told_in_words(error: OSError, hub, monkeypatch: pytest.MonkeyPatch) -> None:
     def getaddrinfo(*_: object, **__: object) -> None:
         raise error

@@ -33,6 +33,8 @@ def _open(model: str, arch: str | None) -> Checkpoint:
     if model.startswith("random:"):
         return RandomWeights(model)
     path = Path(os.path.expanduser(model))
+    if path.is_symlink() and not path.exists():
+        raise UserError(f"{path} is a link to {os.readlink(path)}, which does not exist; download the model again.")
     if not path.exists():
         raise UserError(f"There is no file or folder {path}; {nearest(model)}")
     if path.is_file() and not path.stat().st_size:

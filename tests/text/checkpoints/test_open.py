@@ -65,6 +65,12 @@ def test_an_image_encoder_beside_a_model_is_not_taken_for_one(beside: str, tmp_p
     assert open_checkpoint(str(tmp_path)).path == str(path)
 
 
+def test_a_link_to_nothing_is_told_as_one(tmp_path: Path) -> None:
+    (tmp_path / "model.gguf").symlink_to("gone.gguf")
+    with pytest.raises(UserError, match=r"model\.gguf is a link to gone\.gguf, which does not exist; download"):
+        open_checkpoint(str(tmp_path / "model.gguf"))
+
+
 def test_a_split_model_is_one_model(tmp_path: Path) -> None:
     whole, parts = write_parts(tmp_path)
     with pytest.raises(UserError, match=r"holds 2 models, such as tiny-00001-of-00003\.gguf, whole\.gguf; "):
