@@ -78,15 +78,16 @@ class ChatWriter:
     def choice(self, index: int, choice: Choice, logprobs: bool) -> dict[str, Any]:
         """A whole answer."""
         assert choice.end is not None
-        content, calls, called = self.chat.parse(choice.text)
-        message: dict[str, Any] = {"role": "assistant", "content": content or (None if calls else ""), "refusal": None}
-        if calls:
-            message["tool_calls"] = calls
+        answer = self.chat.parse(choice.text)
+        content = answer.text + answer.cut or (None if answer.calls else "")
+        message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+        if answer.calls:
+            message["tool_calls"] = answer.calls
         found: dict[str, Any] = {
             "index": index,
             "message": message,
             "logprobs": {"content": self.tokens.chat(choice.logprobs), "refusal": None} if logprobs else None,
-            "finish_reason": finish_reason(choice.end, called),
+            "finish_reason": finish_reason(choice.end, answer.called),
         }
         if choice.end.prompt_logprobs is not None:
             found["prompt_logprobs"] = self.tokens.prompt(choice.end.prompt_logprobs)

@@ -1,7 +1,7 @@
 """ChatPrompt: the token ids of a chat, with its tools, and the tool calls in the answer's text."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from genwright.errors import UserError
 from genwright.serve.chat_messages import Messages, tool_call
@@ -49,6 +49,19 @@ class PlainText:
         return []
 
 
+class Answer(NamedTuple):
+    """A whole answer: its text, the calls after it, and the text of a last call that is cut off."""
+
+    text: str
+    calls: list[dict[str, Any]]
+    cut: str
+
+    @property
+    def called(self) -> bool:
+        """Whether it has calls and none is cut off."""
+        return bool(self.calls) and not self.cut
+
+
 class ChatPrompt:
     """A chat that the model is to answer; `prefill` is the beginning of the answer.
 
@@ -80,17 +93,13 @@ class ChatPrompt:
         """Reads one answer's text, piece by piece."""
         return ToolParser(self._style, self._tools) if self._tools else PlainText()
 
-    def parse(self, text: str) -> tuple[str, list[dict[str, Any]], bool]:
-        """The text and the tool calls of a whole answer, and whether it ends with the last call's end."""
+    def parse(self, text: str) -> Answer:
         if not self._tools:
-            return text, [], False
+            return Answer(text, [], "")
         parser = ToolParser(self._style, self._tools)
-        content, calls = parser.whole(text)
-        return (
-            content,
-            [tool_call(call.id, call.name, call.arguments) for call in calls],
-            bool(calls) and not parser.cut,
-        )
+        said, calls = parser.whole(text)
+        found = [tool_call(call.id, call.name, call.arguments) for call in calls]
+        return Answer(said.removesuffix(parser.cut), found, parser.cut)
 
     @staticmethod
     def delta(delta: Delta) -> bytes:

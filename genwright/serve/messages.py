@@ -38,20 +38,25 @@ async def messages(service: Service, request: Request, given: dict[str, Any]) ->
         return EventStream(_events(parts, chat, name, len(chat.ids)))
     choice = (await complete(service, request, [chat.ids], params, chat.use))[0]
     assert choice.end is not None
-    text, calls, called = chat.parse(choice.text)
-    content: list[dict[str, Any]] = [{"type": "text", "text": text}] if text or not calls else []
-    for call in calls:
+    answer = chat.parse(choice.text)
+    content = [_text_block(answer.text)] if answer.text or not (answer.calls or answer.cut) else []
+    for call in answer.calls:
         function = call["function"]
         content.append(
             {"type": "tool_use", "id": call["id"], "name": function["name"], "input": json.loads(function["arguments"])}
         )
+    content += [_text_block(answer.cut)] if answer.cut else []
     counted = usage([choice], 1)
     return {
         **_head(name),
         "content": content,
-        **_stop(choice.end, called),
+        **_stop(choice.end, answer.called),
         "usage": {**_input_usage(counted.prompt, counted.cached), "output_tokens": counted.completion},
     }
+
+
+def _text_block(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text}
 
 
 async def count_tokens(service: Service, request: Request, given: dict[str, Any]) -> dict[str, Any]:

@@ -136,11 +136,13 @@ class ResponseWriter:
         }
 
     def whole(self, choice: Choice) -> dict[str, Any]:
-        text, calls, _ = self.chat.parse(choice.text)
-        content = [output_text(text, self.tokens.chat(choice.logprobs))]
-        output = [message_item(content)] if text or not calls else []
-        output += [call_item(call["id"], call["function"]["name"], call["function"]["arguments"]) for call in calls]
-        if choice.end is not None and choice.end.reason == "length":
+        answer, logprobs = self.chat.parse(choice.text), self.tokens.chat(choice.logprobs)
+        functions = [(call["id"], call["function"]) for call in answer.calls]
+        output = [message_item([output_text(answer.text, logprobs)])] if answer.text else []
+        output += [call_item(id_, function["name"], function["arguments"]) for id_, function in functions]
+        if answer.cut or not output:
+            output.append(message_item([output_text(answer.cut, [] if output else logprobs)]))
+        if answer.cut or (choice.end is not None and choice.end.reason == "length"):
             output[-1]["status"] = "incomplete"
         return self.snapshot(output, choice)
 

@@ -1,12 +1,14 @@
 """Runs the server: listens, starts the engine, and ends when it is told to."""
 
 import asyncio
+import errno
 import signal
 import socket
 import ssl
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
 
 import uvicorn
 import uvloop
@@ -20,7 +22,7 @@ from genwright.serve.service import Service
 from genwright.text.settings import EngineConfig
 
 BACKLOG = 2048
-LAST_WORDS = 2  # seconds for clients to read the errors that end their answers
+FLUSH_SECONDS = 2  # for clients to read the errors that end their answers
 Loading = Callable[[], AbstractContextManager[Callable[[int, int], None]]]  # shows the progress of loading
 
 
@@ -82,6 +84,8 @@ def _uvicorn_config(service: Service) -> uvicorn.Config:
 def _tls_sentence(settings: ServerSettings, error: OSError) -> str:
     """What is wrong with the certificate or its key; OpenSSL does not say which of them it cannot parse."""
     cert, key = settings.tls_cert, settings.tls_key
+    if error.errno == errno.EINVAL and key is not None and b"ENCRYPTED" in Path(key).read_bytes():
+        return f"{key} is encrypted, and there is no terminal to ask for its password; pass a key without one."
     if not isinstance(error, ssl.SSLError):
         return f"The certificate {cert} or its key {key} cannot be read: {error.strerror or error}."
     if error.reason is not None:  # both could be parsed
@@ -97,15 +101,15 @@ async def _serve(service: Service, listener: socket.socket, loading: Loading) ->
     settings = service.settings
     server, status = Server(_uvicorn_config(service)), 0
     loop = asyncio.get_running_loop()
-    stopped, hurried = loop.create_future(), loop.create_future()  # done at the first and the second signal
+    stopped, second_signal = loop.create_future(), loop.create_future()  # done at the first and the second signal
 
     def stop(code: int) -> None:
         nonlocal status
         status = code
         if not stopped.done():
             stopped.set_result(None)
-        elif not hurried.done():
-            hurried.set_result(None)
+        elif not second_signal.done():
+            second_signal.set_result(None)
 
     loop.add_signal_handler(signal.SIGTERM, stop, 0)
     loop.add_signal_handler(signal.SIGINT, stop, 130)
@@ -127,14 +131,14 @@ async def _serve(service: Service, listener: socket.socket, loading: Loading) ->
         print(f"Serving {', '.join(service.names)} on {scheme}://{shown}:{port}", file=sys.stderr, flush=True)
         running = asyncio.create_task(server.serve([listener]))
         await asyncio.wait({running, stopped}, return_when=asyncio.FIRST_COMPLETED)
-        await _drain(service, server, running, hurried)
+        await _drain(service, server, running, second_signal)
     finally:
         await service.engine.close()
     return status
 
 
 async def _drain(
-    service: Service, server: Server, running: "asyncio.Task[None]", hurried: "asyncio.Future[None]"
+    service: Service, server: Server, running: "asyncio.Task[None]", second_signal: "asyncio.Future[None]"
 ) -> None:
     """Refuse new requests and let the running ones end; at the timeout or a second signal, errors end them."""
     service.engine.closing = True
@@ -144,10 +148,10 @@ async def _drain(
         waiting = f"Waiting up to {seconds:g} s for {counted(answers, 'answer')} to end"
         with suppress(OSError):  # the Ctrl-C may have ended the reader too, such as tee
             print(f"{waiting}; another Ctrl-C or SIGTERM ends the server at once.", file=sys.stderr, flush=True)
-    await asyncio.wait({running, hurried}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait({running, second_signal}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
     if not running.done():
         service.engine.fail_all(RequestError(SHUTTING_DOWN, None, 503, "shutting_down", retry_after=5))
-        await asyncio.wait({running}, timeout=LAST_WORDS)
+        await asyncio.wait({running}, timeout=FLUSH_SECONDS)
     if not running.done():
         for connection in list(server.server_state.connections):
             connection.transport.abort()  # its request ends as if the client had gone away

@@ -46,9 +46,9 @@ class ServerSettings:
         if not all(name.strip() for name in self.model_name):
             raise UserError("model_name must be a text that is not empty.")
         for origin in self.cors:
-            if origin != "*" and not ORIGIN.fullmatch(origin):
+            if origin not in ("*", "null") and not ORIGIN.fullmatch(origin):
                 raise UserError(
-                    "cors must be * or an origin as browsers send it, such as https://example.org or "
+                    "cors must be * or an origin as browsers send it, such as null, https://example.org or "
                     f"http://localhost:3000, not {short(origin)}."
                 )
         if (self.tls_cert is None) != (self.tls_key is None):

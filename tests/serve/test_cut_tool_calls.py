@@ -43,5 +43,6 @@ def test_a_response(server: Running) -> None:
     asked = {"model": "smollm2", "input": "How warm is it in Rome?", "tools": [tool], "tool_choice": "required"}
     status, whole = server.post("/v1/responses", {**asked, "max_output_tokens": 20})
     assert (status, whole["status"]) == (200, "incomplete") and whole["output"][0]["type"] == "message"
+    assert whole["output"][-1]["status"] == "incomplete"
     whole = server.post("/v1/responses", asked)[1]
     assert json.loads(whole["output"][0]["arguments"]) == {"city": "Rome"}

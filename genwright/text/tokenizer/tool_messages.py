@@ -1,4 +1,4 @@
-"""The messages of a chat with tools, in a form of which the chat template leaves nothing out."""
+"""The messages of a chat with tools, rewritten so that the chat template omits nothing."""
 
 import hashlib
 from collections.abc import Callable
@@ -40,7 +40,8 @@ def _writes(tokenizer: Tokenizer, messages: Messages, words: list[str], tools: A
 def _functions(message: dict[str, Any]) -> list[dict[str, Any]]:
     """The functions that a message calls; those of another form are left to the template."""
     calls = message.get("tool_calls")
-    found = [call.get("function", call) for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
+    calls = calls if isinstance(calls, list) else []
+    found = [call.get("function", call) if isinstance(call, dict) else call for call in calls]
     return found if all(isinstance(each, dict) and "name" in each and "arguments" in each for each in found) else []
 
 
@@ -101,23 +102,23 @@ def _with_written_calls(message: dict[str, Any], style: str) -> dict[str, Any]:
 
 
 def _with_written_results(messages: Messages) -> Messages:
-    """Messages in which the user tells the results; each run of them, and what the user says then, is one message."""
+    """Messages with tool results as user messages; adjacent results and the user's next message are one message."""
     found: Messages = []
-    telling = False  # whether the last message tells results
+    after_result = False  # whether the last message is one of results
     for message in messages:
         if message["role"] == "tool":
             result = f"<tool_response>\n{message['content']}\n</tool_response>"
-            if telling:
+            if after_result:
                 found[-1]["content"] += f"\n{result}"
             else:
                 found.append({"role": "user", "content": result})
-            telling = True
-        elif telling and message["role"] == "user":
+            after_result = True
+        elif after_result and message["role"] == "user":
             found[-1]["content"] += f"\n{message['content']}"
-            telling = False
+            after_result = False
         else:
             found.append(message)
-            telling = False
+            after_result = False
     return found
 
 

@@ -37,15 +37,20 @@ class CallReader:
         self._space = ""  # at the end of the text so far; dropped before a call
         self._pushed_back = ""  # a character that was read and must be read again
         self._calls, self._id, self._in_text = 0, "", True
-        self._read, self._call_began = "", 0  # all text, and where the last call began in it
-        self._reading_call, self._arguments = False, ""  # of the last call
+        self._fed, self._read, self._call_began = (
+            list[str](),
+            0,
+            0,
+        )  # all text, characters read, and where the last call began
+        self._reading_call, self._arguments = False, list[str]()  # of the last call, in pieces
         self._start(reader)
 
     def feed(self, text: str) -> list[Delta]:
         """Add text; returns what is known now."""
+        self._fed.append(text)
         for char in text:
             self._raw += char
-            self._read += char
+            self._read += 1
             try:
                 self._reader.send(char)
             except (NoCall, ValueError, SyntaxError, RecursionError, MemoryError):  # those of json and ast
@@ -66,11 +71,11 @@ class CallReader:
         if not self._reading_call:
             return ""
         try:
-            json.loads(self._arguments)
+            json.loads("".join(self._arguments))
         except RecursionError:  # of whole ones, too
             return ""
         except ValueError:
-            return self._read[self._call_began :]
+            return "".join(self._fed)[self._call_began :]
         return ""
 
     def _start(self, reader: Callable[[], Reading]) -> None:
@@ -105,8 +110,8 @@ class CallReader:
             raise NoCall
         self._id = given if isinstance(given, str) and given else f"call_{secrets.token_hex(12)}"
         self._out.append(Delta("name", self._calls, self._id, name))
-        self._call_began = len(self._read) - len(self._raw) - len(self._space)
-        self._reading_call, self._arguments = True, ""
+        self._call_began = self._read - len(self._raw) - len(self._space)
+        self._reading_call, self._arguments = True, []
         self._calls += 1
         self._raw = self._space = ""
         self._in_text = False
@@ -114,7 +119,7 @@ class CallReader:
     def _add_arguments(self, text: str) -> None:
         """Add to the arguments of the last call."""
         self._out.append(Delta("arguments", self._calls - 1, self._id, text))
-        self._arguments += text
+        self._arguments.append(text)
         self._raw = ""
 
     def _char(self) -> Reading:

@@ -97,6 +97,18 @@ def test_the_tools_are_described_as_the_template_writes_calls() -> None:
     assert CALLS + "NAME" in text and "<tool_call>" not in text
 
 
+@pytest.mark.parametrize("malformed", ["y", {"function": "y"}, {"function": {"name": "f"}}])
+@pytest.mark.parametrize("template", TEMPLATES.values(), ids=TEMPLATES)
+def test_calls_of_another_form_are_left_to_the_template(template: str, malformed: object) -> None:
+    calls = [call(1, "weather", "Rome"), malformed]
+    chat = [USER, {"role": "assistant", "content": "", "tool_calls": calls}]
+    try:
+        text = render_with_tools(tokenizer_of(template), chat, TOOLS, mark=False)
+    except UserError:  # the template's
+        return
+    assert "How warm" in text
+
+
 def test_an_error_of_the_conversation_stays_one() -> None:
     tokenizer = tokenizer_of(TEMPLATES["alternates"])
     for messages in ([USER, USER], [*HISTORY, USER], [{"role": "system", "content": "Hi"}, USER]):
