@@ -20,8 +20,10 @@ def new_app(**settings: Any) -> typer.Typer:
 
 def check_writable(path: Path) -> None:
     """Raise an error if a file cannot be written, before the work whose result it gets."""
-    folder = path.resolve().parent
-    if not folder.is_dir():
+    folder = os.path.dirname(os.path.realpath(path))
+    if not os.path.isdir(folder):
         raise UserError(f"There is no folder {path.parent} to write {path.name} to.")
-    if path.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
+    if os.path.isdir(path):
+        raise UserError(f"{path} is a folder; name a file to write.")
+    if not os.access(path if os.path.exists(path) else folder, os.W_OK):
         raise UserError(f"{path} cannot be written to.")

@@ -14,7 +14,7 @@ import typer
 from genwright.arguments import counted, short
 from genwright.cli.app import new_app
 from genwright.cli.flags import expand
-from genwright.cli.options import AlsoModel, ModelArgument, load
+from genwright.cli.options import AlsoModel, ModelArgument, chosen_model, load
 from genwright.cli.prompt import open_prompt
 from genwright.errors import UserError
 from genwright.text.catalogue import DEFAULT
@@ -60,7 +60,7 @@ def chat(
     """
     from genwright.text.conversation import Conversation
 
-    model = model if also_model is None else also_model
+    model = chosen_model(model, also_model)
     llm = load(model, config)
     if llm.tokenizer is None:
         raise UserError(f"{model} has no tokenizer, which chat needs.")
@@ -179,9 +179,9 @@ class Session:
             raise UserError("/save needs a file name, as in /save chat.json.")
         if not self.conversation.messages:
             raise UserError("There is nothing to save yet.")
-        path = Path(os.path.expanduser(name)).resolve()
-        if path.exists() and path not in self.saved:
-            raise UserError(f"{name} exists already; save to another file.")
+        path = Path(os.path.realpath(os.path.expanduser(name)))
+        if os.path.lexists(path) and path not in self.saved:
+            raise UserError(f"{name} {'is a folder' if path.is_dir() else 'exists already'}; save to another file.")
         text = json.dumps(self.conversation.messages, indent=2, ensure_ascii=False) + "\n"
         try:
             # A lone surrogate (half a character), as of a --system that is not UTF-8, is written as a JSON escape.

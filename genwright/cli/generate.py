@@ -50,21 +50,15 @@ def generate(
         raise UserError("Pass only one of prompts as arguments, --prompts FILE and --prompt-length N.")
     if (prompts_file is None) != (out is None):
         raise UserError("--prompts FILE and --out FILE must be given together.")
-    if prompts_file is not None and (prompts_file.is_dir() or not prompts_file.exists()):  # a pipe is a file too
-        raise UserError(f"There is no file {prompts_file}.")
-    if out is not None:
-        check_writable(out)
-    if report is not None:
-        if report.resolve() in [path.resolve() for path in (prompts_file, out) if path is not None]:
-            raise UserError(f"--report would overwrite {report}; name another file.")
-        check_writable(report)
+    if _is_first_rank():
+        _check_files(prompts_file, out, report)
     if prompt_length is not None and prompt_length < 1:
         raise UserError(f"--prompt-length must be 1 or more, not {prompt_length}.")
     from genwright.text.batch import read_lines
 
     texts = _with_input(prompts or []) if prompts_file is None and prompt_length is None else []
-    lines = read_lines(prompts_file) if prompts_file is not None else []
-    if prompts_file is not None and not lines:
+    lines = read_lines(prompts_file) if prompts_file is not None and _is_first_rank() else []
+    if prompts_file is not None and not lines and _is_first_rank():
         raise UserError(f"{prompts_file} has no prompts.")
     llm = load(model, config)
     if report is not None and llm.meter() is None:
@@ -77,14 +71,32 @@ def generate(
         ids = [key(0, position) % llm.model.cfg.vocab_size for position in range(prompt_length)]
         _answer(llm, [ids], params, as_json, report=report)
     elif llm.tokenizer is None:
-        raise UserError(f"{model} has no tokenizer, so it reads no text; --prompt-length N has a synthetic prompt.")
+        raise UserError(
+            f"{model} has no tokenizer, so it reads no text; pass --prompt-length N for a synthetic prompt."
+        )
     else:
         _answer(llm, texts, params, as_json, chat, report)
 
 
+def _is_first_rank() -> bool:
+    """Of torchrun's ranks only the first reads and writes files, which others may not have."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def _check_files(prompts: Path | None, out: Path | None, report: Path | None) -> None:
+    """Raise an error if a file cannot be read or written, before anything is loaded."""
+    if prompts is not None and (os.path.isdir(prompts) or not os.path.exists(prompts)):  # a pipe is a file too
+        raise UserError(f"There is no file {prompts}.")
+    if report is not None and os.path.realpath(report) in [os.path.realpath(path) for path in (prompts, out) if path]:
+        raise UserError(f"--report would overwrite {report}; name another file.")
+    for path in (out, report):
+        if path is not None:
+            check_writable(path)
+
+
 def _with_input(prompts: list[str]) -> list[str]:
     """The prompts; with `-` among them, or without any, one prompt that contains standard input."""
-    if (prompts and "-" not in prompts) or os.environ.get("RANK", "0") != "0":  # of torchrun's ranks, 0 reads
+    if (prompts and "-" not in prompts) or not _is_first_rank():
         return prompts
     terminal = sys.stdin.isatty()
     if terminal and not prompts:
@@ -110,7 +122,7 @@ def _answer(
     chat: bool = False,
     report: Path | None = None,
 ) -> None:
-    """Stream a single answer, or print several at the end; Ctrl-C ends them, and what there is of them is printed."""
+    """Stream a single answer, or print several at the end; Ctrl-C ends them and prints the text so far."""
     from genwright.device import peak_memory
     from genwright.text import batch
 
@@ -159,25 +171,35 @@ def _answer(
 def _results(
     llm: "LLM", prompts: list[Any], params: SamplingParams, show: Callable[["Piece"], None]
 ) -> tuple[list["Result"], bool]:
-    """The results, and whether Ctrl-C ended them early, after the current step; a second one ends the command."""
+    """The results, and whether Ctrl-C or SIGTERM ended them after the current step; a second one ends the command."""
     from genwright.text.llm import gather
 
     each = [llm.requests(prompt, params, index) for index, prompt in enumerate(prompts)]
     requests, interrupted = [request for samples in each for request in samples], False
 
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: handler for number, handler in handlers.items() if handler is not signal.SIG_IGN}
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
     def stop(*_: object) -> None:
         nonlocal interrupted
         interrupted = True
-        signal.signal(signal.SIGINT, before)
+        restore()
         llm.loop.cancel(requests)
 
-    before = signal.signal(signal.SIGINT, stop)
+    for number in before:
+        signal.signal(number, stop)
     try:
         with closing(llm.follow(requests)) as pieces:
             for _, piece in pieces:
+                if interrupted:
+                    llm.loop.cancel(requests)  # the signal may have come before the loop had them
                 show(piece)
     finally:
-        signal.signal(signal.SIGINT, before)
+        restore()
     return [gather([request.result() for request in samples]) for samples in each], interrupted
 
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from genwright.cli.progress import bar
+from genwright.errors import UserError
+from genwright.text.catalogue import DEFAULT
 from genwright.text.settings import EngineConfig
 
 if TYPE_CHECKING:
@@ -16,6 +18,13 @@ _MODEL = "A checkpoint's path, a name from `genwright pull`, or random:NAME."
 Model = Annotated[str, typer.Option(help=_MODEL)]
 ModelArgument = Annotated[str, typer.Argument(help=_MODEL)]
 AlsoModel = Annotated[str | None, typer.Option("--model", hidden=True)]  # the argument, as `generate` names it
+
+
+def chosen_model(model: str, also: str | None) -> str:
+    """The model's name, from the argument or from --model."""
+    if also is not None and model != DEFAULT:
+        raise UserError(f"Pass one model, not both {model} and --model {also}.")
+    return model if also is None else also
 
 
 def load(model: str, config: EngineConfig) -> "LLM":

@@ -7,7 +7,7 @@ import typer
 
 from genwright.cli.app import new_app
 from genwright.cli.flags import expand
-from genwright.cli.options import AlsoModel, ModelArgument
+from genwright.cli.options import AlsoModel, ModelArgument, chosen_model
 from genwright.cli.progress import bar
 from genwright.errors import UserError
 from genwright.serve.server_settings import ServerSettings
@@ -31,5 +31,5 @@ def serve(
         raise UserError(f"The server needs {', '.join(missing)}; install them with pip install 'genwright[serve]'.")
     from genwright.serve.server import serve as run
 
-    model = model if also_model is None else also_model
+    model = chosen_model(model, also_model)
     raise typer.Exit(run(model, config, settings, partial(bar, "Loading")))

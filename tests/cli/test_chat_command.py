@@ -85,6 +85,9 @@ def test_a_conversation_as_a_person_has_it(model: Path, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("precious")
     assert "notes.txt exists already" in do("/save notes.txt")
     assert (tmp_path / "notes.txt").read_text() == "precious"
+    (tmp_path / "loop").symlink_to("loop")
+    assert "loop exists already" in do("/save loop") and ". is a folder" in do("/save .")
+    assert "cannot be written: File name too long" in do("/save " + "a" * 300)
     os.write(terminal.master, b"\x04")
     assert terminal.end().code == 0
 
@@ -104,6 +107,8 @@ def test_sigterm_ends_a_chat(model: Path, tmp_path: Path, answering: bool) -> No
     if answering:
         terminal.type("hello")
         terminal.wait_for(r"[a-zA-Z]{20}")
+    else:
+        terminal.wait_until_asleep()
     os.kill(terminal.process.pid, signal.SIGTERM)
     assert terminal.end().code == 130
 

@@ -185,6 +185,52 @@ def test_interrupts_end_with_130_and_no_traceback():
         assert b"Traceback" not in errors
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_keeps_the_answers_so_far(llm, monkeypatch, capsys, number):
+    """Also one that comes before the engine has the requests."""
+    follow, before = llm.follow, signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+    def interrupted(requests):
+        os.kill(os.getpid(), number)
+        return follow(requests)
+
+    monkeypatch.setattr(llm, "follow", interrupted)
+    monkeypatch.setattr("genwright.cli.generate.load", lambda model, config: llm)
+    try:
+        assert app(["One", "Two", "--ignore-eos", "--max-new-tokens", "5000"], standalone_mode=False) == 130
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    shown = capsys.readouterr().out
+    assert "--- prompt 1" in shown and "--- prompt 2" in shown and len(shown) < 2000
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_an_ignored_ctrl_c_stays_ignored(generate, llm, monkeypatch):
+    """As in a background job of a script."""
+    follow, before = llm.follow, signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def interrupted(requests):
+        os.kill(os.getpid(), signal.SIGINT)
+        return follow(requests)
+
+    monkeypatch.setattr(llm, "follow", interrupted)
+    try:
+        assert generate(b"", "One", "--max-new-tokens", "3")
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_only_the_first_rank_reads_and_checks_files(monkeypatch, tmp_path):
+    """Others may be on machines without them; a pipe can be read once."""
+    monkeypatch.setattr("genwright.cli.generate.load", lambda model, config: sys.exit(3))  # as it ends other ranks
+    monkeypatch.setenv("RANK", "1")
+    arguments = ["--prompts", str(tmp_path / "none.txt"), "--out", str(tmp_path / "none" / "out.jsonl")]
+    assert call(lambda: app(arguments)).code == 3
+    monkeypatch.setenv("RANK", "0")
+    with pytest.raises(UserError, match=r"There is no file .*none\.txt"):
+        app(arguments, standalone_mode=False)
+
+
 def test_answers_follow_a_schema_a_regex_or_a_grammar(generate, tmp_path):
     schema, grammar = tmp_path / "schema.json", tmp_path / "answer.lark"
     schema.write_text('{"enum": ["yes", "no"]}')

@@ -112,7 +112,7 @@ def test_prompts_may_come_from_a_pipe():
         "random:stories15m,layers=1",
     ]
     done = subprocess.run(command, input="x", capture_output=True, text=True)
-    assert "/ cannot be written to." in done.stderr
+    assert "/ is a folder; name a file to write." in done.stderr
 
 
 def test_a_closed_standard_input_is_empty():
