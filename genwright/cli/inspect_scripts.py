@@ -96,10 +96,14 @@ def print_json(data: Any) -> None:
 
 
 def expand(scripts: list[Path]) -> list[Path]:
-    """The scripts, with those of folders, each once."""
+    """The scripts, with those of folders, each once; copies in the records of runs are left out."""
+    from genwright.inspect.records.plan_file import PLAN
+
     files: list[Path] = []
     for path in scripts:
-        files += sorted([*path.rglob("*.py"), *path.rglob("*.ipynb")]) if path.is_dir() else [path]
+        found = sorted([*path.rglob("*.py"), *path.rglob("*.ipynb")]) if path.is_dir() else [path]
+        runs = {plan.parent for plan in path.rglob(PLAN)} if path.is_dir() else set()
+        files += [file for file in found if runs.isdisjoint(file.parents)]
     if not files:
         raise UserError(f"There is no Python script or notebook in {scripts[0]}.")
     return list(dict.fromkeys(files))

@@ -45,7 +45,7 @@ def test_a_run_is_echoed_recorded_listed_and_shown(scripts: Path, tmp_path: Path
     data = json.loads(inspect("show", "last", "--json", cwd=scripts).stdout)
     assert data["status"] == "ended" and [c["interface"] for c in data["calls"]] == ["generate"]
     missing = inspect("show", "last", "7", cwd=scripts, code=1).stderr
-    assert missing == "genwright: tinymodel/simulation-0001 has no call 7; it has 1 call.\n"
+    assert missing == "genwright: tinymodel/simulation-0001 has no record 7; its records are numbered 1 to 1.\n"
     assert "There is no run 'nothing'" in inspect("show", "nothing", cwd=scripts, code=1).stderr
 
 
@@ -65,6 +65,13 @@ def test_a_batch_goes_on_after_a_failure_and_is_resumed(scripts: Path, tmp_path:
     (scripts / "good.py").write_text((scripts / "good.py").read_text() + "# changed\n")
     assert "run" in json.loads(inspect(*command, cwd=tmp_path, code=1).stdout)[1]
     assert len(json.loads(inspect("list", "--records", tmp_path / "records", "--json", cwd=tmp_path).stdout)) == 5
+
+
+def test_a_folder_of_scripts_does_not_include_their_records(scripts: Path, tmp_path: Path) -> None:
+    for _ in range(2):
+        inspect("run", ".", "--manifest", MANIFEST, cwd=scripts, code=1)  # bad.py fails
+    listed = json.loads(inspect("list", "--json", cwd=scripts).stdout)
+    assert len(listed) == 2 * len([*scripts.glob("*.py")])
 
 
 def test_limits_and_assertions_of_a_scenario_end_in_a_sentence(scripts: Path, tmp_path: Path) -> None:
@@ -136,6 +143,16 @@ def test_an_exception_of_several_lines_is_told_by_its_first(scripts: Path, tmp_p
 
 def test_a_run_that_never_reached_its_model_for_want_of_answers_is_no_success(scripts: Path, tmp_path: Path) -> None:
     script, scenario = scripts / "good.py", tmp_path / "s.toml"
+    others = [
+        "import sys\nfor line in sys.stdin:\n    generate(line)\n",
+        "import sys\nwhile True:\n    if line := sys.stdin.readline().strip():\n        generate(line)\n",
+        "import sys\nfor line in sys.stdin.read().splitlines():\n    generate(line)\n",
+        "import sys\ntry:\n    generate(input())\nexcept EOFError:\n    sys.exit(3)\n",
+    ]
+    for source in others:
+        script.write_text(f"from tinymodel import generate\n{source}")
+        told = inspect("run", script, "--manifest", MANIFEST, "--records", "others", cwd=tmp_path, code=1).stderr
+        assert "unanswered, 0 calls," in told and "has no answer for the input in line" in told
     script.write_text("from tinymodel import generate\nname = input('Name: ')\ngenerate(name)\n")
     done = inspect("run", script, "--manifest", MANIFEST, cwd=tmp_path, code=1)
     assert "tinymodel/simulation-0001: unanswered, 0 calls," in done.stderr

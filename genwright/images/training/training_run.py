@@ -122,7 +122,7 @@ class TrainingRun:
 
     def __call__(self) -> dict[str, Any]:
         """Train to the end and return the metrics; Ctrl-C saves after the current step."""
-        started = time.perf_counter()
+        started, complete = time.perf_counter(), self.trainer.step == self.settings.steps
         with deferred_interrupt() as interrupted:
 
             def after_step(trainer: Trainer) -> bool:
@@ -146,20 +146,29 @@ class TrainingRun:
                 raise KeyboardInterrupt(f"{done}; the same command continues from there." if self.rank == 0 else "")
         if self.rank:
             return {}
+        if complete and (measured := self._measured()) is not None:
+            return measured
         try:
-            return self._results(started)
+            return self._results(round(time.perf_counter() - started, 1))
         except KeyboardInterrupt:
             done = f"Stopped after the last step; {self.run.out / 'model'} is complete"
             raise KeyboardInterrupt(f"{done}, and the same command writes the grid and the metrics.") from None
 
-    def _results(self, started: float) -> dict[str, Any]:
+    def _measured(self) -> dict[str, Any] | None:
+        """The metrics of this run if it has been finished before; None if they are missing or of fewer steps."""
+        try:
+            found = json.loads((self.run.out / "metrics.json").read_text())
+        except (OSError, ValueError):
+            return None
+        return found if isinstance(found, dict) and found.get("steps") == self.settings.steps else None
+
+    def _results(self, seconds: float) -> dict[str, Any]:
         self.save_loss_curve()
         self.save_grid("grid")
         measured: dict[str, float] = {}
         if self.held_out is not None:
             consistency = self.settings.consistency_model
             measured = measure(self.model(), self.train, self.held_out, consistency, self.progress)
-        seconds = round(time.perf_counter() - started, 1)
         result = {"steps": self.settings.steps, "seconds": seconds, "loss": self.trainer.history[-1][1], **measured}
         write_whole(self.run.out / "metrics.json", lambda path: path.write_text(json.dumps(result, indent=1) + "\n"))
         return result

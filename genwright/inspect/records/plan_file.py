@@ -11,6 +11,7 @@ from genwright.inspect.records.call_site import CallSites, Range
 from genwright.inspect.records.stored_runs import write_json
 
 SITE = Path(__file__).parents[1] / "run" / "site_packages"
+PLAN = "plan.json"
 REFUSED = "refused.txt"  # of a run's folder: why the run could not go on without its model
 RUN = "GENWRIGHT_RUN"  # the environment variable by which processes of a run find it: "PID FOLDER" of who made it
 
@@ -53,7 +54,7 @@ class Plan:
     manifest: dict[str, Any] = field(default_factory=dict)
 
     def write(self, folder: Path) -> None:
-        write_json(folder / "plan.json", asdict(self))
+        write_json(folder / PLAN, asdict(self))
 
     @property
     def sites(self) -> CallSites:
@@ -65,7 +66,7 @@ class Plan:
 def read_plan(folder: Path) -> Plan | None:
     """The plan of a run; None if the script was started by itself, or by a version with other plans."""
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
-        data = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
+        data = json.loads((folder / PLAN).read_text(encoding="utf-8"))
         return Plan(**data | {"interfaces": [Target(**t) for t in data["interfaces"]]})
     return None
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from genwright.arguments import counted
 from genwright.errors import UserError
 
 
@@ -93,7 +92,9 @@ class StoredRun:
         """One call by its number."""
         path = next((self.path / "calls").glob(f"{number:06d}-*.json"), None)
         if path is None:
-            raise UserError(f"{self.name} has no call {number}; it has {counted(len(self.call_files()), 'call')}.")
+            found = self.call_files()  # answers and windows are numbered too
+            there = f"its records are numbered 1 to {max(found)}" if found else "it has none"
+            raise UserError(f"{self.name} has no record {number}; {there}.")
         return self._call(path)
 
     def _call(self, path: Path) -> Call:

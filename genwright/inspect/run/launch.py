@@ -144,8 +144,8 @@ def _complete(folder: RecordFolder, run: dict[str, Any], ended: Ended) -> Stored
     if reason.exists():
         run |= {"status": "refused", "message": reason.read_text(encoding="utf-8")}
     with open_index(StoredRun(folder.path)) as index:
-        if ended.status == "ended":
-            run |= _unanswered(index.calls())
+        if ended.status in ("ended", "failed"):
+            run |= _unanswered(StoredRun(folder.path), index.calls(), ended.status)
         run["processes"] = _processes(folder.path, index.processes())
         run["files"] = _outside_calls(folder.path, run, list(ended.written), index.written_files())
     folder.write_run(run)
@@ -154,14 +154,18 @@ def _complete(folder: RecordFolder, run: dict[str, Any], ended: Ended) -> Stored
     return stored
 
 
-def _unanswered(calls: list[dict[str, Any]]) -> dict[str, str]:
+def _unanswered(run: StoredRun, calls: list[dict[str, Any]], status: str) -> dict[str, str]:
     """The status of a run that ended for want of answers before it reached its model."""
     waited = next((c for c in calls if c["event"] == "end-of-answers"), None)
     if waited is None or any(c["event"] in CROSSINGS for c in calls):
         return {}
+    if status == "failed" and calls[-1]["event"] != "end-of-answers":
+        return {}  # of something else
+    file = Path(run.call(waited["number"]).file or "").name
+    where = f" of {file}" if file not in ("", "script.py", Path(run.data["script"]).name) else ""
     message = (
         f"No call of the model was recorded, because the scenario has no answer for the input in line "
-        f'{waited["line"]}; pass --scenario with a file that has one, as in answers = ["yes"].'
+        f'{waited["line"]}{where}; pass --scenario with a file that has one, as in answers = ["yes"].'
     )
     return {"status": "unanswered", "message": message}
 

@@ -25,10 +25,10 @@ class Keyboard:
     def __init__(self, record: Callable[[str, str | None], None]) -> None:
         self._record = record
         self._ends = 0
-        self.stdin = _Stdin([], self._end)
+        self.stdin = _Stdin([], self._end_of_stdin)
 
     def give(self, answers: list[str]) -> None:
-        self.stdin = _Stdin(answers, self._end)
+        self.stdin = _Stdin(answers, self._end_of_stdin)
 
     def input(self, prompt: object = "", /) -> str:
         """Answer as the scenario says; past its answers the input ends, and asking on ends the run."""
@@ -47,6 +47,11 @@ class Keyboard:
         self._ends += 1
         sys.excepthook = _excepthook
         raise EndOfAnswers("the scenario has no more answers")
+
+    def _end_of_stdin(self) -> None:
+        if not self._ends:
+            self._record("", None)
+        self._end()
 
     def _end(self) -> None:
         """Once more past the end: a script that catches everything and reads on is ended."""

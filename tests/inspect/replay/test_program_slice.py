@@ -224,5 +224,5 @@ def test_what_no_record_holds_is_told(tmp_path: Path) -> None:
     run = record_run(tmp_path / "run", source, MODEL)
     with pytest.raises(UserError, match="line 3 is given depends on something that no record holds"):
         slice_call(run, 1)
-    with pytest.raises(UserError, match="no call 9"):
+    with pytest.raises(UserError, match="no record 9"):
         slice_call(run, 9)
