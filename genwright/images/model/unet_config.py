@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from genwright.arguments import setting
+from genwright.arguments import counted, setting
 from genwright.errors import UserError
 
 GROUPS = 32  # of the group norms
@@ -40,7 +40,7 @@ class UNetConfig:
         if self.image_size % 2 ** (levels - 1):
             raise UserError(
                 f"image_size must be a multiple of {2 ** (levels - 1)}, not {self.image_size}, because the levels of "
-                f"channel_mult halve it {levels - 1} times."
+                f"channel_mult halve it {counted(levels - 1, 'time')}."
             )
         if min(self.attention_resolutions, default=1) < 1:
             raise UserError(f"attention_resolutions must be 1 or more, not {min(self.attention_resolutions)}.")

@@ -44,6 +44,8 @@ def model_stand_in(plan: Plan) -> Replay | Mock:
 
 def line_of_training(error: BaseException, plan: Plan) -> int | None:
     """The script's line that trains the model or uses its parameters, if that is why a run without them failed."""
+    if (cause := error.__cause__ or error.__context__) is not None and (line := line_of_training(cause, plan)):
+        return line  # the script wrapped the failure in one of its own
     running = plan.source if plan.rewritten else plan.script
     frames = list(traceback.walk_tb(error.__traceback__))
     trains = any(str(frame.f_globals.get("__name__")).startswith(_TRAINING) for frame, _ in frames)

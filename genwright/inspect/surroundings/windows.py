@@ -1,6 +1,7 @@
 """Windows that a script would open: what they would have shown is recorded, and nothing waits for a person."""
 
 import contextlib
+import functools
 import itertools
 import os
 from collections.abc import Callable
@@ -156,6 +157,7 @@ def _draw_to_files(module: Any, name: str) -> None:
     """Let a function that chooses matplotlib's backend choose Agg where the script wants windows."""
     original = getattr(module, name)
 
+    @functools.wraps(original)
     def choose(*args: Any, **kwargs: Any) -> None:
         def instead(value: Any) -> Any:
             return "Agg" if opens_windows(value) else value

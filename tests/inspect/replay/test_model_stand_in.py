@@ -24,6 +24,8 @@ def failure(source: str, **names: Any) -> BaseException:
         "model\ntorch.optim.Adam(model.parameters())",
         "model\ntorch.optim.SGD([{'params': model.head.parameters(), 'lr': 1}])",
         "def train():\n    result.mean().backward()\ntrain()",
+        "try:\n    result.mean().backward()\nexcept RuntimeError as error:\n    raise ValueError('no') from error",
+        "try:\n    result.mean().backward()\nexcept RuntimeError:\n    raise ValueError('no')",
     ],
 )
 def test_the_line_that_trains_is_told(source: str) -> None:
