@@ -1,11 +1,17 @@
 """A call of a tool that a stop string or the limit cuts off is no call: each API gives its text."""
 
 import json
+from types import SimpleNamespace
 
 import anthropic
 import openai
 import pytest
 from serve.running import Running
+
+from genwright.serve.chat_messages import tool_call
+from genwright.serve.chat_prompt import Answer
+from genwright.serve.generation import Choice
+from genwright.serve.responses import ResponseWriter
 
 PARAMETERS = {"type": "object", "properties": {"city": {"enum": ["Rome"]}}, "required": ["city"]}
 ASKED = {"model": "smollm2", "messages": [{"role": "user", "content": "How warm is it in Rome?"}]}
@@ -36,6 +42,18 @@ def test_a_message(server: Running) -> None:
     asked["stop_sequences"] = ["\n</tool_call>"]  # after the call's end
     ended = client.messages.create(**asked)
     assert ended.stop_reason == "tool_use" and ended.content[0].input == {"city": "Rome"}
+
+
+def test_a_whole_call_before_one_that_is_cut_off_stays_whole() -> None:
+    call = tool_call("call_1", "weather", '{"city": "Rome"}')
+    chat = SimpleNamespace(parse=lambda text: Answer("", [call], CUT))
+    writer = ResponseWriter({}, "smollm2", SimpleNamespace(chat=lambda logprobs: []), chat, {})
+    output = writer.whole(Choice())["output"]
+    assert [(item["type"], item["status"]) for item in output] == [
+        ("function_call", "completed"),
+        ("message", "incomplete"),
+    ]
+    assert output[1]["content"][0]["text"] == CUT
 
 
 def test_a_response(server: Running) -> None:

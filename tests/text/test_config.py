@@ -24,7 +24,7 @@ YARN = {"rope_type": "yarn", "factor": 4.0}
 
 
 def config(**changes: Any) -> dict[str, Any]:
-    """A whole configuration with some fields changed; None takes one away. Another class has no type, which goes first."""
+    """A whole configuration with some fields changed; None takes one away. Another class comes without a type."""
     changes = {"model_type": None, **changes} if "architectures" in changes else changes
     return {key: value for key, value in {**named_shape("llama-3-8b"), **changes}.items() if value is not None}
 
