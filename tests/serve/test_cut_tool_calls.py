@@ -22,7 +22,7 @@ CUT = '<tool_call>{"name":"weather","arguments":{"city":"R'
 def test_a_chat_completion(options: dict, reason: str, server: Running) -> None:
     client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
     tool = {"type": "function", "function": {"name": "weather", "parameters": PARAMETERS}}
-    asked = {**ASKED, "tools": [tool], "tool_choice": "required", **options}
+    asked = {**ASKED, "tools": [tool], "tool_choice": "required", "temperature": 0, **options}
     [whole] = client.chat.completions.create(**asked).choices
     assert whole.finish_reason == reason and whole.message.tool_calls is None
     text = "".join(whole.message.content.split())  # spaces in JSON are the model's choice
@@ -58,7 +58,13 @@ def test_a_whole_call_before_one_that_is_cut_off_stays_whole() -> None:
 
 def test_a_response(server: Running) -> None:
     tool = {"type": "function", "name": "weather", "parameters": PARAMETERS}
-    asked = {"model": "smollm2", "input": "How warm is it in Rome?", "tools": [tool], "tool_choice": "required"}
+    asked = {
+        "model": "smollm2",
+        "input": "How warm is it in Rome?",
+        "tools": [tool],
+        "tool_choice": "required",
+        "temperature": 0,
+    }
     status, whole = server.post("/v1/responses", {**asked, "max_output_tokens": 20})
     assert (status, whole["status"]) == (200, "incomplete") and whole["output"][0]["type"] == "message"
     assert whole["output"][-1]["status"] == "incomplete"
