@@ -54,12 +54,8 @@ def generate(
         _check_files(prompts_file, out, report)
     if prompt_length is not None and prompt_length < 1:
         raise UserError(f"--prompt-length must be 1 or more, not {prompt_length}.")
-    from genwright.text.batch import read_lines
-
     texts = _with_input(prompts or []) if prompts_file is None and prompt_length is None else []
-    lines = read_lines(prompts_file) if prompts_file is not None and _is_first_rank() else []
-    if prompts_file is not None and not lines and _is_first_rank():
-        raise UserError(f"{prompts_file} has no prompts.")
+    lines = _lines(prompts_file) if prompts_file is not None and _is_first_rank() else []
     llm = load(model, config)
     if report is not None and llm.meter() is None:
         raise UserError("--report needs a model that is placed in several tiers; pass --offload.")
@@ -92,6 +88,14 @@ def _check_files(prompts: Path | None, out: Path | None, report: Path | None) ->
     for path in (out, report):
         if path is not None:
             check_writable(path)
+
+
+def _lines(prompts: Path) -> list[tuple[int, str]]:
+    from genwright.text.batch import read_lines
+
+    if lines := read_lines(prompts):
+        return lines
+    raise UserError(f"{prompts} has no prompts.")
 
 
 def _with_input(prompts: list[str]) -> list[str]:
@@ -178,7 +182,8 @@ def _results(
     requests, interrupted = [request for samples in each for request in samples], False
 
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    before = {number: handler for number, handler in handlers.items() if handler is not signal.SIG_IGN}
+    # A signal that is ignored, as Ctrl-C is in a script's background job, stays so.
+    before = {number: handler for number, handler in handlers.items() if handler not in (signal.SIG_IGN, None)}
 
     def restore() -> None:
         for number, handler in before.items():

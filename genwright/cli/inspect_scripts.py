@@ -98,11 +98,13 @@ def print_json(data: Any) -> None:
 def expand(scripts: list[Path]) -> list[Path]:
     """The scripts, with those of folders, each once; copies in the records of runs are left out."""
     from genwright.inspect.records.plan_file import PLAN
+    from genwright.inspect.records.stored_runs import RUN_FILE
 
     files: list[Path] = []
     for path in scripts:
         found = sorted([*path.rglob("*.py"), *path.rglob("*.ipynb")]) if path.is_dir() else [path]
-        runs = {plan.parent for plan in path.rglob(PLAN)} if path.is_dir() else set()
+        plans = path.rglob(PLAN) if path.is_dir() else ()
+        runs = {plan.parent for plan in plans if (plan.parent / RUN_FILE).is_file()}
         files += [file for file in found if runs.isdisjoint(file.parents)]
     if not files:
         raise UserError(f"There is no Python script or notebook in {scripts[0]}.")

@@ -220,6 +220,14 @@ def test_an_ignored_ctrl_c_stays_ignored(generate, llm, monkeypatch):
         signal.signal(signal.SIGINT, before)
 
 
+def test_a_link_to_itself_can_be_no_output(tmp_path):
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "prompts.txt").write_text("One")
+    arguments = ["--prompts", str(tmp_path / "prompts.txt"), "--out", str(tmp_path / "loop")]
+    done = genwright("generate", *arguments, *TINY)
+    assert done.returncode == 1 and done.stderr.count("\n") == 1 and "Traceback" not in done.stderr
+
+
 def test_only_the_first_rank_reads_and_checks_files(monkeypatch, tmp_path):
     """Others may be on machines without them; a pipe can be read once."""
     monkeypatch.setattr("genwright.cli.generate.load", lambda model, config: sys.exit(3))  # as it ends other ranks

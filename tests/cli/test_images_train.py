@@ -114,6 +114,14 @@ def test_a_run_that_is_stopped_at_its_grid_has_its_model_and_ends_when_asked_aga
     assert run("--steps", 2, "--out", "out")[0] == 0 and (tmp_path / "out" / "metrics.json").exists()
 
 
+def test_a_finished_run_keeps_its_metrics(run, tmp_path):
+    assert run("--steps", 2, "--out", "out")[0] == 0
+    metrics = tmp_path / "out" / "metrics.json"
+    metrics.write_text(json.dumps(json.loads(metrics.read_text()) | {"seconds": 3600.0}))
+    assert run("--steps", 2, "--out", "out")[0] == 0 and json.loads(metrics.read_text())["seconds"] == 3600.0
+    assert run("--steps", 3, "--out", "out")[0] == 0 and json.loads(metrics.read_text())["seconds"] < 3600.0
+
+
 def test_a_finished_run_can_be_made_longer(run):
     assert run("--steps", 5, "--out", "whole")[0] == 0
     assert run("--steps", 2, "--out", "out")[0] == 0

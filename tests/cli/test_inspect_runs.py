@@ -68,6 +68,7 @@ def test_a_batch_goes_on_after_a_failure_and_is_resumed(scripts: Path, tmp_path:
 
 
 def test_a_folder_of_scripts_does_not_include_their_records(scripts: Path, tmp_path: Path) -> None:
+    (scripts / "plan.json").write_text("{}")  # of another tool
     for _ in range(2):
         inspect("run", ".", "--manifest", MANIFEST, cwd=scripts, code=1)  # bad.py fails
     listed = json.loads(inspect("list", "--json", cwd=scripts).stdout)
@@ -153,6 +154,10 @@ def test_a_run_that_never_reached_its_model_for_want_of_answers_is_no_success(sc
         script.write_text(f"from tinymodel import generate\n{source}")
         told = inspect("run", script, "--manifest", MANIFEST, "--records", "others", cwd=tmp_path, code=1).stderr
         assert "unanswered, 0 calls," in told and "has no answer for the input in line" in told
+    own = "import sys\nsys.stdin.read()\nraise ValueError('of its own')\ngenerate('x')\n"
+    script.write_text(f"from tinymodel import generate\n{own}")
+    told = inspect("run", script, "--manifest", MANIFEST, "--records", "others", cwd=tmp_path, code=1).stderr
+    assert "failed with exit code 1: ValueError: of its own" in told
     script.write_text("from tinymodel import generate\nname = input('Name: ')\ngenerate(name)\n")
     done = inspect("run", script, "--manifest", MANIFEST, cwd=tmp_path, code=1)
     assert "tinymodel/simulation-0001: unanswered, 0 calls," in done.stderr

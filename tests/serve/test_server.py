@@ -1,12 +1,14 @@
 """What can go wrong between loading a model and serving it."""
 
 import asyncio
+import errno
 import socket
 from contextlib import nullcontext
 from pathlib import Path
 from unittest.mock import AsyncMock
 
 import pytest
+import uvicorn
 from serve.running import make_certificate
 
 from genwright.errors import UserError
@@ -26,6 +28,18 @@ def test_another_server_took_the_port_while_the_model_was_loaded() -> None:
         service.engine.start = AsyncMock(side_effect=lambda progress: other.listen())
         with pytest.raises(UserError, match=f"cannot listen on 127.0.0.1 port {port}: Address already in use."):
             asyncio.run(_serve(service, ours, lambda: nullcontext(print)))
+
+
+def test_an_encrypted_key_without_a_terminal_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(config: uvicorn.Config) -> None:
+        raise OSError(errno.EINVAL, "Invalid argument")  # as OpenSSL does where it cannot ask for the password
+
+    monkeypatch.setattr(uvicorn.Config, "load", load)
+    key = tmp_path / "key.pem"
+    key.write_text("-----BEGIN ENCRYPTED PRIVATE KEY-----")
+    service = Service("model", EngineConfig(), ServerSettings(tls_cert="cert.pem", tls_key=str(key)))
+    with pytest.raises(UserError, match=r"key\.pem is encrypted, and there is no terminal to ask for its password; "):
+        _uvicorn_config(service)
 
 
 def test_a_wrong_certificate_or_key_is_named(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ def test_a_model_has_a_name(name: str) -> None:
         "http://[::1]:8080",
         "chrome-extension://abc",
         "tauri://a_b",
+        "null",
     ],
 )
 def test_origins_that_browsers_send(origin: str) -> None:

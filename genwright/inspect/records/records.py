@@ -16,7 +16,7 @@ from genwright.errors import UserError
 from genwright.inspect.records.media_metadata import media_metadata
 from genwright.inspect.records.plan_file import RUN
 from genwright.inspect.records.secrets import secret_values, without_secrets
-from genwright.inspect.records.stored_runs import records_root, write_json
+from genwright.inspect.records.stored_runs import RUN_FILE, records_root, write_json
 
 _HASHED = 1 << 26  # bytes of a file that are hashed
 _NOT_A_NAME = re.compile(r"[^\w.]+")
@@ -109,7 +109,7 @@ class RecordFolder:
             os.close(descriptor)
 
     def write_run(self, run: dict[str, Any]) -> None:
-        write_json(self.path / "run.json", without_secrets(run, self.secrets))
+        write_json(self.path / RUN_FILE, without_secrets(run, self.secrets))
 
     def write(self, record: Record) -> None:
         """Write a call as it is now: in one piece, over what was there, which makes no new file and is not longer."""

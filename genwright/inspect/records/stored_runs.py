@@ -12,6 +12,8 @@ from typing import Any
 
 from genwright.errors import UserError
 
+RUN_FILE = "run.json"  # of a run's folder: how it was started, and how it ended
+
 
 @dataclass(frozen=True)
 class Call:
@@ -45,12 +47,12 @@ class StoredRun:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.data = _read(path / "run.json")
+        self.data = _read(path / RUN_FILE)
         if self.data.get("status") == "running" and not is_running(path):
             self.data |= {"status": "killed"}
             # A folder that cannot be written is told right all the same.
             with contextlib.suppress(OSError):
-                write_json(path / "run.json", self.data)
+                write_json(path / RUN_FILE, self.data)
 
     @property
     def name(self) -> str:
@@ -124,7 +126,7 @@ def open_run(name: str, root: Path | None = None) -> StoredRun:
             raise UserError(f"There is no run in {base}.")
         return runs[-1]
     for path in (Path(name), base / name):
-        if (path / "run.json").is_file():
+        if (path / RUN_FILE).is_file():
             return StoredRun(path.absolute())
     raise UserError(f"There is no run {name!r}; pass a run's folder, NAME/LABEL-0001 of those in {base}, or `last`.")
 
@@ -132,7 +134,7 @@ def open_run(name: str, root: Path | None = None) -> StoredRun:
 def stored_runs(root: Path | None = None) -> list[StoredRun]:
     """Every run below a folder, in the order in which they began; a folder that cannot be read is left out."""
     runs = []
-    for path in sorted((root or records_root()).absolute().glob("*/*/run.json")):
+    for path in sorted((root or records_root()).absolute().glob(f"*/*/{RUN_FILE}")):
         with contextlib.suppress(UserError):
             runs.append(StoredRun(path.parent))
     return sorted(runs, key=lambda run: str(run.data.get("started", "")))

@@ -111,7 +111,7 @@ class SlicedCall:
         sys.path[:0] = self._path(script)
         os.environ.update((data.get("scenario") or {}).get("environment") or {})
         stand_in_for(self._homes)
-        keyboard = Keyboard(lambda prompt, answer: None)
+        keyboard = Keyboard(lambda name, prompt, answer: None)
         keyboard.give(list(data.get("answers") or []))
         keyboard.install()
         ui = (data.get("scenario") or {}).get("ui") or {}

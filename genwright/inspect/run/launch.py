@@ -159,10 +159,11 @@ def _unanswered(run: StoredRun, calls: list[dict[str, Any]], status: str) -> dic
     waited = next((c for c in calls if c["event"] == "end-of-answers"), None)
     if waited is None or any(c["event"] in CROSSINGS for c in calls):
         return {}
-    if status == "failed" and calls[-1]["event"] != "end-of-answers":
-        return {}  # of something else
+    if status == "failed" and (waited["interface"] != "input" or calls[-1]["event"] != "end-of-answers"):
+        return {}  # the end of sys.stdin is no error, and what follows it may have failed for any reason
     file = Path(run.call(waited["number"]).file or "").name
-    where = f" of {file}" if file not in ("", "script.py", Path(run.data["script"]).name) else ""
+    own = ("", "script.py", Path(run.data["script"]).name)  # script.py: the rewritten script
+    where = "" if file in own else f" of {file}"
     message = (
         f"No call of the model was recorded, because the scenario has no answer for the input in line "
         f'{waited["line"]}{where}; pass --scenario with a file that has one, as in answers = ["yes"].'

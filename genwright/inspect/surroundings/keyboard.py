@@ -20,9 +20,9 @@ class EndOfAnswers(EOFError):
 
 
 class Keyboard:
-    """Answers questions; `record` is told each question and its answer, None past the last one."""
+    """Answers questions; `record` is told what asked, the question and its answer, None past the last one."""
 
-    def __init__(self, record: Callable[[str, str | None], None]) -> None:
+    def __init__(self, record: Callable[[str, str, str | None], None]) -> None:
         self._record = record
         self._ends = 0
         self.stdin = _Stdin([], self._end_of_stdin)
@@ -37,10 +37,10 @@ class Keyboard:
         if line:
             answer = line.removesuffix("\n")
             print(answer)
-            self._record(str(prompt), answer)
+            self._record("input", str(prompt), answer)
             return answer
         print()
-        self._record(str(prompt), None)
+        self._record("input", str(prompt), None)
         if self._ends:
             self._end()
             raise SystemExit(0)
@@ -50,7 +50,7 @@ class Keyboard:
 
     def _end_of_stdin(self) -> None:
         if not self._ends:
-            self._record("", None)
+            self._record("sys.stdin", "", None)
         self._end()
 
     def _end(self) -> None:

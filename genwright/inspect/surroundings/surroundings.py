@@ -40,9 +40,9 @@ class Surroundings:
         visitor = Visitor(ui.get("handler", []), ui.get("arguments", {}), self._handled)
         install_pages_and_windows(visitor, self._served, self._folder.path / "windows", self._shown)
 
-    def _answered(self, prompt: str, answer: str | None) -> None:
+    def _answered(self, name: str, prompt: str, answer: str | None) -> None:
         event = "answer" if answer is not None else "end-of-answers"
-        self._note(event, "input", [prompt], result=answer)
+        self._note(event, name, [prompt], result=answer)
 
     def _shown(self, name: str, values: list[Any], picture: Path | None) -> None:
         files = [describe_file(picture, "window", True)] if picture else []

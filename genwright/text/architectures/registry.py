@@ -37,20 +37,23 @@ def read_config(config: Mapping[str, Any], where: str) -> ModelConfig:
 
 def family_of(config: Mapping[str, Any]) -> str | None:
     """The Hugging Face class: that of `model_type`, as in transformers, unless `architectures` names an unknown one."""
-    named, kind = config.get("architectures"), config.get("model_type")
-    name = named[0] if isinstance(named, list) and named else named
-    known = name if isinstance(name, str) and name in CLASSES else None
-    by_type = MODEL_TYPES.get(kind) if isinstance(kind, str) else None
-    return by_type or known if known or not name else None
+    name, kind = _named_class(config), config.get("model_type")
+    if name and not (isinstance(name, str) and name in CLASSES):
+        return None
+    return (MODEL_TYPES.get(kind) if isinstance(kind, str) else None) or name or None
+
+
+def _named_class(config: Mapping[str, Any]) -> Any:
+    named = config.get("architectures")
+    return named[0] if isinstance(named, list) and named else named
 
 
 def _family(read: FieldReader) -> str:
-    name = family_of(read.config)
-    if name is None:
-        named = read.config.get("architectures")
-        what = short((named[0] if isinstance(named, list) and named else named) or read.config.get("model_type"))
+    family = family_of(read.config)
+    if family is None:
+        what = short(_named_class(read.config) or read.config.get("model_type"))
         raise UserError(f"{read.where} has the unknown architecture {what}; known are {', '.join(CLASSES)}.")
-    return name
+    return family
 
 
 def named_shape(name: str) -> dict[str, Any]:

@@ -37,12 +37,10 @@ class CallReader:
         self._space = ""  # at the end of the text so far; dropped before a call
         self._pushed_back = ""  # a character that was read and must be read again
         self._calls, self._id, self._in_text = 0, "", True
-        self._fed, self._read, self._call_began = (
-            list[str](),
-            0,
-            0,
-        )  # all text, characters read, and where the last call began
-        self._reading_call, self._arguments = False, list[str]()  # of the last call, in pieces
+        # Long texts are kept in pieces, because adding each character to one text would copy it each time.
+        self._fed, self._read = list[str](), 0  # all text, and how many characters of it have been read
+        self._call_began = 0  # where the last call began in it
+        self._reading_call, self._arguments = False, list[str]()  # of the last call
         self._start(reader)
 
     def feed(self, text: str) -> list[Delta]:

@@ -81,6 +81,12 @@ def test_defaults_are_those_of_the_class_that_is_read(named: dict[str, Any]) -> 
         read_config(with_defaults({"architectures": ["Qwen2ForRewardModel"], "model_type": "qwen2"}), "x")
 
 
+@pytest.mark.parametrize("key", ["layer_types", "rope_theta", "rope_local_base_freq", "rms_norm_eps"])
+def test_a_field_that_is_null_is_read_as_one_that_is_omitted(key: str) -> None:
+    config = with_defaults({"model_type": "gemma3_text"})
+    assert read_config({**config, key: None}, "x") == read_config(config, "x")
+
+
 def test_logits_of_a_folder_that_relies_on_defaults_equal_transformers(tmp_path: Path) -> None:
     theirs = make("gemma3", tmp_path, {"head_dim": 256, "num_key_value_heads": 4, "query_pre_attn_scalar": 256})
     config = json.loads((tmp_path / "config.json").read_text())

@@ -195,13 +195,6 @@ def test_a_call_that_is_cut_off_is_text(style):
         assert answer[:end].endswith(parser.cut) and (not parser.cut or not text.strip())
 
 
-def test_a_long_call_takes_time_in_proportion():
-    """Half a million characters; with copies of all text for each of them this would take minutes."""
-    text = "x" * 500_000
-    _, calls = parse_tool_calls(f'<tool_call>{{"name": "f", "arguments": {{"a": "{text}"}}}}</tool_call>', "hermes")
-    assert json.loads(calls[0].arguments) == {"a": text}
-
-
 def test_deep_arguments():
     deep = '{"a": ' * 5000 + "1" + "}" * 5000
     _, calls = parse_tool_calls(f'<tool_call>{{"name": "f", "arguments": {deep}}}</tool_call>', "hermes")
