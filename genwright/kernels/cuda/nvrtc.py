@@ -5,9 +5,10 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -16,6 +17,10 @@ from genwright.kernels.compile_ahead import dry_run_compiler
 
 _DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _PROGRAMMATIC_SERIALIZATION = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+_MAP_ALIGNMENT = 64  # bytes
+_BYTES, _SWIZZLE_128, _PROMOTION_256 = 0, 3, 3  # of a tensor map: its type, and two of its modes
+
+Argument = torch.Tensor | int | float | ctypes.Structure | None
 
 
 class _Attribute(ctypes.Structure):
@@ -31,6 +36,27 @@ class _Launch(ctypes.Structure):
         ("attributes", ctypes.POINTER(_Attribute)),
         ("count", ctypes.c_uint),
     ]
+
+
+class TensorMap(ctypes.Structure):
+    """Where the copy engine of Hopper GPUs finds boxes of a tensor, as an argument of a kernel."""
+
+    _fields_ = [("words", ctypes.c_uint64 * 16)]
+
+    @staticmethod
+    @lru_cache(4096)
+    def of(first: int, sizes: tuple[int, ...], strides: tuple[int, ...], box: tuple[int, ...]) -> "TensorMap":
+        """Of bytes that begin at the address `first`. The bytes of the first dimension are next to each other."""
+        room = ctypes.create_string_buffer(ctypes.sizeof(TensorMap) + _MAP_ALIGNMENT)
+        found = TensorMap.from_buffer(room, -ctypes.addressof(room) % _MAP_ALIGNMENT)
+        rank = len(sizes)
+        code = _driver().cuTensorMapEncodeTiled(
+            ctypes.byref(found), _BYTES, rank, ctypes.c_void_p(first), (ctypes.c_uint64 * rank)(*sizes),
+            (ctypes.c_uint64 * (rank - 1))(*strides), (ctypes.c_uint32 * rank)(*box),
+            (ctypes.c_uint32 * rank)(*(1 for _ in sizes)), 0, _SWIZZLE_128, _PROMOTION_256, 0,
+        )  # fmt: skip
+        _check(code, "cuTensorMapEncodeTiled")
+        return found
 
 
 class Kernel:
@@ -49,7 +75,7 @@ class Kernel:
         self,
         grid: int | tuple[int, int, int],
         threads: int,
-        arguments: Sequence[torch.Tensor | int | float | None],
+        arguments: Sequence[Argument],
         shared: int = 0,
         dependent: bool = False,
     ) -> None:
@@ -201,7 +227,9 @@ def _driver() -> ctypes.CDLL:
     return ctypes.CDLL("libcuda.so.1")
 
 
-def _as_argument(value: torch.Tensor | int | float | None) -> ctypes.c_void_p | ctypes.c_int | ctypes.c_float:
+def _as_argument(value: Argument) -> Any:
+    if isinstance(value, ctypes.Structure):
+        return value
     if value is None:
         return ctypes.c_void_p(0)
     if isinstance(value, torch.Tensor):

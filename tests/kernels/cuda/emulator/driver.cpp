@@ -66,6 +66,7 @@ void run(Launch& launch, u32 at_once) {
         const u64 steps = warp.run(1 + launch.random() % TURN);
         if (launch.steps_left < steps) throw Fault("it does not end: warps wait for what never happens");
         launch.steps_left -= steps;
+        if (block.running == 0 && !block.boxes.empty()) throw Fault("a block ends before its copies do");
         if (block.running == 0)
             blocks.erase(std::find_if(blocks.begin(), blocks.end(), [&](const auto& each) { return each.get() == &block; }));
     }
@@ -156,6 +157,23 @@ int cuFuncSetAttribute(void* function, int attribute, int value) {
         if (attribute == DYNAMIC_SHARED && kernel.program.shared_bytes + value > SHARED_LIMIT)
             throw Fault("more shared memory than a block can have");
         if (attribute == DYNAMIC_SHARED) kernel.most_shared = value;
+    });
+}
+
+int cuTensorMapEncodeTiled(TensorMap* map, int, u32 rank, u64 first, const u64* sizes, const u64* strides, const u32* box,
+                           const u32* element_strides, int, int, int, int) {
+    return attempt([&] {
+        *map = {first, rank, {}, {}, {}};
+        bool right = first % 16 == 0 && (u64)map % 64 == 0 && rank >= 3 && rank <= 5 && box[0] == 128;
+        u64 last = sizes[0];
+        for (u32 i = 0; i < rank; i++) {
+            map->sizes[i] = sizes[i], map->box[i] = box[i];
+            right = right && sizes[i] && box[i] && box[i] <= 256 && element_strides[i] == 1;
+            if (i) map->strides[i - 1] = strides[i - 1], last += (sizes[i] - 1) * strides[i - 1];
+            right = right && (!i || strides[i - 1] % 16 == 0);
+        }
+        if (!right) throw Fault("a tensor map that the copy engine cannot use");
+        emulator_add_memory(first, last);  // the next kernel's
     });
 }
 

@@ -19,6 +19,16 @@ void Block::arrive(u32 number, u32 threads) {
     complete(barrier);
 }
 
+void Block::finish_box(const BoxCopy& copy) {
+    for (const auto& [to, data] : copy.sixteens) memcpy(at(to, 16), data.data(), 16);
+    change_barrier(at(copy.barrier, 8), 0, -(s64)copy.sixteens.size() * 16);
+}
+
+void Block::finish_some_boxes() {
+    for (size_t i = boxes.size(); i-- > 0;)
+        if (launch.random() % 2) finish_box(boxes[i]), boxes.erase(boxes.begin() + i);
+}
+
 Warp::Warp(Block& block, u32 number) : block(&block), number(number) {
     Launch& launch = block.launch;
     if (!launch.spare.empty()) registers = std::move(launch.spare.back()), launch.spare.pop_back();

@@ -3,6 +3,7 @@
 
 #pragma once
 #include <algorithm>
+#include <array>
 #include <memory>
 #include <random>
 #include <unordered_map>
@@ -73,6 +74,24 @@ struct BlockBarrier {
     u32 arrived = 0, phase = 0, expected = 0;  // threads; expected: 0 if all that run
 };
 
+struct MemoryBarrier {  // mbarrier's 64 bits, whose layout is no program's business
+    u8 pending, expected;
+    u16 phase;
+    s32 bytes;  // that copies have still to write
+};
+void change_barrier(u8* at, u32 arrivals, s64 bytes);
+
+struct TensorMap {  // the copy engine's 128 bytes, likewise
+    u64 first;
+    u32 rank, sizes[5], box[5];
+    u64 strides[4];
+};
+
+struct BoxCopy {  // by the copy engine, to sixteens of bytes in shared memory
+    std::vector<std::pair<u32, std::array<u8, 16>>> sixteens;
+    u64 barrier;
+};
+
 struct Block {
     Launch& launch;
     u32 index[3];
@@ -80,6 +99,7 @@ struct Block {
     BlockBarrier barriers[16];
     std::vector<Warp> warps;
     u32 running;  // warps
+    std::vector<BoxCopy> boxes = {};  // under way
 
     Block(Launch& launch, u32 number);
 
@@ -89,6 +109,8 @@ struct Block {
     }
 
     void arrive(u32 number, u32 threads);
+    void finish_box(const BoxCopy& copy);
+    void finish_some_boxes();
     void complete(BlockBarrier& barrier) {
         const u32 all = barrier.expected ? barrier.expected : 32 * running;
         if (barrier.arrived && barrier.arrived >= all) barrier.arrived = 0, barrier.phase++;

@@ -79,6 +79,52 @@ void atomic_add(Warp& warp, I i, u32 lanes) {
     });
 }
 
+void parameter_address(Warp& warp, I i, u32 lanes) {
+    for_lanes(lanes, [&](int lane) {
+        const u64 place = warp.lanes(i.operands[1]).get<u64>(lane);
+        warp.lanes(i.operands[0]).set<u64>(lane, (u64)&warp.block->launch.parameters.at(place));
+    });
+}
+
+// Operands: to, map, the box's first coordinates, barrier. A row of a box is 128 bytes, whose sixteen i is at i ^ r % 8 if it begins at
+// 128 r. What is outside of the tensor becomes zeros.
+template <u32 RANK> void copy_box(Warp& warp, I i, u32 lanes) {
+    for_lanes(lanes, [&](int lane) {
+        const auto value = [&](u32 operand) { return warp.lanes(i.operands[operand]).get<u32>(lane); };
+        TensorMap map;
+        memcpy(&map, (const void*)warp.lanes(i.operands[1]).get<u64>(lane), sizeof(map));
+        if (map.rank != RANK) throw Fault("a tensor map of another rank");
+        s32 first[RANK];
+        for (u32 k = 0; k < RANK; k++) first[k] = value(2 + k);
+        if (value(0) % 128 || first[0] % 16) throw Fault("a box that is not aligned");
+        BoxCopy copy = {{}, value(2 + RANK)};
+        u32 rows = 1;
+        for (u32 k = 1; k < RANK; k++) rows *= map.box[k];
+        for (u32 row = 0; row < rows; row++) {
+            u64 from = map.first + first[0];
+            bool inside = true;
+            for (u32 k = 1, rest = row; k < RANK; rest /= map.box[k++]) {
+                const s64 at = first[k] + (s64)(rest % map.box[k]);
+                inside = inside && at >= 0 && at < (s64)map.sizes[k], from += at * map.strides[k - 1];
+            }
+            const u32 to = value(0) + row * 128;
+            for (u32 sixteen = 0; sixteen < 8; sixteen++) {
+                const s64 left = (s64)map.sizes[0] - first[0] - sixteen * 16;
+                std::array<u8, 16> data = {};
+                if (inside && left > 0)
+                    warp.block->launch.read(from + sixteen * 16, std::min<s64>(left, 16), warp.has_waited(lane), data.data());
+                copy.sixteens.emplace_back(to + (sixteen ^ to / 128 % 8) * 16, data);
+            }
+        }
+        if (warp.block->launch.random() % 2)
+            warp.block->finish_box(copy);
+        else
+            warp.block->boxes.push_back(std::move(copy));
+    });
+}
+
+#define BOX_COPY(RANK) "cp.async.bulk.tensor." #RANK "d.shared::cluster.global.mbarrier::complete_tx::bytes"
+
 const std::set<std::string> TYPES = {"u8", "u16", "u32", "u64", "b16", "b32", "b64", "f32"};
 const std::set<std::string> HINTS = {"nc", "cg", "L1::no_allocate"};  // of caches
 
@@ -86,6 +132,7 @@ const std::set<std::string> HINTS = {"nc", "cg", "L1::no_allocate"};  // of cach
 
 const Actions memory = {
     {"atom.global.add.u32", atomic_add}, {"cp.async.ca.shared.global", copy_async}, {"cp.async.cg.shared.global", copy_async},
+    {BOX_COPY(3), copy_box<3>}, {BOX_COPY(4), copy_box<4>}, {"cvta.param.u64", parameter_address},
     {"cp.async.commit_group", commit_copies}, {"cp.async.wait_group", wait_for_copies},
 };
 

@@ -150,8 +150,9 @@ struct Parser {
             branches.emplace_back(program.instructions.size(), label(rest));
         } else if (!rest.empty()) {
             std::string flat;
+            const bool nested = words.size() > 2 && words[2] == "bulk";  // brackets around braces; none has an offset
             for (char c : rest)
-                if (c != '{' && c != '}') flat += c == '|' ? ',' : c;
+                if (c != '{' && c != '}' && !(nested && (c == '[' || c == ']'))) flat += c == '|' ? ',' : c;
             for (const std::string& part : split(flat, ',')) found.operands.push_back(operand(part));
         }
         find_action(found, words);
