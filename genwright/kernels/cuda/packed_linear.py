@@ -1,22 +1,25 @@
 """Linear layers of 2 to 16 tokens with packed weights on Hopper GPUs, fused with the norm, bias, gate and residual."""
 
+import ctypes
 from dataclasses import dataclass
+from math import gcd
 
 import torch
 
 from genwright.kernels.cuda.fused_linear import CHUNK, INT4, INT8, PLAIN, Operand
-from genwright.kernels.cuda.nvrtc import compiled_kernel, multiprocessors, shared_memory
+from genwright.kernels.cuda.nvrtc import TensorMap, compiled_kernel, multiprocessors, shared_memory
 
 MAX_PACKED_TOKENS = 16
 N_TILE = 8  # tokens of a product of the tensor cores
 ROWS = 16  # of a tile
 PART = 256  # columns of a warp
-STAGE_CHUNKS = 8  # of a stage's row
+BOX = 128  # bytes of a row that are next to each other in shared memory
+SIXTEEN = 16  # bytes; the copy engine finds rows at multiples of it
 MAX_STAGES = 8
 MIN_WARPS, MAX_WARPS = 8, 16  # per block
 MAX_SPLITS = 8
-FEW_TURNS = 3  # with so few, x delays a block more than late weights do
-WORD = 4  # bytes; scales are copied in whole words
+X_ROOM = PART * MAX_PACKED_TOKENS * 2  # of a warp
+SUMS_ROOM = 2 * ROWS * MAX_PACKED_TOKENS * 4  # of a warp, of two tiles
 NOTHING = -1  # bits of a sum that has not been left
 
 
@@ -26,26 +29,23 @@ class PackedTiling:
 
     splits: int
     warps: int  # per block
-    stages: int  # per warp; all but one are in flight
+    stages: int  # tiles in shared memory, or half tiles of int8
     turns: int  # tiles of rows of a block, at most
-
-    @property
-    def early_stages(self) -> int:
-        """Stages that are copied before x is known; more of them would delay x."""
-        return min(1 if self.turns <= FEW_TURNS else 2, self.stages - 1)
 
 
 def packed_tiling(weight: Operand, x: torch.Tensor) -> PackedTiling | None:
     """None if the kernel cannot compute the product, or if others are faster because a row is short."""
     few = 1 < len(x) <= MAX_PACKED_TOKENS and x.dtype in (torch.float16, torch.bfloat16)
-    packed = weight.format in (INT8, INT4) and weight.matrix.dim() == 2 and _readable_scales(weight)
+    packed = weight.format in (INT8, INT4) and weight.matrix.dim() == 2 and _copyable(weight)
     if not few or not packed or torch.cuda.get_device_capability(x.device)[0] != 9:
         return None
     parts = -(-weight.columns // PART)
     splits = -(-parts // MAX_WARPS)
     warps = -(-parts // splits)
-    stages = min(MAX_STAGES, (shared_memory(x.device.index) - _fixed_bytes(warps)) // (warps * _stage_bytes(weight)))
-    if warps < MIN_WARPS or splits > MAX_SPLITS or stages < 2:
+    stage = _stage_bytes(weight, warps)
+    stages = min(MAX_STAGES, (shared_memory(x.device.index) - _fixed_bytes(warps)) // stage)
+    room_for_x = (stages - 1) * stage + warps * SUMS_ROOM
+    if warps < MIN_WARPS or splits > MAX_SPLITS or room_for_x < warps * X_ROOM:
         return None
     turns = -(-weight.matrix.shape[0] // (ROWS * (multiprocessors(x.device.index) // splits)))
     return PackedTiling(splits, warps, stages, turns)
@@ -80,42 +80,87 @@ def packed_linear(
         x.shape[1] == weight.columns and (norm is None or fuses_norm(tiling, x)) and not (gate and residual is not None)
     )
     outputs = weight.matrix.shape[0] // (2 if gate else 1)
+    tiles = -(-outputs // (ROWS // 2 if gate else ROWS))
+    stride = min(tiles, multiprocessors(x.device.index) // tiling.splits)
     scale_type = PLAIN[x.dtype if weight.scales is None else weight.scales.dtype]
     shape = {
         "FORMAT": weight.format, "X_TYPE": PLAIN[x.dtype], "SCALE_TYPE": scale_type, "OUTPUTS": outputs,
         "COLUMNS": weight.columns, "GROUP": weight.group, "N_TILES": -(-len(x) // N_TILE), "THREADS": 32 * tiling.warps,
-        "SPLITS": tiling.splits, "STAGES": tiling.stages, "EARLY": tiling.early_stages, "NORM": norm is not None,
-        "GATE": gate, "BIAS": bias is not None, "RESIDUAL": residual is not None,
-        "MINIMUMS": weight.minimums is not None, "PDL": dependent,
+        "SPLITS": tiling.splits, "STRIDE": stride, "STAGES": tiling.stages, "NORM": norm is not None, "GATE": gate,
+        "BIAS": bias is not None, "RESIDUAL": residual is not None, "MINIMUMS": weight.minimums is not None,
+        "PDL": dependent,
     }  # fmt: skip
-    tiles = -(-outputs // (ROWS // 2 if gate else ROWS))
-    grid = min(tiles, multiprocessors(x.device.index) // tiling.splits) * tiling.splits
     y = x.new_empty(len(x), outputs)
-    arguments = (x, norm, eps, weight.matrix, weight.scales, weight.minimums, bias, residual, y, scratch, len(x))
-    shared = _fixed_bytes(tiling.warps) + tiling.warps * tiling.stages * _stage_bytes(weight)
+    maps = _Maps.of(x, weight, tiling.warps, 2 if gate else 1)
+    arguments = (norm, eps, maps, None if weight.group else weight.scales, bias, residual, y, scratch, len(x))
+    shared = _fixed_bytes(tiling.warps) + tiling.stages * _stage_bytes(weight, tiling.warps)
     kernel = compiled_kernel(x.device.index, "packed_skinny", **shape)
-    kernel(grid, 32 * tiling.warps, arguments, shared, dependent)
+    kernel(stride * tiling.splits, 32 * tiling.warps, arguments, shared, dependent)
     return y
 
 
-def _readable_scales(weight: Operand) -> bool:
-    """Whether a stage's row and a whole one have whole words of scales, which begin at whole chunks."""
+class _Maps(ctypes.Structure):
+    """What the copy engine copies: x of a slice of columns; of a tile, a slice of each warp, and its scales.
+
+    A tile has rows of both `halves` of the matrix if there is a gate.
+    """
+
+    _fields_ = [(name, TensorMap) for name in ("x", "weight", "scales", "minimums")]
+
+    @staticmethod
+    def of(x: torch.Tensor, weight: Operand, warps: int, halves: int) -> "_Maps":
+        tokens, rows = len(x), weight.matrix.shape[0] // halves
+        pitch, row_bytes = x.shape[1] * x.itemsize, weight.columns // weight.width * CHUNK
+        x_box = (BOX, -(-tokens // N_TILE) * N_TILE, _slice(weight) * x.itemsize // BOX)
+        box = (BOX, ROWS // halves, halves, warps)
+        maps = _Maps(
+            TensorMap.of(x.data_ptr(), (BOX, tokens, pitch // BOX), (pitch, BOX), x_box),
+            TensorMap.of(
+                weight.matrix.data_ptr(), (BOX, rows, halves, row_bytes // BOX), (row_bytes, rows * row_bytes, BOX), box
+            ),
+        )
+        for name, scales in (("scales", weight.scales), ("minimums", weight.minimums)):
+            if weight.group and scales is not None:
+                setattr(maps, name, _scale_map(scales, rows, halves))
+        return maps
+
+
+def _scale_map(scales: torch.Tensor, rows: int, halves: int) -> TensorMap:
+    merged = _merged_rows(scales)
+    pitch, rows = scales.shape[1] * scales.itemsize * merged, rows // merged
+    return TensorMap.of(
+        scales.data_ptr(), (pitch, rows, halves), (pitch, rows * pitch), (BOX, ROWS // halves // merged, halves)
+    )
+
+
+def _merged_rows(scales: torch.Tensor) -> int:
+    """So many rows of scales are one row to the copy engine."""
+    return SIXTEEN // gcd(SIXTEEN, scales.shape[1] * scales.itemsize)
+
+
+def _slice(weight: Operand) -> int:
+    """Columns of a warp in a stage."""
+    return BOX // CHUNK * weight.width
+
+
+def _copyable(weight: Operand) -> bool:
+    """Whether rows are whole boxes, and the copy engine finds a slice's scales."""
+    whole = weight.columns % _slice(weight) == 0 and weight.matrix.data_ptr() % SIXTEEN == 0
     if weight.scales is None or not weight.group:
-        return True
-    columns = STAGE_CHUNKS * weight.width
-    counts = columns // weight.group, weight.scales.shape[1]
-    words = columns % weight.group == 0 and all(count * weight.scales.itemsize % WORD == 0 for count in counts)
-    return words and all(each is None or each.data_ptr() % CHUNK == 0 for each in (weight.scales, weight.minimums))
+        return whole
+    whole &= _slice(weight) % weight.group == 0 and weight.matrix.shape[0] % (2 * _merged_rows(weight.scales)) == 0
+    return whole and all(each is None or each.data_ptr() % SIXTEEN == 0 for each in (weight.scales, weight.minimums))
 
 
-def _stage_bytes(weight: Operand) -> int:
-    row = STAGE_CHUNKS * CHUNK
+def _stage_bytes(weight: Operand, warps: int) -> int:
+    boxes = warps
     if weight.scales is not None and weight.group:
-        kinds = 1 if weight.minimums is None else 2
-        row += STAGE_CHUNKS * weight.width // weight.group * weight.scales.itemsize * kinds
-    return -(-ROWS * row // 128) * 128
+        scales = warps * _slice(weight) // weight.group * weight.scales.itemsize
+        before = SIXTEEN - 1 if scales % SIXTEEN or _merged_rows(weight.scales) > 1 else 0
+        boxes += -(-(scales + before) // BOX) * (1 if weight.minimums is None else 2)
+    return ROWS * boxes * BOX
 
 
 def _fixed_bytes(warps: int) -> int:
-    """Shared memory besides the stages: sums of two tiles and of squares, and barriers."""
-    return warps * (2 * ROWS + 1) * MAX_PACKED_TOKENS * 4 + 128
+    """Shared memory besides the stages: sums of two tiles, sums of squares, factors and barriers."""
+    return warps * (SUMS_ROOM + MAX_PACKED_TOKENS * 4) + 512

@@ -1,9 +1,12 @@
 // How warps of packed_skinny.cu finish a tile of rows: they add up the sums of all warps and, in the last block that has the rows, of
-// all blocks, and write y. A lane has the rows and tokens of mma's results: rows lane / 4 and eight more (with GATE, the gate's and
+// all blocks, and write y. A lane has the rows and tokens of mma's results: mma_row and eight more (with GATE, the gate's and
 // the up-projection's), tokens 2 (lane % 4) and the next.
 
+// The row of a tile that is row lane / 4 of mma. In this order the lanes that read shared memory at the same time use all banks.
+__device__ __forceinline__ int mma_row(int lane) { return lane / 4 % 2 * 4 + lane / 8; }
+
 struct Outputs {
-    const void *bias, *residual, *row_scales;
+    const void *row_scales, *bias, *residual;
     void* y;
     Four* parts;  // [blocks with the same rows][turn][block][eight tokens][lane]: sums for the last block
     int tokens;
@@ -12,11 +15,11 @@ struct Outputs {
 // Put a warp's sums where another adds them up.
 __device__ __forceinline__ void share(Shared& shared, int turn, int warp, int lane, const float (&sum)[2][N_TILES][4]) {
     const int slot = turn % 2;
-    if (turn > 1) shared.empty[slot].wait(turn / 2 - 1);
+    shared.empty[slot].wait(turn / 2);
 #pragma unroll
     for (int n = 0; n < N_TILES; n++)
-        shared.own[warp].sums[slot][n][lane] = make_float4(sum[0][n][0] + sum[1][n][0], sum[0][n][1] + sum[1][n][1],
-                                                           sum[0][n][2] + sum[1][n][2], sum[0][n][3] + sum[1][n][3]);
+        shared.sums[warp][slot][n][lane] = make_float4(sum[0][n][0] + sum[1][n][0], sum[0][n][1] + sum[1][n][1],
+                                                       sum[0][n][2] + sum[1][n][2], sum[0][n][3] + sum[1][n][3]);
     __syncwarp();
     if (lane == 0) shared.full[slot].arrive();
 }
@@ -24,11 +27,12 @@ __device__ __forceinline__ void share(Shared& shared, int turn, int warp, int la
 struct Finisher {
     Shared& shared;
     const Outputs& to;
-    int split, first_tile, stride, n, lane;  // n: the tile of tokens
+    const Ring& ring;
+    int split, first_tile, n, lane;  // n: the tile of tokens
 
-    __device__ __forceinline__ int tile(int turn) const { return turn * stride + first_tile; }
+    __device__ __forceinline__ int tile(int turn) const { return turn * STRIDE + first_tile; }
     __device__ __forceinline__ int token(int i) const { return n * 8 + lane % 4 * 2 + i % 2; }
-    __device__ __forceinline__ int output(int turn, int i) const { return tile(turn) * STEP + lane / 4 + (GATE ? 0 : i / 2 * 8); }
+    __device__ __forceinline__ int output(int turn, int i) const { return tile(turn) * STEP + mma_row(lane) + (GATE ? 0 : i / 2 * 8); }
     __device__ __forceinline__ long place(int turn, int i) const { return (long)token(i) * OUTPUTS + output(turn, i); }
     __device__ __forceinline__ bool has(int turn, int i) const {
         return token(i) < to.tokens && (OUTPUTS % STEP == 0 || output(turn, i) < OUTPUTS);
@@ -68,7 +72,7 @@ struct Finisher {
     }
 
     __device__ __forceinline__ Four* part(int turn, int block) const {
-        const int most_turns = (TILES + stride - 1) / stride;
+        const int most_turns = (TILES + STRIDE - 1) / STRIDE;
         return to.parts + (((first_tile * most_turns + turn) * SPLITS + block) * N_TILES + n) * 32 + lane;
     }
 
@@ -80,9 +84,10 @@ struct Finisher {
 #endif
         float sums[4] = {};
         shared.full[slot].wait(turn / 2);
-#pragma unroll
+        if (n == 0 && lane == 0) ring.copy_after(turn);
+#pragma unroll 16 / N_TILES  // all at once would take too many registers
         for (int warp = 0; warp < WARPS; warp++) {
-            const float4 more = shared.own[warp].sums[slot][n][lane];
+            const float4 more = shared.sums[warp][slot][n][lane];
             sums[0] += more.x, sums[1] += more.y, sums[2] += more.z, sums[3] += more.w;
         }
         __syncwarp();

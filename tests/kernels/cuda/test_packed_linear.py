@@ -17,9 +17,10 @@ from genwright.kernels.cuda.packed_linear import (
 from genwright.quant.formats import parse_format
 
 FORMATS = ["int8", "int8:g32", "int4", "int4:asym", "int4:g64:asym", "int4:g128"]
-# Rows for one block, and for several; rows that are not whole tiles; columns that are not whole parts of a warp.
-SHAPES = [(37, 4096), (4100, 4096), (1030, 3200), (2112, 14336), (520, 11008)]
-SMALL_SHAPES = [(37, 4096), (310, 3200), (40, 11008)]
+# Rows for one block, and for several; rows that are not whole tiles; columns that are not whole parts of a warp, and,
+# with wide groups, rows of scales that are not whole sixteens of bytes.
+SHAPES = [(44, 4096), (4100, 4096), (1032, 3328), (2112, 14336), (520, 11008)]
+SMALL_SHAPES = [(44, 4096), (312, 3328), (40, 11008)]
 EPS = 1e-5
 
 
@@ -47,11 +48,10 @@ def check(device, name, outputs, columns, tokens, gate=False, with_norm=False, d
 @pytest.mark.parametrize("name", FORMATS)
 def test_every_format_and_size(device, name):
     sizes = [{"outputs": rows, "columns": columns} for rows, columns in (SMALL_SHAPES if SMALL else SHAPES)]
-    sizes.append({"outputs": 210 if SMALL else 520, "columns": 3200, "with_norm": True})
-    if name == "int4:g128":
-        sizes = [size for size in sizes if size["columns"] != 3200]  # 25 scales in a row are not whole words
+    sizes.append({"outputs": 216 if SMALL else 520, "columns": 3328, "with_norm": True})
     gated = {"outputs": 100 if SMALL else 1000, "columns": 4096, "gate": True}
     sizes += [{**gated, "with_norm": norm} for norm in (False, True)]
+    sizes.append({"outputs": 104, "columns": 3328, "gate": True})
     counts = (2, 16) if SMALL else (2, 8, 9, 16)
     check_all(check, ({"device": device, "name": name, "tokens": count, **size} for count in counts for size in sizes))
 
@@ -142,22 +142,21 @@ def test_which_products_the_kernel_takes(hopper):
 @pytest.mark.parametrize(
     ("name", "columns", "served"),
     [
-        ("int4:g128", 4096, True),
-        ("int4:g128", 4224, False),  # 33 scales in a row are not whole words
-        ("int4:g256", 4096, False),  # one scale of a stage is half a word
-        ("int4:g96", 4608, False),  # a stage does not have whole groups
+        ("int4:g256", 4352, True),
+        ("int4:g128", 4224, False),  # a row is 16.5 slices
+        ("int4:g96", 4608, False),  # a slice does not have whole groups
         ("int4:g256:f32", 4096, True),
     ],
 )
-def test_a_stage_has_whole_groups_and_a_row_whole_words_of_scales(name, columns, served, hopper):
+def test_a_row_has_whole_slices_and_they_have_whole_groups(name, columns, served, hopper):
     assert (tiling_of(name, 64, columns) is not None) is served
+
+
+def test_rows_whose_scales_are_together_whole_sixteens_are_complete(hopper):
+    assert [tiling_of("int4:g256", rows, 4352) is None for rows in (16, 24, 32)] == [False, True, False]
 
 
 def test_norms_are_fused_where_a_block_has_whole_rows(hopper):
     bf16, f16 = (torch.zeros(2, 4096, dtype=dtype) for dtype in (torch.bfloat16, torch.float16))
     one, four = PackedTiling(1, 16, 5, 3), PackedTiling(4, 14, 5, 8)
     assert [fuses_norm(one, bf16), fuses_norm(one, f16), fuses_norm(four, bf16)] == [True, False, False]
-
-
-def test_few_weights_are_copied_before_x_if_a_block_has_few_tiles():
-    assert [PackedTiling(1, 16, stages, turns).early_stages for stages, turns in ((5, 3), (5, 4), (2, 8))] == [1, 2, 1]
