@@ -20,8 +20,6 @@ _PROGRAMMATIC_SERIALIZATION = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIA
 _MAP_ALIGNMENT = 64  # bytes
 _BYTES, _SWIZZLE_128, _PROMOTION_256 = 0, 3, 3  # of a tensor map: its type, and two of its modes
 
-Argument = torch.Tensor | int | float | ctypes.Structure | None
-
 
 class _Attribute(ctypes.Structure):
     _fields_ = [("id", ctypes.c_int), ("pad", ctypes.c_char * 4), ("value", ctypes.c_int), ("rest", ctypes.c_char * 60)]
@@ -38,25 +36,21 @@ class _Launch(ctypes.Structure):
     ]
 
 
-class TensorMap(ctypes.Structure):
-    """Where the copy engine of Hopper GPUs finds boxes of a tensor, as an argument of a kernel."""
-
+class _Map(ctypes.Structure):
     _fields_ = [("words", ctypes.c_uint64 * 16)]
 
-    @staticmethod
-    @lru_cache(4096)
-    def of(first: int, sizes: tuple[int, ...], strides: tuple[int, ...], box: tuple[int, ...]) -> "TensorMap":
-        """Of bytes that begin at the address `first`. The bytes of the first dimension are next to each other."""
-        room = ctypes.create_string_buffer(ctypes.sizeof(TensorMap) + _MAP_ALIGNMENT)
-        found = TensorMap.from_buffer(room, -ctypes.addressof(room) % _MAP_ALIGNMENT)
-        rank = len(sizes)
-        code = _driver().cuTensorMapEncodeTiled(
-            ctypes.byref(found), _BYTES, rank, ctypes.c_void_p(first), (ctypes.c_uint64 * rank)(*sizes),
-            (ctypes.c_uint64 * (rank - 1))(*strides), (ctypes.c_uint32 * rank)(*box),
-            (ctypes.c_uint32 * rank)(*(1 for _ in sizes)), 0, _SWIZZLE_128, _PROMOTION_256, 0,
-        )  # fmt: skip
-        _check(code, "cuTensorMapEncodeTiled")
-        return found
+
+@dataclass(frozen=True)
+class TensorMap:
+    """Where the copy engine of Hopper GPUs finds boxes of a tensor of bytes, the nearest dimension first."""
+
+    first: int  # address
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]  # of all dimensions but the first, whose bytes are next to each other
+    box: tuple[int, ...]
+
+
+Argument = torch.Tensor | int | float | Sequence[TensorMap | None] | None
 
 
 class Kernel:
@@ -227,9 +221,25 @@ def _driver() -> ctypes.CDLL:
     return ctypes.CDLL("libcuda.so.1")
 
 
+@lru_cache(4096)
+def _encoded(tensor: TensorMap | None) -> _Map:
+    if tensor is None:
+        return _Map()
+    room = ctypes.create_string_buffer(ctypes.sizeof(_Map) + _MAP_ALIGNMENT)
+    found = _Map.from_buffer(room, -ctypes.addressof(room) % _MAP_ALIGNMENT)
+    rank = len(tensor.sizes)
+    code = _driver().cuTensorMapEncodeTiled(
+        ctypes.byref(found), _BYTES, rank, ctypes.c_void_p(tensor.first), (ctypes.c_uint64 * rank)(*tensor.sizes),
+        (ctypes.c_uint64 * (rank - 1))(*tensor.strides), (ctypes.c_uint32 * rank)(*tensor.box),
+        (ctypes.c_uint32 * rank)(*[1] * rank), 0, _SWIZZLE_128, _PROMOTION_256, 0,
+    )  # fmt: skip
+    _check(code, "cuTensorMapEncodeTiled")
+    return found
+
+
 def _as_argument(value: Argument) -> Any:
-    if isinstance(value, ctypes.Structure):
-        return value
+    if isinstance(value, Sequence):
+        return (_Map * len(value))(*map(_encoded, value))
     if value is None:
         return ctypes.c_void_p(0)
     if isinstance(value, torch.Tensor):

@@ -1,6 +1,5 @@
 """Linear layers of 2 to 16 tokens with packed weights on Hopper GPUs, fused with the norm, bias, gate and residual."""
 
-import ctypes
 from dataclasses import dataclass
 from math import gcd
 
@@ -91,7 +90,7 @@ def packed_linear(
         "PDL": dependent,
     }  # fmt: skip
     y = x.new_empty(len(x), outputs)
-    maps = _Maps.of(x, weight, tiling.warps, 2 if gate else 1)
+    maps = _maps(x, weight, tiling.warps, 2 if gate else 1)
     arguments = (norm, eps, maps, None if weight.group else weight.scales, bias, residual, y, scratch, len(x))
     shared = _fixed_bytes(tiling.warps) + tiling.stages * _stage_bytes(weight, tiling.warps)
     kernel = compiled_kernel(x.device.index, "packed_skinny", **shape)
@@ -99,36 +98,28 @@ def packed_linear(
     return y
 
 
-class _Maps(ctypes.Structure):
-    """What the copy engine copies: x of a slice of columns; of a tile, a slice of each warp, and its scales.
+def _maps(x: torch.Tensor, weight: Operand, warps: int, halves: int) -> list[TensorMap | None]:
+    """What is copied at a time: x of a slice of columns; of a tile, a slice of each warp, its scales and its minimums.
 
     A tile has rows of both `halves` of the matrix if there is a gate.
     """
-
-    _fields_ = [(name, TensorMap) for name in ("x", "weight", "scales", "minimums")]
-
-    @staticmethod
-    def of(x: torch.Tensor, weight: Operand, warps: int, halves: int) -> "_Maps":
-        tokens, rows = len(x), weight.matrix.shape[0] // halves
-        pitch, row_bytes = x.shape[1] * x.itemsize, weight.columns // weight.width * CHUNK
-        x_box = (BOX, -(-tokens // N_TILE) * N_TILE, _slice(weight) * x.itemsize // BOX)
-        box = (BOX, ROWS // halves, halves, warps)
-        maps = _Maps(
-            TensorMap.of(x.data_ptr(), (BOX, tokens, pitch // BOX), (pitch, BOX), x_box),
-            TensorMap.of(
-                weight.matrix.data_ptr(), (BOX, rows, halves, row_bytes // BOX), (row_bytes, rows * row_bytes, BOX), box
-            ),
-        )
-        for name, scales in (("scales", weight.scales), ("minimums", weight.minimums)):
-            if weight.group and scales is not None:
-                setattr(maps, name, _scale_map(scales, rows, halves))
-        return maps
+    tokens, rows = len(x), weight.matrix.shape[0] // halves
+    pitch, row_bytes = x.shape[1] * x.itemsize, weight.columns // weight.width * CHUNK
+    x_box = (BOX, -(-tokens // N_TILE) * N_TILE, _slice(weight) * x.itemsize // BOX)
+    sizes, strides = (BOX, rows, halves, row_bytes // BOX), (row_bytes, rows * row_bytes, BOX)
+    scales = weight.scales if weight.group else None
+    return [
+        TensorMap(x.data_ptr(), (BOX, tokens, pitch // BOX), (pitch, BOX), x_box),
+        TensorMap(weight.matrix.data_ptr(), sizes, strides, (BOX, ROWS // halves, halves, warps)),
+        None if scales is None else _scale_map(scales, rows, halves),
+        None if weight.minimums is None else _scale_map(weight.minimums, rows, halves),
+    ]
 
 
 def _scale_map(scales: torch.Tensor, rows: int, halves: int) -> TensorMap:
     merged = _merged_rows(scales)
     pitch, rows = scales.shape[1] * scales.itemsize * merged, rows // merged
-    return TensorMap.of(
+    return TensorMap(
         scales.data_ptr(), (pitch, rows, halves), (pitch, rows * pitch), (BOX, ROWS // halves // merged, halves)
     )
 

@@ -55,7 +55,7 @@ def emulate(patch: pytest.MonkeyPatch, folder: Path) -> None:
 
     patch.setattr(nvrtc, "_as_argument", as_argument)
     # None is kept, because the emulator takes from a map what the next kernel may access.
-    patch.setattr(nvrtc.TensorMap, "of", staticmethod(nvrtc.TensorMap.of.__wrapped__))
+    patch.setattr(nvrtc, "_encoded", nvrtc._encoded.__wrapped__)
     patch.setattr(nvrtc, "_driver", lambda: library)
     patch.setattr(nvrtc, "_nvrtc", _PtxCompiler)
     patch.setattr(nvrtc, "kernel_file", lambda name: folder / name)
