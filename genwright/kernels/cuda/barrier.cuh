@@ -11,8 +11,8 @@ struct Barrier {  // passed in turns, each when all have arrived, by any number 
         asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_place(this)) : "memory");
     }
 
-    // Arrive, and let this turn be passed only when so many bytes have been copied.
-    __device__ __forceinline__ void expect(u32 bytes) {
+    // A turn is passed only when so many bytes have been copied, too.
+    __device__ __forceinline__ void arrive_and_expect(u32 bytes) {
         asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_place(this)), "r"(bytes) : "memory");
     }
 

@@ -14,6 +14,7 @@
 
 #include "types.cuh"
 #include "angles.cuh"
+#include "shared_memory.cuh"
 #include "copies.cuh"
 #include "decode_tiles.cuh"
 

@@ -42,7 +42,7 @@ class _Map(ctypes.Structure):
 
 @dataclass(frozen=True)
 class TensorMap:
-    """Where the copy engine of Hopper GPUs finds boxes of a tensor of bytes, the nearest dimension first."""
+    """Where TMA, Hopper's Tensor Memory Accelerator, finds boxes of a tensor of bytes; the nearest dimension first."""
 
     first: int  # address
     sizes: tuple[int, ...]

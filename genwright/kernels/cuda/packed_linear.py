@@ -12,8 +12,8 @@ MAX_PACKED_TOKENS = 16
 N_TILE = 8  # tokens of a product of the tensor cores
 ROWS = 16  # of a tile
 PART = 256  # columns of a warp
-BOX = 128  # bytes of a row that are next to each other in shared memory
-SIXTEEN = 16  # bytes; the copy engine finds rows at multiples of it
+LINE = 128  # bytes of shared memory: a slice of a row
+TMA_ALIGNMENT = 16  # bytes, of tensors and of their rows
 MAX_STAGES = 8
 MIN_WARPS, MAX_WARPS = 8, 16  # per block
 MAX_SPLITS = 8
@@ -41,10 +41,11 @@ def packed_tiling(weight: Operand, x: torch.Tensor) -> PackedTiling | None:
     parts = -(-weight.columns // PART)
     splits = -(-parts // MAX_WARPS)
     warps = -(-parts // splits)
-    stage = _stage_bytes(weight, warps)
-    stages = min(MAX_STAGES, (shared_memory(x.device.index) - _fixed_bytes(warps)) // stage)
-    room_for_x = (stages - 1) * stage + warps * SUMS_ROOM
-    if warps < MIN_WARPS or splits > MAX_SPLITS or room_for_x < warps * X_ROOM:
+    stage_bytes = _stage_bytes(weight, warps)
+    stages = min(MAX_STAGES, (shared_memory(x.device.index) - _fixed_bytes(warps)) // stage_bytes)
+    for_two_turns = stages >= 2 * PART // _slice_columns(weight)
+    for_x = (stages - 1) * stage_bytes + warps * SUMS_ROOM >= warps * X_ROOM
+    if warps < MIN_WARPS or splits > MAX_SPLITS or not for_two_turns or not for_x:
         return None
     turns = -(-weight.matrix.shape[0] // (ROWS * (multiprocessors(x.device.index) // splits)))
     return PackedTiling(splits, warps, stages, turns)
@@ -81,18 +82,19 @@ def packed_linear(
     outputs = weight.matrix.shape[0] // (2 if gate else 1)
     tiles = -(-outputs // (ROWS // 2 if gate else ROWS))
     stride = min(tiles, multiprocessors(x.device.index) // tiling.splits)
+    stage_bytes = _stage_bytes(weight, tiling.warps)
     scale_type = PLAIN[x.dtype if weight.scales is None else weight.scales.dtype]
     shape = {
         "FORMAT": weight.format, "X_TYPE": PLAIN[x.dtype], "SCALE_TYPE": scale_type, "OUTPUTS": outputs,
         "COLUMNS": weight.columns, "GROUP": weight.group, "N_TILES": -(-len(x) // N_TILE), "THREADS": 32 * tiling.warps,
-        "SPLITS": tiling.splits, "STRIDE": stride, "STAGES": tiling.stages, "NORM": norm is not None, "GATE": gate,
-        "BIAS": bias is not None, "RESIDUAL": residual is not None, "MINIMUMS": weight.minimums is not None,
-        "PDL": dependent,
+        "SPLITS": tiling.splits, "STRIDE": stride, "STAGES": tiling.stages, "STAGE_BYTES": stage_bytes,
+        "NORM": norm is not None, "GATE": gate, "BIAS": bias is not None, "RESIDUAL": residual is not None,
+        "MINIMUMS": weight.minimums is not None, "PDL": dependent,
     }  # fmt: skip
     y = x.new_empty(len(x), outputs)
     maps = _maps(x, weight, tiling.warps, 2 if gate else 1)
     arguments = (norm, eps, maps, None if weight.group else weight.scales, bias, residual, y, scratch, len(x))
-    shared = _fixed_bytes(tiling.warps) + tiling.stages * _stage_bytes(weight, tiling.warps)
+    shared = _fixed_bytes(tiling.warps) + tiling.stages * stage_bytes
     kernel = compiled_kernel(x.device.index, "packed_skinny", **shape)
     kernel(stride * tiling.splits, 32 * tiling.warps, arguments, shared, dependent)
     return y
@@ -105,12 +107,12 @@ def _maps(x: torch.Tensor, weight: Operand, warps: int, halves: int) -> list[Ten
     """
     tokens, rows = len(x), weight.matrix.shape[0] // halves
     pitch, row_bytes = x.shape[1] * x.itemsize, weight.columns // weight.width * CHUNK
-    x_box = (BOX, -(-tokens // N_TILE) * N_TILE, _slice(weight) * x.itemsize // BOX)
-    sizes, strides = (BOX, rows, halves, row_bytes // BOX), (row_bytes, rows * row_bytes, BOX)
+    x_box = (LINE, -(-tokens // N_TILE) * N_TILE, _slice_columns(weight) * x.itemsize // LINE)
+    sizes, strides = (LINE, rows, halves, row_bytes // LINE), (row_bytes, rows * row_bytes, LINE)
     scales = weight.scales if weight.group else None
     return [
-        TensorMap(x.data_ptr(), (BOX, tokens, pitch // BOX), (pitch, BOX), x_box),
-        TensorMap(weight.matrix.data_ptr(), sizes, strides, (BOX, ROWS // halves, halves, warps)),
+        TensorMap(x.data_ptr(), (LINE, tokens, pitch // LINE), (pitch, LINE), x_box),
+        TensorMap(weight.matrix.data_ptr(), sizes, strides, (LINE, ROWS // halves, halves, warps)),
         None if scales is None else _scale_map(scales, rows, halves),
         None if weight.minimums is None else _scale_map(weight.minimums, rows, halves),
     ]
@@ -120,36 +122,40 @@ def _scale_map(scales: torch.Tensor, rows: int, halves: int) -> TensorMap:
     merged = _merged_rows(scales)
     pitch, rows = scales.shape[1] * scales.itemsize * merged, rows // merged
     return TensorMap(
-        scales.data_ptr(), (pitch, rows, halves), (pitch, rows * pitch), (BOX, ROWS // halves // merged, halves)
+        scales.data_ptr(), (pitch, rows, halves), (pitch, rows * pitch), (LINE, ROWS // halves // merged, halves)
     )
 
 
 def _merged_rows(scales: torch.Tensor) -> int:
-    """So many rows of scales are one row to the copy engine."""
-    return SIXTEEN // gcd(SIXTEEN, scales.shape[1] * scales.itemsize)
+    """So many rows of scales are one row to TMA."""
+    return TMA_ALIGNMENT // gcd(TMA_ALIGNMENT, scales.shape[1] * scales.itemsize)
 
 
-def _slice(weight: Operand) -> int:
+def _slice_columns(weight: Operand) -> int:
     """Columns of a warp in a stage."""
-    return BOX // CHUNK * weight.width
+    return LINE // CHUNK * weight.width
 
 
 def _copyable(weight: Operand) -> bool:
-    """Whether rows are whole boxes, and the copy engine finds a slice's scales."""
-    whole = weight.columns % _slice(weight) == 0 and weight.matrix.data_ptr() % SIXTEEN == 0
+    """Whether TMA can copy the weight: rows of whole slices, these of whole groups, and merged rows complete."""
+    whole = weight.columns % _slice_columns(weight) == 0 and weight.matrix.data_ptr() % TMA_ALIGNMENT == 0
     if weight.scales is None or not weight.group:
         return whole
-    whole &= _slice(weight) % weight.group == 0 and weight.matrix.shape[0] % (2 * _merged_rows(weight.scales)) == 0
-    return whole and all(each is None or each.data_ptr() % SIXTEEN == 0 for each in (weight.scales, weight.minimums))
+    whole &= (
+        _slice_columns(weight) % weight.group == 0 and weight.matrix.shape[0] % (2 * _merged_rows(weight.scales)) == 0
+    )
+    return whole and all(
+        each is None or each.data_ptr() % TMA_ALIGNMENT == 0 for each in (weight.scales, weight.minimums)
+    )
 
 
 def _stage_bytes(weight: Operand, warps: int) -> int:
     boxes = warps
     if weight.scales is not None and weight.group:
-        scales = warps * _slice(weight) // weight.group * weight.scales.itemsize
-        before = SIXTEEN - 1 if scales % SIXTEEN or _merged_rows(weight.scales) > 1 else 0
-        boxes += -(-(scales + before) // BOX) * (1 if weight.minimums is None else 2)
-    return ROWS * boxes * BOX
+        scales = warps * _slice_columns(weight) // weight.group * weight.scales.itemsize
+        before = TMA_ALIGNMENT - 1 if scales % TMA_ALIGNMENT or _merged_rows(weight.scales) > 1 else 0
+        boxes += -(-(scales + before) // LINE) * (1 if weight.minimums is None else 2)
+    return ROWS * boxes * LINE
 
 
 def _fixed_bytes(warps: int) -> int:

@@ -12,6 +12,8 @@ struct Outputs {
     int tokens;
 };
 
+constexpr int AT_ONCE = 16 / N_TILES;  // warps whose sums are loaded at the same time; more would not fit in registers
+
 // Put a warp's sums where another adds them up.
 __device__ __forceinline__ void share(Shared& shared, int turn, int warp, int lane, const float (&sum)[2][N_TILES][4]) {
     const int slot = turn % 2;
@@ -25,12 +27,11 @@ __device__ __forceinline__ void share(Shared& shared, int turn, int warp, int la
 }
 
 struct Finisher {
-    Shared& shared;
-    const Outputs& to;
     const Ring& ring;
-    int split, first_tile, n, lane;  // n: the tile of tokens
+    const Outputs& to;
+    int n, lane;  // n: the tile of tokens
 
-    __device__ __forceinline__ int tile(int turn) const { return turn * STRIDE + first_tile; }
+    __device__ __forceinline__ int tile(int turn) const { return turn * STRIDE + ring.first_tile; }
     __device__ __forceinline__ int token(int i) const { return n * 8 + lane % 4 * 2 + i % 2; }
     __device__ __forceinline__ int output(int turn, int i) const { return tile(turn) * STEP + mma_row(lane) + (GATE ? 0 : i / 2 * 8); }
     __device__ __forceinline__ long place(int turn, int i) const { return (long)token(i) * OUTPUTS + output(turn, i); }
@@ -61,7 +62,7 @@ struct Finisher {
         float values[4];
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            const float normed = NORM ? sums[i] * shared.factors[token(i)] : sums[i];
+            const float normed = NORM ? sums[i] * ring.shared.factors[token(i)] : sums[i];
             values[i] = fmaf(normed, terms.scale[i / 2], terms.bias[i / 2] + terms.residual[i]);
         }
 #pragma unroll
@@ -73,7 +74,7 @@ struct Finisher {
 
     __device__ __forceinline__ Four* part(int turn, int block) const {
         const int most_turns = (TILES + STRIDE - 1) / STRIDE;
-        return to.parts + (((first_tile * most_turns + turn) * SPLITS + block) * N_TILES + n) * 32 + lane;
+        return to.parts + (((ring.first_tile * most_turns + turn) * SPLITS + block) * N_TILES + n) * 32 + lane;
     }
 
     // Add up the sums of this block. Write y, or leave them to the last block, which writes those of the turn before.
@@ -83,17 +84,17 @@ struct Finisher {
         const Terms terms = load_terms(turn);
 #endif
         float sums[4] = {};
-        shared.full[slot].wait(turn / 2);
-        if (n == 0 && lane == 0) ring.copy_after(turn);
-#pragma unroll 16 / N_TILES  // all at once would take too many registers
+        ring.shared.full[slot].wait(turn / 2);
+        if (n == 0 && lane == 0) ring.refill(turn);
+#pragma unroll AT_ONCE
         for (int warp = 0; warp < WARPS; warp++) {
-            const float4 more = shared.sums[warp][slot][n][lane];
+            const float4 more = ring.shared.sums[warp][slot][n][lane];
             sums[0] += more.x, sums[1] += more.y, sums[2] += more.z, sums[3] += more.w;
         }
         __syncwarp();
-        if (lane == 0) shared.empty[slot].arrive();
+        if (lane == 0) ring.shared.empty[slot].arrive();
 #if SPLITS > 1
-        leave(part(turn, split), *(const Four*)sums);
+        leave(part(turn, ring.split), *(const Four*)sums);
         if (turn > 0) collect(turn - 1);
 #else
         write(turn, sums, terms);
@@ -103,7 +104,7 @@ struct Finisher {
     // Add up the sums of all blocks, and write y. The last block waits only for blocks before it, which have been started.
     __device__ __forceinline__ void collect(int turn) const {
 #if SPLITS > 1
-        if (split < SPLITS - 1) return;
+        if (ring.split < SPLITS - 1) return;
         const Terms terms = load_terms(turn);
         Four found[SPLITS];
         float sums[4] = {};

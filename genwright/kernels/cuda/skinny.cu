@@ -24,6 +24,7 @@
 #define OPERAND X_TYPE
 #include "types.cuh"
 #include "operands.cuh"
+#include "shared_memory.cuh"
 #include "copies.cuh"
 #include "parts.cuh"
 #include "wgmma.cuh"

@@ -1,12 +1,13 @@
-// Copies of boxes of a matrix to shared memory, by the copy engine (TMA). A map, which the host makes, says where the matrix is and
-// how large a box is. In shared memory the sixteens of bytes i of row r are at i ^ r % 8. What is outside of the matrix becomes zeros.
+// Copies of boxes of a matrix to shared memory by TMA, Hopper's Tensor Memory Accelerator. A map, which the host makes, says where
+// the matrix is and how large a box is. A row of a box becomes a line of 128 bytes of shared memory, which is swizzled: its
+// sixteen bytes i are at i ^ (line's address / 128) % 8. What is outside of the matrix becomes zeros.
 
 struct alignas(64) TensorMap {
     unsigned long words[16];
 };
 
-// Let copies see barriers that this thread has initialized.
-__device__ __forceinline__ void show_to_copies() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+// Lets TMA see barriers that this thread has initialized.
+__device__ __forceinline__ void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 __device__ __forceinline__ void copy_box(void* to, const TensorMap& map, Barrier& copied, int x, int y, int z) {
     asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];" ::"r"(

@@ -40,7 +40,7 @@ HOPPER[F16, False] = HOPPER[BF16, False]
 HOPPER[F32, False] = {1024: Tiling("gemv", 512, 2, 1)}
 # Of the skinny GEMM with int4, by tiles of tokens: the fastest for Llama-3.1-8B's gate and up, which have many rows,
 # and for its other products (4 tiles: like 8). The second also reads the scales of larger groups.
-# With one or two tiles they serve what packed_skinny.cu cannot read: short rows, and scales that are not whole words.
+# With one or two tiles they serve what packed_skinny.cu cannot read: short rows, and rows that are not whole slices.
 SKINNY = {
     1: (SkinnyTiling(256, 1, 512, 3), SkinnyTiling(256, 1, 512, 3)),
     2: (SkinnyTiling(256, 2, 256, 3), SkinnyTiling(256, 1, 512, 3)),

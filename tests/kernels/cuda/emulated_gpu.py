@@ -6,7 +6,7 @@ others, and copies to shared memory arrive late. A kernel that may overlap the o
 launch) sees nothing of what that one writes until it has waited. So a missing barrier or wait gives a wrong result.
 
 What this cannot show: time, registers, what the compiler makes of PTX, fences between memories that the GPU sees in
-different orders, and sums of wgmma that are read before a wait.
+different orders (also those before TMA), and sums of wgmma that are read before a wait.
 """
 
 import ctypes

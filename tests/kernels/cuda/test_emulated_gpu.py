@@ -12,9 +12,10 @@ pytestmark = [pytest.mark.skipif(not EMULATED, reason="has a GPU"), pytest.mark.
 LAUNCHES = 30  # in each of which warps take other turns
 
 
-def run(body: str, *arguments, parameters: str = "int* y", **launch) -> None:
-    source = f'extern "C" __global__ void kernel({parameters}) {{ const int t = threadIdx.x; {body} }}'
-    code = nvrtc._compile(source, {}, ("--gpu-architecture=sm_90a",))
+def run(body: str, *arguments, parameters: str = "int* y", headers: tuple[str, ...] = (), **launch) -> None:
+    includes = "".join(f'#include "{name}.cuh"\n' for name in headers)
+    source = f'{includes}extern "C" __global__ void kernel({parameters}) {{ const int t = threadIdx.x; {body} }}'
+    code = nvrtc._compile(source, nvrtc._headers(), ("--gpu-architecture=sm_90a", "--std=c++17"))
     nvrtc.Kernel(code, "kernel")(launch.pop("grid", 1), launch.pop("threads", 64), arguments, **launch)
 
 
@@ -88,6 +89,46 @@ def test_a_copy_that_was_not_waited_for_is_noticed(left, right):
         __syncthreads();
         y[t] = *(volatile int*)(s + t);"""
     assert wrong_at_least_once(body) is not right
+
+
+def copy_by_tma(before_reading: str, first: int = 0, pitch: int = 128) -> torch.Tensor:
+    """y, to which a kernel brings two rows of 32 numbers by TMA."""
+    x, y = torch.arange(64, dtype=torch.int32), torch.zeros(64, dtype=torch.int32)
+    body = f"""
+        __shared__ alignas(1024) int s[64];
+        __shared__ Barrier copied;
+        if (t == 0) {{
+            copied.initialize(1);
+            fence_async_proxy();
+            copied.arrive_and_expect(sizeof(s));
+            copy_box(s, map, copied, {first}, 0, 0);
+        }}
+        __syncthreads();
+        {before_reading}
+        y[t] = ((volatile int*)s)[t / 32 * 32 + (t % 32 / 4 ^ t / 32) * 4 + t % 4];"""
+    maps = [nvrtc.TensorMap(x.data_ptr(), (128, 2, 1), (pitch, 256), (128, 2, 1))]
+    headers = ("types", "shared_memory", "barrier", "tensor_map")
+    run(body, maps, y, parameters="const __grid_constant__ TensorMap map, int* y", headers=headers)
+    return y
+
+
+def test_tma_copies_rows_to_swizzled_lines():
+    for _ in range(LAUNCHES):
+        assert torch.equal(copy_by_tma("copied.wait(0);"), torch.arange(64, dtype=torch.int32))
+
+
+@pytest.mark.parametrize(
+    ("copy", "message"),
+    [
+        ({"before_reading": ""}, "a block ends before its copies do"),
+        ({"before_reading": "copied.wait(0);", "first": 8}, "a box that is not aligned"),
+        ({"before_reading": "copied.wait(0);", "pitch": 136}, "a tensor map that TMA cannot use"),
+    ],
+)
+def test_faults_of_tma(copy, message):
+    with pytest.raises(RuntimeError, match=message):
+        for _ in range(LAUNCHES):
+            copy_by_tma(**copy)
 
 
 WAIT = 'asm volatile("griddepcontrol.wait;" ::: "memory");'

@@ -56,6 +56,15 @@ def test_every_format_and_size(device, name):
     check_all(check, ({"device": device, "name": name, "tokens": count, **size} for count in counts for size in sizes))
 
 
+@pytest.mark.parametrize(
+    ("name", "outputs", "columns"),
+    [("int4:g256:asym", 48, 4352), ("int4:g128:f32", 44, 3328), ("int8:g128", 48, 3456), ("int8", 37, 4096)],
+)
+def test_rows_of_scales_of_any_length(device, name, outputs, columns):
+    for tokens in (3, 16):
+        check(device, name, outputs, columns, tokens)
+
+
 @pytest.mark.parametrize("name", FORMATS)
 def test_float16(device, name):
     check(device, name, 100 if SMALL else 520, 4096, 16, dtype=torch.float16)
@@ -152,7 +161,7 @@ def test_a_row_has_whole_slices_and_they_have_whole_groups(name, columns, served
     assert (tiling_of(name, 64, columns) is not None) is served
 
 
-def test_rows_whose_scales_are_together_whole_sixteens_are_complete(hopper):
+def test_merged_rows_of_scales_are_complete(hopper):
     assert [tiling_of("int4:g256", rows, 4352) is None for rows in (16, 24, 32)] == [False, True, False]
 
 

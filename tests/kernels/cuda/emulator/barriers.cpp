@@ -19,8 +19,9 @@ void wait_at_block_barrier(Warp& warp, I i, u32 lanes) {
 
 void begin_barrier(Warp& warp, I i, u32 lanes) {
     for_lanes(lanes, [&](int lane) {
-        const u8 expected = warp.lanes(i.operands[1]).get<u32>(lane);
-        const MemoryBarrier barrier = {expected, expected, 0, 0};
+        const u32 expected = warp.lanes(i.operands[1]).get<u32>(lane);
+        if (expected > 255) throw Fault("more than 255 arrivals are not emulated");
+        const MemoryBarrier barrier = {(u8)expected, (u8)expected, 0, 0};
         memcpy(warp.shared_at(i.operands[0], lane, 8), &barrier, 8);
     });
 }

@@ -168,11 +168,11 @@ int cuTensorMapEncodeTiled(TensorMap* map, int, u32 rank, u64 first, const u64* 
         u64 last = sizes[0];
         for (u32 i = 0; i < rank; i++) {
             map->sizes[i] = sizes[i], map->box[i] = box[i];
-            right = right && sizes[i] && box[i] && box[i] <= 256 && element_strides[i] == 1;
+            right = right && sizes[i] && sizes[i] <= 1ul << 32 && box[i] && box[i] <= 256 && element_strides[i] == 1;
             if (i) map->strides[i - 1] = strides[i - 1], last += (sizes[i] - 1) * strides[i - 1];
-            right = right && (!i || strides[i - 1] % 16 == 0);
+            right = right && (!i || (strides[i - 1] % 16 == 0 && strides[i - 1] < 1ul << 40));
         }
-        if (!right) throw Fault("a tensor map that the copy engine cannot use");
+        if (!right) throw Fault("a tensor map that TMA cannot use");
         emulator_add_memory(first, last);  // the next kernel's
     });
 }

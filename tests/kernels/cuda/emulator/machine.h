@@ -81,13 +81,13 @@ struct MemoryBarrier {  // mbarrier's 64 bits, whose layout is no program's busi
 };
 void change_barrier(u8* at, u32 arrivals, s64 bytes);
 
-struct TensorMap {  // the copy engine's 128 bytes, likewise
+struct TensorMap {  // 128 bytes, likewise
     u64 first;
     u32 rank, sizes[5], box[5];
     u64 strides[4];
 };
 
-struct BoxCopy {  // by the copy engine, to sixteens of bytes in shared memory
+struct BoxCopy {  // by TMA, to sixteens of bytes in shared memory
     std::vector<std::pair<u32, std::array<u8, 16>>> sixteens;
     u64 barrier;
 };
