@@ -97,6 +97,8 @@ def _may_be_on_gpu(function: str, call: ast.Call) -> bool:
     device = next((k.value for k in call.keywords if k.arg == "device"), None)
     if device is None:
         return function in _TORCH_ON_ARGUMENT
+    if isinstance(device, ast.Call) and len(device.args) == 1:  # torch.device("cpu")
+        device = device.args[0]
     return not (isinstance(device, ast.Constant) and device.value in ("cpu", None))
 
 

@@ -17,8 +17,8 @@ TMA_ALIGNMENT = 16  # bytes, of tensors and of their rows
 MAX_STAGES = 8
 MIN_WARPS, MAX_WARPS = 8, 16  # per block
 MAX_SPLITS = 8
-X_ROOM = PART * MAX_PACKED_TOKENS * 2  # of a warp
-SUMS_ROOM = 2 * ROWS * MAX_PACKED_TOKENS * 4  # of a warp, of two tiles
+X_ROOM = PART * MAX_PACKED_TOKENS * 2  # bytes of a warp's x
+SUMS_ROOM = 2 * ROWS * MAX_PACKED_TOKENS * 4  # bytes of a warp's sums of two tiles
 NOTHING = -1  # bits of a sum that has not been left
 
 

@@ -47,7 +47,9 @@ def test_unseeded_randomness(draw: str, seed: str, tmp_path: Path) -> None:
     [
         ("torch.rand(2)", False),
         ("torch.rand(2, device='cpu')", False),
+        ("torch.rand(2, device=torch.device('cpu'))", False),
         ("torch.rand(2, device='cuda')", True),
+        ("torch.rand(2, device=torch.device('cuda', 0))", True),
         ("torch.rand(2, device=device)", True),
         ("torch.rand_like(x)", True),
     ],
