@@ -3,8 +3,9 @@
 The four products of Llama-3.1-8B's layers, with the gate and without norms, run in a CUDA graph over more weights than
 the L2 cache holds: alone, and as a chain. Figures are microseconds per layer, and GB/s, which count the packed weight
 with its scales in every line. bf16 is cuBLAS, triton is `triton/matmul`, mma is `mma.cu` (up to 8 tokens, Triton where
-x is too large), packed is `packed_skinny.cu` (up to 16 tokens); a tiling of the skinny GEMM is printed as threads, m
-tiles, columns, stages and blocks. The kernels of these two are compiled in parallel first.
+x is too large), packed is `packed_skinny.cu` (up to 16 tokens), wgmma is `packed_wgmma.cu` with 64 or 128 rows a team;
+a tiling of the skinny GEMM (up to 32 tokens) is printed as threads, m tiles, columns, stages and blocks. The kernels of
+these three are compiled in parallel first.
 """
 
 import argparse
@@ -22,8 +23,16 @@ from genwright.kernels.cuda.fused_linear import MAX_TOKENS, operand, product
 from genwright.kernels.cuda.nvrtc import shared_memory
 from genwright.kernels.cuda.packed_linear import MAX_PACKED_TOKENS, PackedTiling, packed_linear, packed_tiling
 from genwright.kernels.cuda.packed_linear import new_scratch as packed_scratch
-from genwright.kernels.cuda.skinny_linear import SkinnyTiling, new_scratch, shared_bytes, skinny_linear
+from genwright.kernels.cuda.skinny_linear import (
+    MAX_SKINNY_TOKENS,
+    SkinnyTiling,
+    new_scratch,
+    shared_bytes,
+    skinny_linear,
+)
 from genwright.kernels.cuda.tilings import tiling
+from genwright.kernels.cuda.wgmma_linear import TEAM_ROWS, wgmma_linear
+from genwright.kernels.cuda.wgmma_linear import new_scratch as wgmma_scratch
 from genwright.kernels.triton.elementwise import silu_mul
 from genwright.kernels.triton.matmul import packed_matmul
 from genwright.quant.packed import Weight, tensors_of
@@ -69,6 +78,12 @@ def skinny(tiles: SkinnyTiling, scratch: Tensor, name: str, x: Tensor, weight: W
     known = operand(weight)
     assert known is not None
     return skinny_linear(x, known, tiles, scratch, gate=name == "gate_up")
+
+
+def wgmma(team_rows: int, scratch: Tensor, name: str, x: Tensor, weight: Weight) -> Tensor:
+    known = operand(weight)
+    assert known is not None
+    return wgmma_linear(x, known, scratch, team_rows=team_rows, gate=name == "gate_up")
 
 
 def time_methods(
@@ -133,6 +148,7 @@ def main() -> None:
     parser.add_argument("--tokens", nargs="*", type=int, default=[8, 16, 32, 64])
     parser.add_argument("--shown", type=int, default=6, help="The fastest tilings that are printed.")
     options = parser.parse_args()
+    device = torch.device("cuda", torch.cuda.current_device())
     print(torch.cuda.get_device_name())
     plain = {name: draw("bf16", *shape) for name, shape in PRODUCTS.items()}
     for form in options.formats:
@@ -140,16 +156,19 @@ def main() -> None:
         sizes = {name: sum(tensor.nbytes for tensor in tensors_of(each[0])) for name, each in weights.items()}
         sizes["chain"] = sum(sizes.values())
         for tokens in options.tokens:
-            scratch = new_scratch(tokens, torch.device("cuda"))
             methods: dict[str, Method] = {"triton": triton}
             if tokens <= MAX_TOKENS:
                 methods["mma"] = mma
             if tokens <= MAX_PACKED_TOKENS and form != "bf16":
                 methods["packed"] = partial(packed, {})
-            for each in fitting(weights["qkv"][0], tokens, CANDIDATES):
-                label = " ".join(str(value) for value in vars(each).values())
-                methods[f"skinny {label}"] = partial(skinny, each, scratch)
-            ours = [method for label, method in methods.items() if label.startswith(("packed", "skinny"))]
+            if form != "bf16":
+                for rows in TEAM_ROWS:
+                    methods[f"wgmma {rows}"] = partial(wgmma, rows, wgmma_scratch(device))
+            if tokens <= MAX_SKINNY_TOKENS:
+                for each in fitting(weights["qkv"][0], tokens, CANDIDATES):
+                    label = " ".join(str(value) for value in vars(each).values())
+                    methods[f"skinny {label}"] = partial(skinny, each, new_scratch(tokens, device))
+            ours = [method for label, method in methods.items() if label.startswith(("packed", "wgmma", "skinny"))]
             compile_all(weights, tokens, ours)
             times = time_methods(plain, tokens, {"bf16": bf16}) | time_methods(weights, tokens, methods)
             print(f"{form}, {tokens} tokens: us and GB/s of " + ", ".join(sizes))

@@ -1,4 +1,4 @@
-// y = W x for up to 64 tokens, on Hopper's tensor cores (a skinny GEMM): 64 rows of W are the left matrix of wgmma.m64nNk16, and
+// y = W x for up to 32 tokens, on Hopper's tensor cores (a skinny GEMM): 64 rows of W are the left matrix of wgmma.m64nNk16, and
 // the tokens, in shared memory, the right one.
 //
 // A stage is K_TILE columns of a block's rows and their scales. `cp.async` keeps AHEAD stages in flight; consecutive threads

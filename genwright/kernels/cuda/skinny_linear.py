@@ -1,4 +1,4 @@
-"""Linear layers of up to 64 tokens (a skinny GEMM), fused with the bias, gate and residual."""
+"""Linear layers of up to 32 tokens (a skinny GEMM), fused with the bias, gate and residual."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ import torch
 from genwright.kernels.cuda.fused_linear import CHUNK, INT4, INT8, PLAIN, Operand
 from genwright.kernels.cuda.nvrtc import compiled_kernel, multiprocessors
 
-MAX_SKINNY_TOKENS = 64
+MAX_SKINNY_TOKENS = 32
 MAX_ROWS = 256  # of all blocks of a multiprocessor
 MAX_BLOCKS_PER_TILE = 12  # that share a tile of rows
 FINISHERS = 128  # threads that write results while the others multiply
@@ -43,7 +43,7 @@ def new_scratch(tokens: int, device: torch.device) -> torch.Tensor:
 
 
 def n_tiles(tokens: int) -> int:
-    """Tiles of tokens that a kernel is compiled for: 1, 2, 4 or 8."""
+    """Tiles of tokens that a kernel is compiled for: 1, 2 or 4."""
     assert 1 <= tokens <= MAX_SKINNY_TOKENS
     return int(1 << (-(-tokens // N_TILE) - 1).bit_length())
 

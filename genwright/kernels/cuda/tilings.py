@@ -8,8 +8,10 @@ import torch
 
 from genwright.home import keep, kernel_file
 from genwright.kernels.compile_ahead import launching
+from genwright.kernels.cuda import wgmma_linear
 from genwright.kernels.cuda.fused_linear import FP8, INT4, INT8, PLAIN, Operand, Tiling, product
-from genwright.kernels.cuda.skinny_linear import SkinnyTiling, n_tiles, serves
+from genwright.kernels.cuda.packed_linear import MAX_PACKED_TOKENS
+from genwright.kernels.cuda.skinny_linear import MAX_SKINNY_TOKENS, SkinnyTiling, n_tiles, serves
 
 F32, F16, BF16 = PLAIN.values()
 SHARED = 200 << 10  # bytes of shared memory that a block may use
@@ -39,13 +41,11 @@ HOPPER: dict[tuple[int, bool], dict[int, Tiling]] = {
 HOPPER[F16, False] = HOPPER[BF16, False]
 HOPPER[F32, False] = {1024: Tiling("gemv", 512, 2, 1)}
 # Of the skinny GEMM with int4, by tiles of tokens: the fastest for Llama-3.1-8B's gate and up, which have many rows,
-# and for its other products (4 tiles: like 8). The second also reads the scales of larger groups.
-# With one or two tiles they serve what packed_skinny.cu cannot read: short rows, and rows that are not whole slices.
+# and for its other products. The second also reads the scales of larger groups.
+# They serve what packed_skinny.cu cannot read: short rows, and rows that are not whole slices.
 SKINNY = {
     1: (SkinnyTiling(256, 1, 512, 3), SkinnyTiling(256, 1, 512, 3)),
     2: (SkinnyTiling(256, 2, 256, 3), SkinnyTiling(256, 1, 512, 3)),
-    4: (SkinnyTiling(256, 1, 256, 4), SkinnyTiling(256, 1, 256, 4)),
-    8: (SkinnyTiling(256, 1, 256, 3), SkinnyTiling(256, 1, 256, 3)),
 }
 MANY_ROWS = 16384
 SKINNY_INT8 = SkinnyTiling(256, 1, 256, 3)
@@ -54,21 +54,30 @@ SKINNY_PLAIN = {1: SkinnyTiling(256, 1, 128, 5), 2: SkinnyTiling(128, 1, 128, 6)
 
 
 def skinny_tiling(weight: Operand, x: torch.Tensor) -> SkinnyTiling | None:
-    """For 2 to 64 tokens in int8 or int4, and 2 to 32 with unpacked weights.
+    """For 2 to 16 tokens in int8 or int4, and 2 to 32 with unpacked weights.
 
     None if the kernel cannot read the weight, or if others are faster.
     """
-    if len(x) == 1:
+    most = MAX_SKINNY_TOKENS if weight.scales is None else MAX_PACKED_TOKENS
+    if not 1 < len(x) <= most:
         return None
     tokens = n_tiles(len(x))
-    candidates: tuple[SkinnyTiling | None, ...] = ()
+    candidates: tuple[SkinnyTiling, ...] = ()
     if weight.format == INT4:
         candidates = SKINNY[tokens][0 if weight.matrix.shape[0] >= MANY_ROWS else 1 :]
     elif weight.format == INT8:
         candidates = (SKINNY_INT8,)
     elif weight.scales is None:
-        candidates = (SKINNY_PLAIN.get(tokens),)
-    return next((tiles for tiles in candidates if tiles is not None and serves(x, weight, tiles)), None)
+        candidates = (SKINNY_PLAIN[tokens],)
+    return next((tiles for tiles in candidates if serves(x, weight, tiles)), None)
+
+
+def wgmma_team_rows(weight: Operand, x: torch.Tensor) -> int | None:
+    """How many rows a team of packed_wgmma.cu takes; None if it cannot read the weight, or if others are faster."""
+    if len(x) <= MAX_PACKED_TOKENS or not wgmma_linear.serves(x, weight):
+        return None
+    few, many = wgmma_linear.TEAM_ROWS
+    return many if weight.matrix.shape[0] >= MANY_ROWS else few
 
 
 def tiling(weight: Operand, x: torch.Tensor, gate: bool, stack: bool = False) -> Tiling | None:

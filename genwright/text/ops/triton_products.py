@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from genwright.kernels.cuda import packed_linear, planes_linear, skinny_linear
+from genwright.kernels.cuda import packed_linear, planes_linear, skinny_linear, wgmma_linear
 from genwright.kernels.cuda.fused_linear import CHUNK, MAX_TOKENS, Operand, operand, product
-from genwright.kernels.cuda.tilings import skinny_tiling, tiling
+from genwright.kernels.cuda.tilings import skinny_tiling, tiling, wgmma_team_rows
 from genwright.kernels.triton.bit_planes import planes_matmul, unpack_planes
 from genwright.kernels.triton.elementwise import rms_norm, silu_mul, take_rows
 from genwright.kernels.triton.fp8_inputs import fp8_linear, quantize_gated, quantize_inputs, quantize_norm, serves
@@ -45,6 +45,7 @@ class TritonProducts(TorchOps):
         self._pdl = torch.cuda.get_device_capability(device) >= (9, 0)
         self._unpack_ahead: UnpackAhead | None = None
         self._skinny_scratch: dict[int, Tensor] = {}
+        self._wgmma_scratch: Tensor | None = None
         self._packed_scratch: dict[packed_linear.PackedTiling, Tensor] = {}
 
     def unpack_ahead(self, blocks: Sequence[Weights], device: torch.device) -> None:
@@ -127,11 +128,13 @@ class TritonProducts(TorchOps):
             if not planes_linear.serves(x, weight):
                 return None
             return planes_linear.planes_product(_aligned(x), weight, bias=bias, dependent=self._pdl, **fused)
-        matrix = operand(weight) if len(x) <= skinny_linear.MAX_SKINNY_TOKENS else None
+        matrix = operand(weight) if len(x) <= wgmma_linear.MAX_WGMMA_TOKENS else None
         if matrix is None:
             return None
         if (packed := packed_linear.packed_tiling(matrix, x)) is not None:
             return self._packed_linear(_aligned(x), matrix, packed, bias, **fused)
+        if (team_rows := wgmma_team_rows(matrix, x)) is not None:
+            return self._wgmma_linear(_aligned(x), matrix, team_rows, bias, **fused)
         if (skinny := skinny_tiling(matrix, x)) is not None:
             return self._skinny_linear(_aligned(x), matrix, skinny, bias, **fused)
         if len(x) <= MAX_TOKENS and (tiles := tiling(matrix, x, fused.get("gate", False))) is not None:
@@ -152,7 +155,7 @@ class TritonProducts(TorchOps):
     def _skinny_linear(
         self, x: Tensor, matrix: Operand, tiles: skinny_linear.SkinnyTiling, bias: Tensor | None, **fused: Unpack[Fused]
     ) -> Tensor:
-        """`fused_linear` with up to 64 tokens; the norm takes a launch of its own."""
+        """`fused_linear` with up to 32 tokens; the norm takes a launch of its own."""
         if "norm" in fused:
             x = rms_norm(x, fused["norm"], fused["eps"], pdl=self._pdl)
         n_tiles = skinny_linear.n_tiles(len(x))
@@ -160,6 +163,19 @@ class TritonProducts(TorchOps):
             self._skinny_scratch[n_tiles] = skinny_linear.new_scratch(len(x), x.device)
         return skinny_linear.skinny_linear(
             x, matrix, tiles, self._skinny_scratch[n_tiles], bias=bias, residual=fused.get("residual"),
+            gate=fused.get("gate", False), dependent=self._pdl,
+        )  # fmt: skip
+
+    def _wgmma_linear(
+        self, x: Tensor, matrix: Operand, team_rows: int, bias: Tensor | None, **fused: Unpack[Fused]
+    ) -> Tensor:
+        """`fused_linear` with 17 to 64 tokens and packed weights; the norm takes a launch of its own."""
+        if "norm" in fused:
+            x = rms_norm(x, fused["norm"], fused["eps"], pdl=self._pdl)
+        if self._wgmma_scratch is None:
+            self._wgmma_scratch = wgmma_linear.new_scratch(x.device)
+        return wgmma_linear.wgmma_linear(
+            x, matrix, self._wgmma_scratch, team_rows=team_rows, bias=bias, residual=fused.get("residual"),
             gate=fused.get("gate", False), dependent=self._pdl,
         )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""The skinny GEMM against float64: every format, 2 to 64 tokens, odd sizes, and tiles that blocks share."""
+"""The skinny GEMM against float64: every format, 2 to 32 tokens, odd sizes, and tiles that blocks share."""
 
 from dataclasses import replace
 
@@ -48,7 +48,8 @@ def check(device, name, outputs, columns, tokens, gate=False, dtype=torch.bfloat
     bias = torch.randn(rows, device=device, dtype=dtype)
     residual = None if gate else torch.randn(tokens, outputs, device=device, dtype=dtype)
     known, scratch = operand(weight), new_scratch(tokens, x.device)
-    found = [fitting(known, tokens, each) for each in ([tiles] if tiles else SKINNY[n_tiles(tokens)])]
+    usual = (SKINNY_PLAIN[n_tiles(tokens)],) if name == "plain" else SKINNY[n_tiles(tokens)]
+    found = [fitting(known, tokens, each) for each in ([tiles] if tiles else usual)]
     served = [each for each in found if serves(x, known, each)]
     if not served:
         assert known.group >= 32  # scales in half words, or no room for whole groups
@@ -70,14 +71,14 @@ def test_every_format_and_size(device, name):
     shapes, gated = (SMALL_SHAPES, 150) if SMALL else (SHAPES, 1000)
     sizes = [{"outputs": n, "columns": k} for n, k in shapes if name != "int4:g128" or k % 128 == 0]
     sizes.append({"outputs": gated, "columns": 1536, "gate": True})
-    counts = (2, 9, 31, 64) if SMALL else (2, 8, 9, 16, 31, 64)
+    counts = (*((2, 9) if SMALL else (2, 8, 9, 16)), *((31,) if name == "plain" else ()))
     check_all(check, ({"device": device, "name": name, "tokens": count, **size} for count in counts for size in sizes))
 
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_float16(device, name):
     check(device, name, 520, 1536, 16, dtype=torch.float16)
-    check(device, name, 96, 1536, 33, gate=True, dtype=torch.float16)
+    check(device, name, 96, 1536, 9, gate=True, dtype=torch.float16)
 
 
 @pytest.mark.parametrize("name", ["plain", "int8", "int4", "int4:asym"])
@@ -85,9 +86,7 @@ def test_every_tiling(device, name):
     """The same bits again and again: shared tiles are summed in the order of the blocks."""
     outputs, columns, repeats = (300, 1536, 2) if SMALL else (4096, 4096, 5)
     given = {"device": device, "name": name, "outputs": outputs, "columns": columns, "repeats": repeats}
-    check_all(
-        check, ({**given, "tiles": tiles, "tokens": count} for tiles in (*TILINGS, *OTHERS) for count in (16, 64))
-    )
+    check_all(check, ({**given, "tiles": tiles, "tokens": count} for tiles in (*TILINGS, *OTHERS) for count in (8, 16)))
 
 
 def test_launches_keep_their_order(device):
@@ -145,13 +144,13 @@ def test_no_nan_is_taken_for_a_sum_that_is_missing(device):
 
 
 def test_kernels_are_compiled_for_powers_of_two():
-    assert [n_tiles(tokens) for tokens in (1, 8, 9, 16, 17, 32, 33, 64)] == [1, 1, 2, 2, 4, 4, 8, 8]
+    assert [n_tiles(tokens) for tokens in (1, 8, 9, 16, 17, 32)] == [1, 1, 2, 2, 4, 4]
 
 
 @pytest.mark.parametrize("name", ["int4", "int4:asym", "int4:g128"])
 def test_the_tilings_fit(name):
     weight = operand(parse_format(name).quantize(torch.zeros(16, 1024)))
-    for tokens in (8, 16, 32, 64):
+    for tokens in (8, 16):
         for tiles in SKINNY[n_tiles(tokens)]:
             assert tiles.rows * tiles.blocks <= MAX_ROWS and tiles.k_tile % 128 == 0 and tiles.stages >= 3
             assert fitting(weight, tokens, tiles) == tiles
@@ -172,13 +171,13 @@ def hopper(monkeypatch):
 
 def test_which_products_the_kernel_takes(hopper):
     x, wide = torch.zeros(64, 1024, dtype=torch.bfloat16), torch.zeros(MANY_ROWS, 1024)
-    packed = {name: operand(parse_format(name).quantize(wide)) for name in ("int4", "int4:g128", "int8")}
-    assert skinny_tiling(packed["int4"], x) == SKINNY[8][0]
-    assert skinny_tiling(operand(parse_format("int4").quantize(wide[:4096])), x) == SKINNY[8][1]
-    assert skinny_tiling(packed["int4:g128"], x) == SKINNY[8][1]  # a stage of the first has half a word of scales
+    packed = {name: operand(parse_format(name).quantize(wide)) for name in ("int4", "int4:g256", "int8")}
+    assert skinny_tiling(packed["int4"], x[:16]) == SKINNY[2][0]
+    assert skinny_tiling(operand(parse_format("int4").quantize(wide[:4096])), x[:16]) == SKINNY[2][1]
+    assert skinny_tiling(packed["int4:g256"], x[:16]) == SKINNY[2][1]  # a stage of the first has half a word of scales
     odd = operand(parse_format("int4").quantize(wide[:, :992]))  # 31 scales in a row
-    assert skinny_tiling(odd, x[:, :992]) is None
-    assert skinny_tiling(packed["int8"], x) == SKINNY_INT8
+    assert skinny_tiling(odd, x[:16, :992]) is None
+    assert [skinny_tiling(packed["int8"], x[:tokens]) for tokens in (16, 17)] == [SKINNY_INT8, None]
     plain = operand(wide.bfloat16())
     found = [skinny_tiling(plain, x[:tokens]) for tokens in (1, 2, 8, 9, 32, 33)]
     assert found == [None, *[SKINNY_PLAIN[tiles] for tiles in (1, 1, 2, 4)], None]

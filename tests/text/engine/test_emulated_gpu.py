@@ -27,6 +27,7 @@ LATENT = {
 }  # fmt: skip
 DENSE, ALONE = {"gemv", "grouped_decode_attention"}, {"gemv", "decode_attention"}
 SKINNY = DENSE | {"skinny"}
+PACKED = SKINNY | {"packed_wgmma"}
 # Of each case: a named shape, what is changed of it, a weight format, and the CUDA kernels that it needs.
 CASES = {
     "llama": ("llama-3.1-8b", SMALL, None, DENSE),
@@ -34,14 +35,14 @@ CASES = {
     "gemma": ("gemma-3-1b", SMALL, None, DENSE),
     "mixture": ("mixtral-8x7b", MIXTURE, None, DENSE),
     "latent attention": ("deepseek-v2-lite", LATENT, None, {"gemv"}),
-    "int8": ("llama-3.1-8b", SMALL, "int8", SKINNY),
-    "wide int4": ("llama-3.1-8b", WIDE, "int4", SKINNY | {"packed_skinny"}),
-    "wide int4 with minimums": ("llama-3.1-8b", WIDE, "int4:asym", SKINNY | {"packed_skinny"}),
-    "wide int8": ("qwen2.5-0.5b", WIDE, "int8", SKINNY | {"packed_skinny"}),
+    "int8": ("llama-3.1-8b", SMALL, "int8", PACKED),
+    "wide int4": ("llama-3.1-8b", WIDE, "int4", PACKED | {"packed_skinny"}),
+    "wide int4 with minimums": ("llama-3.1-8b", WIDE, "int4:asym", PACKED | {"packed_skinny"}),
+    "wide int8": ("qwen2.5-0.5b", WIDE, "int8", PACKED | {"packed_skinny"}),
     "fp8": ("llama-3.1-8b", SMALL, "fp8", SKINNY | {"mma"}),
-    "int8 mixture": ("mixtral-8x7b", MIXTURE, "int8", SKINNY),
+    "int8 mixture": ("mixtral-8x7b", MIXTURE, "int8", PACKED),
 }
-PROMPTS = [list(range(5, 12)), [200, 3], [77]]
+PROMPTS = [list(range(5, 25)), [200, 3], [77]]
 TOKENS = 4
 
 

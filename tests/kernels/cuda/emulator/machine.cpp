@@ -62,10 +62,10 @@ void finish_copy(Warp& warp, Copy& copy, u32 lanes) {
     copy.lanes &= ~lanes;
 }
 
-// Some threads of a group, which become one of their own.
+// Some threads of a group, which become one of their own, or all.
 u32 Warp::split(Group& group) {
     const u32 some = group.lanes & block->launch.random(), others = group.lanes & ~some;
-    if (!some || !others) return 0;
+    if (!some || !others) return some;
     group.lanes = others;
     groups.push_back({group.at, some, false});
     return some;

@@ -126,7 +126,7 @@ template <u32 RANK> void copy_box(Warp& warp, I i, u32 lanes) {
 #define BOX_COPY(RANK) "cp.async.bulk.tensor." #RANK "d.shared::cluster.global.mbarrier::complete_tx::bytes"
 
 const std::set<std::string> TYPES = {"u8", "u16", "u32", "u64", "b16", "b32", "b64", "f32"};
-const std::set<std::string> HINTS = {"nc", "cg", "L1::no_allocate"};  // of caches
+const std::set<std::string> HINTS = {"nc", "cg", "L1::no_allocate", "release", "gpu"};  // of caches; memory is written at once
 
 }  // namespace
 
@@ -144,7 +144,7 @@ bool find_load_or_store(Instruction& i, const std::vector<std::string>& words) {
         const std::string& word = words[k];
         if (word == "v2" || word == "v4")
             i.count = word[1] - '0';
-        else if (word == "volatile")
+        else if (word == "volatile" || word == "acquire")
             i.polls = loads;
         else if (word == "global")
             i.action = loads ? load<GLOBAL> : store<GLOBAL>;

@@ -4,7 +4,7 @@
 
 namespace {
 
-template <typename T> using Long = std::conditional_t<std::is_signed_v<T>, s64, u64>;
+template <typename T> using Long = std::conditional_t<std::is_signed_v<T>, s64, std::conditional_t<sizeof(T) == 2, u32, u64>>;
 
 template <typename T> bool below(T a, T b) { return a < b; }
 bool below(float a, float b) { return a < b || (a == b && std::signbit(a) > std::signbit(b)); }
@@ -97,7 +97,7 @@ const Actions numbers = {
     SIGNED("add", Add), {"add.ftz.f32", Add<float>::run}, {"add.rn.f16x2", add_halves<F16>}, {"add.rn.bf16x2", add_halves<Bf16>},
     SIGNED("sub", Sub), {"sub.ftz.f32", Sub<float>::run},
     SIGNED("mul.lo", Multiply), {"mul.hi.s32", MultiplyHigh<s32>::run}, {"mul.hi.u32", MultiplyHigh<u32>::run},
-    {"mul.wide.s32", Wide<s32>::run}, {"mul.wide.u32", Wide<u32>::run}, {"mul.ftz.f32", Multiply<float>::run},
+    {"mul.wide.s32", Wide<s32>::run}, {"mul.wide.u32", Wide<u32>::run}, {"mul.wide.u16", Wide<u16>::run}, {"mul.ftz.f32", Multiply<float>::run},
     {"mul.rn.f16x2", multiply_halves<F16>}, {"mul.rn.bf16x2", multiply_halves<Bf16>},
     SIGNED("mad.lo", MultiplyAdd), {"fma.rn.ftz.f32", FusedMultiplyAdd<float>::run},
     {"fma.rn.f16x2", multiply_add_halves<F16>}, {"fma.rn.bf16x2", multiply_add_halves<Bf16>},
