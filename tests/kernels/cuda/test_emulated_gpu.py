@@ -131,6 +131,21 @@ def test_faults_of_tma(copy, message):
             copy_by_tma(**copy)
 
 
+def test_a_thread_goes_on_while_others_of_its_warp_wait_for_it_at_an_earlier_instruction():
+    nvrtc._driver().emulator_configure(1, ctypes.c_uint64(1 << 20))
+    body = """
+        __shared__ volatile int s;
+        if (t == 0) s = 0;
+        __syncwarp();
+        for (int i = 0; i < 50; i++) {
+            while (s < i);
+            if (t == 0) s = i + 1;
+        }
+        y[t] = s;"""
+    for _ in range(LAUNCHES):
+        run(body, torch.zeros(32, dtype=torch.int32), threads=32)
+
+
 WAIT = 'asm volatile("griddepcontrol.wait;" ::: "memory");'
 
 
