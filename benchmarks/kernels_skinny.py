@@ -4,8 +4,8 @@ The four products of Llama-3.1-8B's layers, with the gate and without norms, run
 the L2 cache holds: alone, and as a chain. Figures are microseconds per layer, and GB/s, which count the packed weight
 with its scales in every line. bf16 is cuBLAS, triton is `triton/matmul`, mma is `mma.cu` (up to 8 tokens, Triton where
 x is too large), packed is `packed_skinny.cu` (up to 16 tokens), wgmma is `packed_wgmma.cu` with 64 or 128 rows a team;
-a tiling of the skinny GEMM (up to 32 tokens) is printed as threads, m tiles, columns, stages and blocks. The kernels of
-these three are compiled in parallel first.
+a tiling of the skinny GEMM (bf16 up to 32 tokens, packed up to 16) is printed as threads, m tiles, columns, stages and
+blocks. The kernels of these three are compiled in parallel first.
 """
 
 import argparse
@@ -162,12 +162,14 @@ def main() -> None:
             if tokens <= MAX_PACKED_TOKENS and form != "bf16":
                 methods["packed"] = partial(packed, {})
             if form != "bf16":
+                scratch = wgmma_scratch(device)
                 for rows in TEAM_ROWS:
-                    methods[f"wgmma {rows}"] = partial(wgmma, rows, wgmma_scratch(device))
-            if tokens <= MAX_SKINNY_TOKENS:
+                    methods[f"wgmma {rows}"] = partial(wgmma, rows, scratch)
+            if tokens <= (MAX_SKINNY_TOKENS if form == "bf16" else MAX_PACKED_TOKENS):
+                scratch = new_scratch(tokens, device)
                 for each in fitting(weights["qkv"][0], tokens, CANDIDATES):
                     label = " ".join(str(value) for value in vars(each).values())
-                    methods[f"skinny {label}"] = partial(skinny, each, new_scratch(tokens, device))
+                    methods[f"skinny {label}"] = partial(skinny, each, scratch)
             ours = [method for label, method in methods.items() if label.startswith(("packed", "wgmma", "skinny"))]
             compile_all(weights, tokens, ours)
             times = time_methods(plain, tokens, {"bf16": bf16}) | time_methods(weights, tokens, methods)

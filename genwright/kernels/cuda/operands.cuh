@@ -1,4 +1,4 @@
-// The operands of mma.m16n8k16, in fp16 or bf16 (macro OPERAND), from the weights of a chunk. For mma.cu, skinny.cu and packed_skinny.cu.
+// The operands of mma.m16n8k16, in fp16 or bf16 (macro OPERAND), from the weights of a chunk. For mma.cu, skinny.cu, packed_skinny.cu and packed_wgmma.cu.
 //
 // Integers become fp16 exactly: the bits of 1024 with q in the lowest mantissa bits are 1024 + q. In bf16 the bits of q alone,
 // in the lowest eight bits, are q 2^-133, because normal numbers below 2^-125 are as far apart as subnormal ones. One fma

@@ -4,11 +4,7 @@
 // Two teams of four warps have TEAM_ROWS rows of a tile each; a lane unpacks eight neighbouring columns of its rows at a time, once for
 // all tokens, and rounds them to the type of x. Warps of their own bring weights, by TMA (tensor_map.cuh), and x to shared memory. A
 // stage of weights is a line (128 bytes) of each of a block's rows, a stage of x is 64 columns.
-//
-// Work is split as in stream-K (Osama et al., 2023): the stages of all tiles of rows are one long list, of which each block takes an
-// equal part, so that any shape fills all multiprocessors. A block goes through its part from the end to the beginning. So a tile that
-// it shares with later blocks comes first; it leaves its fp32 sums of that tile in memory, where the block that has the tile's end
-// picks them up when it is done itself. That block waits for earlier blocks only, which have been started.
+// Blocks share tiles (stream_k.cuh).
 //
 // Compiled for one shape. Macros: FORMAT (INT8, INT4), X_TYPE (F16 or BF16), SCALE_TYPE; OUTPUTS, COLUMNS; GROUP; N_TILES (of 8
 // tokens: 4 or 8), TEAM_ROWS (64 or 128), THREADS (of all teams), X_WARPS (that bring x), STAGES, X_STAGES, GRID (blocks), FLAGS
@@ -48,6 +44,8 @@
 #define STAGE_SCALES (STAGE_GROUPS * SCALE_BYTES)  // bytes of a row
 #define ALIGNED(bytes) (STAGE_SCALES % (bytes) == 0 && ROW_SCALES % (bytes) == 0)
 #define SCALE_PART (ALIGNED(16) ? 16 : ALIGNED(8) ? 8 : ALIGNED(4) ? 4 : 2)  // bytes that are loaded at a time
+
+#include "stream_k.cuh"
 
 __device__ __forceinline__ void sync_team(int team) {
     asm volatile("bar.sync %0, %1;" ::"r"(team + 1), "n"(TEAM_THREADS) : "memory");

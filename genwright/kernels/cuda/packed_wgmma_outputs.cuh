@@ -2,11 +2,7 @@
 // does it for its rows.
 
 #define HALVES (GATE ? 2 : 1)
-#define MOST_BEFORE ((GRID * STEPS + UNITS - 1) / UNITS)  // blocks before the one that has a tile's end
 #define AT_ONCE (MOST_BEFORE * HALVES > 8 ? 1 : MOST_BEFORE * HALVES > 5 ? 2 : 4)  // fours of outputs whose sums a thread loads at a time
-
-__device__ __forceinline__ int first_unit(int block) { return block * UNITS / GRID; }
-__device__ __forceinline__ int block_of(int unit) { return ((unit + 1) * GRID - 1) / UNITS; }
 
 struct alignas(8) FourNumbers {  // as they are stored
     u16 bits[4];
@@ -26,13 +22,13 @@ __device__ __forceinline__ void store_sums(Sums& to, const float (&sum)[M_TILES]
 struct Outputs {
     const void *row_scales, *bias, *residual;
     void* y;
-    u32* shared;  // [block][team]: whether sums are there. Then [block][team][token][row]: those of a block's tile that a later one finishes
+    u32* scratch;  // [block][team]: whether sums are there. Then [block][team][token][row]: those of a block's tile that a later one finishes
     int tokens;
 
-    __device__ __forceinline__ u32* arrived(int block, int team) const { return shared + block * TEAMS + team; }
+    __device__ __forceinline__ u32* arrived(int block, int team) const { return scratch + block * TEAMS + team; }
 
     __device__ __forceinline__ float4* part(int block, int team, int token, int row) const {
-        return (float4*)(shared + FLAGS + (((long)block * TEAMS + team) * TOKENS + token) * TEAM_ROWS + row);
+        return (float4*)(scratch + FLAGS + (((long)block * TEAMS + team) * TOKENS + token) * TEAM_ROWS + row);
     }
 
     // What four outputs of a token need besides their sums; loaded before these are known.

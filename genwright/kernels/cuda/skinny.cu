@@ -6,13 +6,7 @@
 // registers, once for all tokens, and rounded to the type of x; the columns of x are then put in the order in which lanes unpack
 // weights, on the way through registers.
 //
-// Work is split as in stream-K (Osama et al., 2023): the stages of all tiles of rows are one long list, of which each block
-// takes an equal part, so that any shape fills all multiprocessors. A block goes through its part from the end to the
-// beginning. So a tile that it shares with later blocks comes first; it writes its fp32 sums of that tile to memory, where the
-// block that has the tile's end picks them up when it is done itself. That block waits for earlier blocks only, which have
-// been started (parts.cuh).
-//
-// The sums of a tile pass through shared memory to warps of their own, the finishers, which write y or the shared sums
+// Blocks share tiles (stream_k.cuh), and leave sums to others (parts.cuh). The sums of a tile pass through shared memory to warps of their own, the finishers, which write y or the shared sums
 // while the others multiply. All warps finish a block's last tile.
 //
 // Compiled for one shape. Macros: FORMAT (INT8, INT4, or X_TYPE), X_TYPE (F16 or BF16), SCALE_TYPE; OUTPUTS, COLUMNS; GROUP;
@@ -83,11 +77,12 @@ __device__ __forceinline__ void arrive(Barrier barrier) {
 __device__ __forceinline__ constexpr int output_after(int r) { return GATE ? r / 16 * 8 + r % 8 : r; }
 __device__ __forceinline__ constexpr int row_after(int r) { return output_after(r) + (GATE ? r % 16 / 8 * OUTPUTS : 0); }
 
+#include "stream_k.cuh"
 #include "skinny_outputs.cuh"
 
 #define X_TURNS ((STAGE_PIECES * TOKENS + THREADS - 1) / THREADS)  // pieces of x that a thread brings to a stage
 // Pieces whose products are issued together: registers hold twice as many. A stage has an even number of such groups.
-#define TOGETHER (M_TILES == 1 && N_TILES <= 2 && STAGE_PIECES >= 8 ? 4 : STAGE_PIECES >= 4 ? 2 : 1)
+#define TOGETHER (M_TILES == 1 && STAGE_PIECES >= 8 ? 4 : STAGE_PIECES >= 4 ? 2 : 1)
 extern "C" __global__ void __launch_bounds__(ALL_THREADS, BLOCKS)
 skinny(const void* x, const Chunk* weight, const void* scales, const void* minimums, const void* bias, const void* residual,
        void* y, u32* parts, int tokens) {

@@ -1,10 +1,6 @@
 // What skinny.cu writes: y, from the sums of a tile of rows, or the sums themselves where a later block finishes the tile.
 
-#define MOST_BEFORE ((GRID * STEPS + UNITS - 1) / UNITS)  // blocks before the one that has a tile's end
-#define SUM_PITCH (BLOCK_ROWS + 4)                        // lanes of a warp write their sums to different banks
-
-__device__ __forceinline__ int first_unit(int block) { return block * UNITS / GRID; }
-__device__ __forceinline__ int block_of(int unit) { return ((unit + 1) * GRID - 1) / UNITS; }
+#define SUM_PITCH (BLOCK_ROWS + 4)  // lanes of a warp write their sums to different banks
 
 struct Outputs {
     const void *bias, *residual, *row_scales;

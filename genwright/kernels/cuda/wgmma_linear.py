@@ -51,7 +51,11 @@ def wgmma_linear(
     gate: bool = False,
     dependent: bool = True,
 ) -> torch.Tensor:
-    """residual + W x + bias, or with `gate` silu(y1) * y2 of its halves: x [tokens, columns], contiguous."""
+    """residual + W x + bias, or with `gate` silu(y1) * y2 of its halves: x [tokens, columns], contiguous.
+
+    The residual is contiguous too, and begins at a whole chunk.
+    """
+    assert residual is None or (residual.is_contiguous() and residual.data_ptr() % CHUNK == 0)
     assert x.shape[1] == weight.columns and not (gate and residual is not None) and weight.scales is not None
     halves = 2 if gate else 1
     outputs, rows = weight.matrix.shape[0] // halves, TEAMS * team_rows

@@ -174,9 +174,10 @@ class TritonProducts(TorchOps):
             x = rms_norm(x, fused["norm"], fused["eps"], pdl=self._pdl)
         if self._wgmma_scratch is None:
             self._wgmma_scratch = wgmma_linear.new_scratch(x.device)
+        residual = fused.get("residual")
         return wgmma_linear.wgmma_linear(
-            x, matrix, self._wgmma_scratch, team_rows=team_rows, bias=bias, residual=fused.get("residual"),
-            gate=fused.get("gate", False), dependent=self._pdl,
+            x, matrix, self._wgmma_scratch, team_rows=team_rows, bias=bias, gate=fused.get("gate", False),
+            residual=None if residual is None else _aligned(residual), dependent=self._pdl,
         )  # fmt: skip
 
     def _fused_parts(self, x: Tensor, weight: Mixed, bias: Tensor | None, **fused: Unpack[Fused]) -> Tensor | None:
@@ -236,7 +237,7 @@ def _unpacking_product(x: Tensor, weight: Weight, bias: Tensor | None, determini
 
 
 def _aligned(x: Tensor) -> Tensor:
-    """x as the CUDA kernels read it, in whole chunks."""
+    """A tensor as the CUDA kernels read it, in whole chunks."""
     if x.is_contiguous() and x.data_ptr() % CHUNK == 0:
         return x
     return x.clone(memory_format=torch.contiguous_format)
