@@ -222,7 +222,7 @@ struct Packed {
 
 extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1)
 packed_wgmma(const Chunk* x, const __grid_constant__ TensorMap map, const void* scales, const void* minimums, const void* bias,
-       const void* residual, void* y, u32* scratch, int tokens) {
+             const void* residual, void* y, u32* scratch, int tokens) {
     extern __shared__ __align__(1024) uint4 memory[];
     Shared& shared = *(Shared*)memory;
     const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);  // so that the compiler knows that it is the same for all lanes
