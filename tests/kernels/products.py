@@ -7,6 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 from torch import Tensor
 
+from genwright.kernels.cuda.fused_linear import Operand, operand
+from genwright.quant.formats import parse_format
+
 EMULATED = not torch.cuda.is_available()  # CUDA kernels run on the CPU, and tests take smaller sizes
 SMALL = EMULATED and not os.environ.get("GENWRIGHT_FULL_SIZE")
 
@@ -32,8 +35,22 @@ def check_all(check: Callable[..., None], cases: Iterable[dict]) -> None:
             each.result()
 
 
-def check_order_of_launches(chain: Callable[[bool], Tensor]) -> None:
-    """With programmatic dependent launches a chain gives the same bits as without them, on a GPU also in a graph."""
+def check_order_of_launches(
+    device: str, tokens: int, size: int, product: Callable[[Tensor, Operand, bool], Tensor]
+) -> None:
+    """With programmatic dependent launches a chain gives the same bits as without them, on a GPU also in a graph.
+
+    Each product reads the one before, and its scratch is used again at once.
+    """
+    weights = [parse_format("int4").quantize(torch.randn(size, size, device=device) * size**-0.5) for _ in range(6)]
+    x = torch.randn(tokens, size, device=device, dtype=torch.bfloat16)
+
+    def chain(dependent: bool) -> Tensor:
+        y = x
+        for weight in weights:
+            y = product(y, operand(weight), dependent)
+        return y
+
     want = chain(False)
     assert torch.equal(chain(True), want)
     if EMULATED:
@@ -45,6 +62,21 @@ def check_order_of_launches(chain: Callable[[bool], Tensor]) -> None:
     for _ in range(20):
         graph.replay()
         assert torch.equal(got, want)
+
+
+def check_large_values_and_nan(device: str, product: Callable[[Tensor, Operand], Tensor]) -> None:
+    """Huge, tiny, zero and missing numbers of one token do not reach another."""
+    weight = parse_format("int4").quantize(torch.randn(64, 1024, device=device))
+    x = torch.randn(9, 1024, device=device, dtype=torch.bfloat16)
+    x[0] *= 1e30
+    x[1] *= 1e-30
+    x[2] = 0
+    want = x.double() @ weight.dequantize(torch.float32).double().T
+    x[3, 5] = torch.nan
+    got = product(x, operand(weight))
+    assert not got[2].any() and got[3].isnan().all()
+    for row in (0, 1, *range(4, 9)):
+        assert (got[row].double() - want[row]).norm() < 5e-3 * want[row].norm()
 
 
 def check_streams_at_once(product: Callable[[Tensor], Tensor], scratches: Sequence[Tensor]) -> None:

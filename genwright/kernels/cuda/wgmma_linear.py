@@ -11,7 +11,6 @@ TEAMS, TEAM_THREADS = 2, 128  # that have weights multiplied
 TEAM_ROWS = (64, 128)  # that a kernel can be compiled for
 X_WARPS = 3  # that bring x; one more brings weights
 LINE = 128  # bytes of shared memory: of a row in a stage
-ALIGNMENT = 16  # bytes, of tensors
 MAX_STAGES, X_STAGES = 8, 6
 MAX_BLOCKS_PER_TILE = 12  # that share a tile of rows
 SWIZZLE = 1024  # bytes of shared memory after which TMA's order repeats
@@ -36,7 +35,7 @@ def serves(x: torch.Tensor, weight: Operand) -> bool:
     group, stage = weight.group or 1, _stage_columns(weight)
     whole = stage % group == 0 or group % stage == 0
     read = (weight.matrix, weight.scales, weight.minimums)
-    aligned = all(each is None or each.data_ptr() % ALIGNMENT == 0 for each in read)
+    aligned = all(each is None or each.data_ptr() % CHUNK == 0 for each in read)
     return whole and aligned and torch.cuda.get_device_capability(x.device)[0] == 9
 
 
@@ -76,8 +75,7 @@ def wgmma_linear(
     row_bytes = weight.columns // weight.width * CHUNK
     sizes, strides = (row_bytes, outputs, halves), (row_bytes, outputs * row_bytes)
     weight_map = TensorMap(weight.matrix.data_ptr(), sizes, strides, (LINE, team_rows // halves, halves))
-    scales = (weight.scales, weight.minimums)
-    arguments = (x, [weight_map], *scales, bias, residual, y, scratch, len(x))
+    arguments = (x, [weight_map], weight.scales, weight.minimums, bias, residual, y, scratch, len(x))
     threads = TEAMS * TEAM_THREADS + 32 * (1 + X_WARPS)
     kernel = compiled_kernel(x.device.index, "packed_wgmma", **shape)
     kernel(grid, threads, arguments, shared, dependent)
@@ -95,7 +93,10 @@ def _stage_columns(weight: Operand) -> int:
 
 
 def _fixed_bytes(weight: Operand, tokens: int, team_rows: int) -> int:
-    """Shared memory besides the stages of weights: x, sums, factors of groups, and barriers."""
+    """Shared memory besides the stages of weights: x, sums, factors of groups, and barriers.
+
+    Rows of sums and of factors are a little longer than they need be, so that they lie in different banks.
+    """
     rows, tokens = TEAMS * team_rows, N_TILE * n_tiles(tokens)
     sums = TEAMS * tokens * (team_rows + 4) * 4
     groups = max(_stage_columns(weight) // weight.group, 1) + 1 if weight.group else 0

@@ -5,7 +5,7 @@ import torch
 from kernels.products import SMALL, check_all, check_order_of_launches, check_streams_at_once, in_float64
 
 from genwright.kernels.cuda import packed_linear as module
-from genwright.kernels.cuda.fused_linear import operand
+from genwright.kernels.cuda.fused_linear import Operand, operand
 from genwright.kernels.cuda.packed_linear import (
     NOTHING,
     PackedTiling,
@@ -78,21 +78,14 @@ def test_the_same_bits_again_and_again(device, columns):
 
 
 def test_launches_keep_their_order(device):
-    """Programmatic dependent launch: each product reads the one before, and the scratch is reused at once."""
     size, blocks = (2304, 12) if SMALL else (5632, 132)
-    weights = [parse_format("int4").quantize(torch.randn(size, size, device=device) * size**-0.5) for _ in range(6)]
-    x = torch.randn(16, size, device=device, dtype=torch.bfloat16)
-    warps = -(-size // 512)
-    tiles = PackedTiling(2, warps, 4, -(-size // 16 // (blocks // 2)))
-    scratch = new_scratch(tiles, x.device)
+    tiles = PackedTiling(2, -(-size // 512), 4, -(-size // 16 // (blocks // 2)))
+    scratch = new_scratch(tiles, torch.device(device))
 
-    def chain(dependent: bool) -> torch.Tensor:
-        y = x
-        for weight in weights:
-            y = packed_linear(y, operand(weight), tiles, scratch, residual=y, dependent=dependent)
-        return y
+    def product(x: torch.Tensor, weight: Operand, dependent: bool) -> torch.Tensor:
+        return packed_linear(x, weight, tiles, scratch, residual=x, dependent=dependent)
 
-    check_order_of_launches(chain)
+    check_order_of_launches(device, 16, size, product)
 
 
 @pytest.mark.gpu
@@ -125,8 +118,7 @@ def test_large_values_and_nan(device, columns):
 
 
 @pytest.fixture
-def hopper(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+def hopper(hopper, monkeypatch):
     monkeypatch.setattr(module, "multiprocessors", lambda device: 132)
     monkeypatch.setattr(module, "shared_memory", lambda device: 227 << 10)
 

@@ -4,7 +4,14 @@ from dataclasses import replace
 
 import pytest
 import torch
-from kernels.products import SMALL, check_all, check_order_of_launches, check_streams_at_once, in_float64
+from kernels.products import (
+    SMALL,
+    check_all,
+    check_large_values_and_nan,
+    check_order_of_launches,
+    check_streams_at_once,
+    in_float64,
+)
 
 from genwright.kernels.cuda.fused_linear import Operand, operand
 from genwright.kernels.cuda.skinny_linear import (
@@ -90,20 +97,13 @@ def test_every_tiling(device, name):
 
 
 def test_launches_keep_their_order(device):
-    """Programmatic dependent launch: each product reads the one before, and the scratch is reused at once."""
-    tokens, size = 16, 512 if SMALL else 2048
-    weights = [parse_format("int4").quantize(torch.randn(size, size, device=device) * size**-0.5) for _ in range(6)]
-    scratch = new_scratch(tokens, torch.device(device))
-    x = torch.randn(tokens, size, device=device, dtype=torch.bfloat16)
+    tokens = 16
+    tiles, scratch = SKINNY[n_tiles(tokens)][0], new_scratch(tokens, torch.device(device))
 
-    def chain(dependent: bool) -> torch.Tensor:
-        y = x
-        for weight in weights:
-            known = operand(weight)
-            y = skinny_linear(y, known, SKINNY[n_tiles(tokens)][0], scratch, residual=y, dependent=dependent)
-        return y
+    def product(x: torch.Tensor, weight: Operand, dependent: bool) -> torch.Tensor:
+        return skinny_linear(x, weight, tiles, scratch, residual=x, dependent=dependent)
 
-    check_order_of_launches(chain)
+    check_order_of_launches(device, tokens, 512 if SMALL else 2048, product)
 
 
 @pytest.mark.gpu
@@ -116,18 +116,8 @@ def test_three_streams_at_once():
 
 
 def test_large_values_and_nan(device):
-    weight = parse_format("int4").quantize(torch.randn(64, 1024, device=device))
-    known, scratch = operand(weight), new_scratch(9, torch.device(device))
-    x = torch.randn(9, 1024, device=device, dtype=torch.bfloat16)
-    x[0] *= 1e30
-    x[1] *= 1e-30
-    x[2] = 0
-    want = x.double() @ weight.dequantize(torch.float32).double().T
-    x[3, 5] = torch.nan
-    got = skinny_linear(x, known, SKINNY[n_tiles(9)][0], scratch)
-    assert not got[2].any() and got[3].isnan().all()
-    for row in (0, 1, *range(4, 9)):
-        assert (got[row].double() - want[row]).norm() < 5e-3 * want[row].norm()
+    scratch = new_scratch(9, torch.device(device))
+    check_large_values_and_nan(device, lambda x, weight: skinny_linear(x, weight, SKINNY[n_tiles(9)][0], scratch))
     assert (scratch == NOTHING).all()
 
 
@@ -162,11 +152,6 @@ def test_a_block_holds_stages_of_weights_scales_and_x_and_sums():
     assert shared_bytes(weight, 16, SkinnyTiling(256, 1, 128, 6)) == 6 * stage + sums + 3 * x
     plain = operand(torch.zeros(16, 512, dtype=torch.bfloat16))
     assert shared_bytes(plain, 16, SkinnyTiling(256, 1, 128, 6)) == 6 * (128 * 256 + x) + sums
-
-
-@pytest.fixture
-def hopper(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
 
 
 def test_which_products_the_kernel_takes(hopper):

@@ -2,9 +2,16 @@
 
 import pytest
 import torch
-from kernels.products import SMALL, check_all, check_order_of_launches, check_streams_at_once, in_float64
+from kernels.products import (
+    SMALL,
+    check_all,
+    check_large_values_and_nan,
+    check_order_of_launches,
+    check_streams_at_once,
+    in_float64,
+)
 
-from genwright.kernels.cuda.fused_linear import operand
+from genwright.kernels.cuda.fused_linear import Operand, operand
 from genwright.kernels.cuda.tilings import MANY_ROWS, wgmma_team_rows
 from genwright.kernels.cuda.wgmma_linear import FLAGS, TEAM_ROWS, n_tiles, new_scratch, serves, wgmma_linear
 from genwright.quant.formats import parse_format
@@ -68,19 +75,12 @@ def test_scales_of_any_number_and_type(device, name):
 
 
 def test_launches_keep_their_order(device):
-    """Programmatic dependent launch: each product reads the one before, and the scratch is reused at once."""
-    tokens, size = 24, 512 if SMALL else 2048
-    weights = [parse_format("int4").quantize(torch.randn(size, size, device=device) * size**-0.5) for _ in range(6)]
     scratch = new_scratch(torch.device(device))
-    x = torch.randn(tokens, size, device=device, dtype=torch.bfloat16)
 
-    def chain(dependent: bool) -> torch.Tensor:
-        y = x
-        for weight in weights:
-            y = wgmma_linear(y, operand(weight), scratch, team_rows=64, residual=y, dependent=dependent)
-        return y
+    def product(x: torch.Tensor, weight: Operand, dependent: bool) -> torch.Tensor:
+        return wgmma_linear(x, weight, scratch, team_rows=64, residual=x, dependent=dependent)
 
-    check_order_of_launches(chain)
+    check_order_of_launches(device, 24, 512 if SMALL else 2048, product)
 
 
 @pytest.mark.gpu
@@ -93,23 +93,8 @@ def test_three_streams_at_once():
 
 
 def test_large_values_and_nan(device):
-    weight = parse_format("int4").quantize(torch.randn(64, 1024, device=device))
-    known, scratch = operand(weight), new_scratch(torch.device(device))
-    x = torch.randn(9, 1024, device=device, dtype=torch.bfloat16)
-    x[0] *= 1e30
-    x[1] *= 1e-30
-    x[2] = 0
-    want = x.double() @ weight.dequantize(torch.float32).double().T
-    x[3, 5] = torch.nan
-    got = wgmma_linear(x, known, scratch, team_rows=64)
-    assert not got[2].any() and got[3].isnan().all()
-    for row in (0, 1, *range(4, 9)):
-        assert (got[row].double() - want[row]).norm() < 5e-3 * want[row].norm()
-
-
-@pytest.fixture
-def hopper(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    scratch = new_scratch(torch.device(device))
+    check_large_values_and_nan(device, lambda x, weight: wgmma_linear(x, weight, scratch, team_rows=64))
 
 
 def test_which_products_the_kernel_takes(hopper):
